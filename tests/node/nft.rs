@@ -39,7 +39,7 @@ fn maps_and_concatenations_are_listed_as_nft_would_make_them() {
             Expr::equal(REG1, &[6]),
         ];
         let source = Expr::payload(Header::Network, 12, 4, REG1);
-        let translate = [Expr::map(REG1, "targets", REG2), Expr::dnat(false, REG2, word(5))];
+        let translate = [Expr::map(REG1, "targets", REG2), Expr::dnat(Family::Ipv4, REG2, word(5))];
         batch.add_rule(T.chain("outer"), &[&load[..], &[source], &translate].concat(), "a comment");
         batch.add_rule(T.chain("inner"), &[Expr::verdict(Verdict::Goto("outer".into()))], "");
         let element = Element::mapped(ip(1), ip(9).and_service(80), "mine");

@@ -5,10 +5,10 @@
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, Code, Error};
-use cnimble_netlink::ifb::NewIfb;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::kind::{self, Kind, NewLink};
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::tc::{qdisc, redirect};
-use cnimble_netlink::{Netlink, ifb};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 use cnimble_rules::objects::ifb as made;
@@ -37,7 +37,9 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_
 }
 
 fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
-    match host.create_link(ifb::add(&NewIfb { name, mtu: veth.mtu, txqlen: veth.txqlen })) {
+    let (mtu, txqlen) = (Some(veth.mtu), Some(veth.txqlen));
+    let new = NewLink { mtu, txqlen, up: true, ..NewLink::new(name, Kind::Ifb) };
+    match host.create_link(kind::add(&new)) {
         Err(err) if err.is(Errno::EEXIST) => {
             Err(Error::new(Code::CONFLICT, format!("interface {name} exists already")).details(
                 "the container has another limited interface in this network, or had one; hint: call DEL",

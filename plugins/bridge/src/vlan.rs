@@ -39,11 +39,11 @@ pub(crate) fn configure_port(
     let mut requests = Vec::new();
     if !config.preserve_default_vlan {
         for vlan in host.vlans(port.index)? {
-            requests.push(port::del_vlans(port.index, &port.name, vlan.id, vlan.id, false));
+            requests.push(port::del_vlans(port.index, &port.name, vlan.id, vlan.id));
         }
     }
     for (vlan, last) in wanted {
-        requests.push(port::add_vlans(port.index, &port.name, *vlan, *last, false));
+        requests.push(port::add_vlans(port.index, &port.name, *vlan, *last));
     }
     // Filtering is switched on again. A concurrent ADD may have switched it on, failed, and switched it
     // off before it could see these vlans.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
-use cnimble_netlink::kind::{Kind, MacvlanMode};
+use cnimble_netlink::kind::{Kind, Macvlan, MacvlanMode};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac::{self, Source};
@@ -80,7 +80,7 @@ impl Config {
     pub(crate) fn upper(self) -> Upper {
         let name = Some(self.keys.master).filter(|name| !name.is_empty());
         Upper {
-            kind: Kind::Macvlan { mode: self.mode, bcqueuelen: self.keys.bc_queue_len },
+            kind: Kind::Macvlan(Macvlan { mode: self.mode, bcqueuelen: self.keys.bc_queue_len }),
             master: master::Wanted { name, in_pod: self.keys.link_in_container },
             mtu: self.keys.mtu,
             mtu_is_free: false,
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn defaults_are_the_reference_ones() {
         let upper = read(r#"{"name":"n","type":"macvlan"}"#).unwrap().upper();
-        assert_eq!(upper.kind, Kind::Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None });
+        assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }));
         assert_eq!(upper.master, master::Wanted { name: None, in_pod: false });
         assert_eq!((upper.mtu, upper.addresses), (None, Addresses::None));
     }
@@ -112,7 +112,7 @@ mod tests {
         let json = r#"{"name":"n","Master":"eth7","MODE":"passthru","mtu":1400,"LinkInContainer":true,
                        "bcQueueLen":500,"ipam":{"type":"static"}}"#;
         let upper = read(json).unwrap().upper();
-        assert_eq!(upper.kind, Kind::Macvlan { mode: MacvlanMode::Passthru, bcqueuelen: Some(500) });
+        assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Passthru, bcqueuelen: Some(500) }));
         assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: true });
         assert_eq!((upper.mtu, upper.addresses), (Some(1400), Addresses::Ipam("static".to_owned())));
     }

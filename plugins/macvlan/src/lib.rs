@@ -6,14 +6,14 @@
 mod config;
 
 use cnimble_cni::{Attachment, CniResult, Error};
-use cnimble_netlink::kind::{Kind, MacvlanMode};
+use cnimble_netlink::kind::{self, Kind, MacvlanMode};
 use cnimble_plugin::interface::upper::{self, Upper};
 use cnimble_plugin::{Call, Caps, Plugin};
 
 use config::Config;
 
 /// Matches every macvlan, with any settings.
-const ANY: Kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None };
+const ANY: Kind = Kind::Macvlan(kind::Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None });
 
 /// The implementation of the `macvlan` plugin.
 pub static PLUGIN: &dyn Plugin = &Macvlan;

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields, names};
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::any_mtu;
@@ -35,11 +35,9 @@ struct RuntimeConfig {
 
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) multi_queue: bool,
+    pub(crate) tap: TapSettings,
     /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
-    pub(crate) owner: Option<u32>,
-    pub(crate) group: Option<u32>,
     pub(crate) selinux_context: Option<String>,
     /// The name of a bridge in the pod.
     pub(crate) bridge: Option<String>,
@@ -66,10 +64,8 @@ impl Config {
             return Err(Error::config("selinuxContext: a context has no control characters"));
         }
         Ok(Config {
-            multi_queue: keys.multi_queue,
+            tap: TapSettings { owner: keys.owner, group: keys.group, multi_queue: keys.multi_queue },
             mtu: any_mtu(keys.mtu)?,
-            owner: keys.owner,
-            group: keys.group,
             selinux_context: keys.selinux_context,
             bridge: keys.bridge,
             dns: keys.dns.given(),
@@ -95,7 +91,7 @@ impl Config {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        Kind::Tap { owner: self.owner, group: self.group, multi_queue: self.multi_queue }
+        Kind::Tap(self.tap)
     }
 }
 
@@ -110,7 +106,7 @@ mod tests {
     #[test]
     fn defaults_are_the_reference_ones() {
         let config = read(r#"{"name":"n","type":"tap"}"#).unwrap();
-        assert_eq!(config.kind(), Kind::Tap { owner: None, group: None, multi_queue: false });
+        assert_eq!(config.tap, TapSettings { owner: None, group: None, multi_queue: false });
         assert_eq!(
             (config.mtu, config.bridge, config.ipam, config.selinux_context),
             (None, None, None, None)
@@ -122,7 +118,7 @@ mod tests {
         let json = r#"{"name":"n","MultiQueue":true,"MTU":1400,"OWNER":0,"group":107,"Bridge":"br0",
                        "SelinuxContext":"system_u:system_r:container_t:s0","args":{"cni":{}},"ipam":{"type":"static"}}"#;
         let config = read(json).unwrap();
-        assert_eq!(config.kind(), Kind::Tap { owner: Some(0), group: Some(107), multi_queue: true });
+        assert_eq!(config.tap, TapSettings { owner: Some(0), group: Some(107), multi_queue: true });
         assert_eq!((config.mtu, config.bridge.as_deref()), (Some(1400), Some("br0")));
         assert_eq!(config.selinux_context.as_deref(), Some("system_u:system_r:container_t:s0"));
         assert_eq!(config.ipam.as_deref(), Some("static"));

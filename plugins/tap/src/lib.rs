@@ -14,7 +14,7 @@ mod config;
 mod make;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, json};
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{Netlink, tap};
 use cnimble_plugin::interface::{alone, completed, remove, unusable, usable_netlink};
@@ -26,7 +26,7 @@ use config::Config;
 const POD_INTERFACE: u32 = 0;
 
 /// Matches every tap, with any settings.
-const ANY: Kind = Kind::Tap { owner: None, group: None, multi_queue: false };
+const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
 /// The implementation of the `tap` plugin.
 pub static PLUGIN: &dyn Plugin = &TapDevice;

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Link;
-use cnimble_netlink::tap::{NewTap, Tap};
+use cnimble_netlink::tap::Tap;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::alone;
@@ -29,13 +29,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
     let home = call.open_netns()?;
     let tap = match &config.selinux_context {
         None => {
-            let new = NewTap {
-                name: &call.ifname,
-                owner: config.owner,
-                group: config.group,
-                multi_queue: config.multi_queue,
-            };
-            let made = netns.enter(|| Tap::make(&new))?;
+            let made = netns.enter(|| Tap::make(&call.ifname, config.tap))?;
             Some(made.or_else(|err| match err.errno {
                 // The kernel's errors for an existing tap and for any other interface.
                 Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => Err(taken(call)),
@@ -78,12 +72,12 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
     })?;
     let mut command = Command::new("ip");
     command.args(["tuntap", "add", "mode", "tap", "name", &call.ifname]);
-    for (word, id) in [("user", config.owner), ("group", config.group)] {
+    for (word, id) in [("user", config.tap.owner), ("group", config.tap.group)] {
         if let Some(id) = id {
             command.args([word.to_owned(), id.to_string()]);
         }
     }
-    if config.multi_queue {
+    if config.tap.multi_queue {
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{Kind, Vlan};
 use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::{Addresses, Upper};
 
@@ -43,7 +43,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     }
     let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
     Ok(Upper {
-        kind: Kind::Vlan { id: keys.vlan_id },
+        kind: Kind::Vlan(Vlan { id: keys.vlan_id }),
         master: master::Wanted { name: Some(keys.master), in_pod: keys.link_in_container },
         mtu: keys.mtu,
         mtu_is_free: false,
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn defaults_are_the_reference_ones() {
         let upper = read(r#"{"name":"n","master":"eth7"}"#).unwrap();
-        assert_eq!(upper.kind, Kind::Vlan { id: 0 });
+        assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 0 }));
         assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: false });
         assert_eq!((upper.mtu, upper.addresses), (None, Addresses::None));
     }
@@ -74,7 +74,7 @@ mod tests {
         let json = r#"{"name":"n","Master":"eth7","VLANID":4094,"mtu":1400,"LinkInContainer":true,
                        "ipam":{"type":"static"}}"#;
         let upper = read(json).unwrap();
-        assert_eq!(upper.kind, Kind::Vlan { id: 4094 });
+        assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 4094 }));
         assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: true });
         assert_eq!((upper.mtu, upper.addresses), (Some(1400), Addresses::Ipam("static".to_owned())));
     }

@@ -6,12 +6,12 @@
 mod config;
 
 use cnimble_cni::{Attachment, CniResult, Error};
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{self, Kind};
 use cnimble_plugin::interface::upper;
 use cnimble_plugin::{Call, Caps, Plugin};
 
 /// Matches a VLAN with any ID.
-const ANY: Kind = Kind::Vlan { id: 0 };
+const ANY: Kind = Kind::Vlan(kind::Vlan { id: 0 });
 
 /// The implementation of the `vlan` plugin.
 pub static PLUGIN: &dyn Plugin = &Vlan;

@@ -123,16 +123,8 @@ fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result
 
 /// Makes the VRF with one message, so that it is never visible without its mark or down.
 fn make(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
-    let new = NewLink {
-        name: &config.name,
-        kind: Kind::Vrf { table },
-        parent: None,
-        netns: None,
-        mtu: None,
-        mac: None,
-        group: Some(GROUP),
-        up: true,
-    };
+    let kind = Kind::Vrf(kind::Vrf { table });
+    let new = NewLink { group: Some(GROUP), up: true, ..NewLink::new(&config.name, kind) };
     let link = inside.create_link(kind::add(&new))?;
     Ok(Vrf { link, table })
 }
@@ -180,7 +172,7 @@ impl Vrf {
     /// Returns the link as a VRF, if it is one.
     fn of(link: Link) -> Option<Vrf> {
         match link.settings {
-            Some(Kind::Vrf { table }) => Some(Vrf { link, table }),
+            Some(Kind::Vrf(settings)) => Some(Vrf { link, table: settings.table }),
             _ => None,
         }
     }

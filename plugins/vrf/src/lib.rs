@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
 use cnimble_netlink::Netlink;
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{self, Kind};
 use cnimble_netlink::link::Link;
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{unusable, usable_netlink};
@@ -124,7 +124,7 @@ impl Plugin for Vrf {
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         Config::read(&call.config)?;
-        let known = usable_netlink()?.knows_kind(Kind::Vrf { table: 0 });
+        let known = usable_netlink()?.knows_kind(Kind::Vrf(kind::Vrf { table: 0 }));
         match known.map_err(|err| unusable("netlink", &err))? {
             true => Ok(()),
             false => Err(domain::unknown(Code::NOT_AVAILABLE)),

@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
 use super::uapi::rtnetlink::{IFA_FLAGS, IFADDRMSG, RTM_NEWADDR};
-use super::wire::{Attributes, Malformed, Message, ip, u8_at, u32_ne};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u32_ne};
 use super::{Netlink, Request, Result};
 
 /// An address on a link.
@@ -106,7 +106,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
 }
 
 /// An address of link `wanted` (0 is any) from RTM_NEWADDR.
-pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
+pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     const SHORT: Malformed = Malformed("an address message is too short");
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
     let family = i32::from(header(0)?);

@@ -2,13 +2,12 @@
 
 use super::uapi::gen_stats::{GNET_STATS_QUEUE_DROPS, TCA_STATS_QUEUE};
 use super::uapi::if_link::{FILTER_LINK_64, IF_STATS_MSG, IFLA_STATS_LINK_64};
-use super::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::pkt_sched::TC_H_ROOT;
 use super::uapi::rtnetlink::{
     RTM_GETQDISC, RTM_GETSTATS, RTM_NEWQDISC, RTM_NEWSTATS, TCA_KIND, TCA_STATS2, TCM_IFINDEX, TCM_PARENT,
     TCMSG,
 };
-use super::wire::{self, Attributes, Malformed, Message, u32_ne};
+use super::wire::{self, Attributes, Malformed, Message, Parsed, u32_ne};
 use super::{Netlink, Result};
 
 /// The counters of a link since it was made (`struct rtnl_link_stats64`), from its own point of view.
@@ -52,7 +51,7 @@ impl Netlink {
         if let Some(mask) = header.last_chunk_mut() {
             *mask = FILTER_LINK_64.to_ne_bytes();
         }
-        let message = wire::message(RTM_GETSTATS, NLM_F_REQUEST | NLM_F_DUMP, &header, |_| {});
+        let message = wire::list(RTM_GETSTATS, &header);
         self.dump_raw("list the counters of links", &message, read)
     }
 
@@ -61,12 +60,12 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn limit_drops(&mut self) -> Result<Vec<(u32, u64)>> {
-        let message = wire::message(RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, &[0; TCMSG], |_| {});
+        let message = wire::list(RTM_GETQDISC, &[0; TCMSG]);
         self.dump_raw("list the drops of limits", &message, read_drops)
     }
 }
 
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<(u32, Counters)>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<(u32, Counters)>> {
     const SHORT: Malformed = Malformed("a message of counters is too short");
     if message.kind != RTM_NEWSTATS {
         return Ok(None);
@@ -92,7 +91,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<(u32, Co
     )))
 }
 
-pub(super) fn read_drops(message: &Message<'_>) -> std::result::Result<Option<(u32, u64)>, Malformed> {
+pub(super) fn read_drops(message: &Message<'_>) -> Parsed<Option<(u32, u64)>> {
     if message.kind != RTM_NEWQDISC || u32_ne(message.body, TCM_PARENT) != Some(TC_H_ROOT) {
         return Ok(None);
     }

@@ -15,10 +15,10 @@ impl Netlink {
     /// EADDRINUSE if another host has an address. ETIMEDOUT after `timeout`. EINTR after a signal.
     pub fn wait_addrs_settled(&mut self, index: u32, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
-        self.member(RTNLGRP_IPV6_IFADDR, true)?;
+        self.socket.join(RTNLGRP_IPV6_IFADDR)?;
         let outcome = self.await_settled(index, end);
-        self.usual_patience()?;
-        self.member(RTNLGRP_IPV6_IFADDR, false)?;
+        self.socket.usual_patience()?;
+        self.socket.leave(RTNLGRP_IPV6_IFADDR)?;
         outcome
     }
 
@@ -41,11 +41,11 @@ impl Netlink {
             if left.is_zero() {
                 return Err(timed_out(what));
             }
-            self.patience(left)?;
+            self.socket.patience(left)?;
             // Whatever it says, or if some were lost: the list is read again.
-            match self.datagram(what, 0).map(drop) {
+            match self.socket.datagram(what, 0).map(drop) {
                 Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
-                _ => self.usual_patience()?,
+                _ => self.socket.usual_patience()?,
             }
         }
     }

@@ -7,9 +7,7 @@ use super::Result;
 use super::error::Error;
 use super::socket::{Next, Protocol, Socket, broken};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSGHDR};
-use super::wire::{self, Ack, Malformed, Message};
-
-type Read<T> = std::result::Result<T, Malformed>;
+use super::wire::{self, Ack, Malformed, Message, Parsed};
 
 impl Socket {
     /// Sends one message and hands every answer to `each` until the acknowledgement, or the
@@ -18,7 +16,7 @@ impl Socket {
         &mut self,
         what: &str,
         mut message: Vec<u8>,
-        each: &mut dyn FnMut(&Message<'_>) -> Read<()>,
+        each: &mut dyn FnMut(&Message<'_>) -> Parsed<()>,
     ) -> Result<()> {
         let acknowledged = wire::flags(&message, 0) & NLM_F_ACK != 0;
         let protocol = self.protocol;
@@ -43,7 +41,7 @@ impl Socket {
         &mut self,
         what: &str,
         message: &[u8],
-        mut read: impl FnMut(&Message<'_>) -> Read<I>,
+        mut read: impl FnMut(&Message<'_>) -> Parsed<I>,
     ) -> Result<Option<Vec<T>>> {
         let mut found = Vec::new();
         let whole = self.each_listed(what, message, &mut |message| {
@@ -59,7 +57,7 @@ impl Socket {
         &mut self,
         what: &str,
         message: &[u8],
-        each: &mut dyn FnMut(&Message<'_>) -> Read<Next>,
+        each: &mut dyn FnMut(&Message<'_>) -> Parsed<Next>,
     ) -> Result<bool> {
         let protocol = self.protocol;
         let mut message = message.to_vec();

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::request::{Mode, encode};
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::RTM_NEWNEIGH;
-use super::wire::{Malformed, Message, u8_at, u16_ne, u32_ne};
+use super::wire::{Malformed, Message, Parsed, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
 /// `NUD_PERMANENT`, `NTF_STICKY`: linux/neighbour.h
@@ -64,7 +64,7 @@ impl NewEntry<'_> {
         message.header.state = NeighbourState::Noarp;
         message.header.flags = NeighbourFlags::Controller;
         message.header.flags.set(NeighbourFlags::Sticky, self.sticky);
-        message.attributes.push(NeighbourAttribute::LinkLayerAddress(self.mac.0.to_vec()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(self.mac.to_vec()));
         message.attributes.extend(self.vlan.map(NeighbourAttribute::Vlan));
         RouteNetlinkMessage::NewNeighbour(message)
     }
@@ -79,25 +79,16 @@ impl Netlink {
         let what = format!("look up forwarding entry {mac} of bridge number {bridge}");
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Bridge;
-        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         message.attributes.push(NeighbourAttribute::Controller(bridge));
         message.attributes.extend(vlan.map(NeighbourAttribute::Vlan));
         let message = encode(RouteNetlinkMessage::GetNeighbour(message), NLM_F_REQUEST);
-        let mut found = None;
-        let asked = self.ask(&what, message, |message| {
-            found = read(message)?;
-            Ok(())
-        });
-        match asked {
-            Ok(()) => Ok(found),
-            Err(err) if err.is(Errno::ENOENT) => Ok(None),
-            Err(err) => Err(err),
-        }
+        self.find(&what, message, &[Errno::ENOENT], read)
     }
 }
 
 /// An entry from RTM_NEWNEIGH of AF_BRIDGE (struct ndmsg).
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Entry>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Entry>> {
     const SHORT: Malformed = Malformed("a forwarding entry is too short");
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWNEIGH || family != Some(libc::AF_BRIDGE) {

@@ -3,7 +3,7 @@
 use super::nft::fuzzing as objects;
 use super::tc::fuzzing as queues;
 use super::wire::{Ack, Message, Messages};
-use super::{addr, conntrack, counters, fdb, link_read, monitor, neigh, netconf, port, route_read, rule};
+use super::{addr, conntrack, counters, fdb, link, monitor, neigh, netconf, port, route_read, rule};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -15,7 +15,7 @@ pub fn route(bytes: &[u8]) {
 
 /// Every reader on one message.
 pub(super) fn read(message: &Message<'_>) {
-    let _ = link_read::read(message);
+    let _ = link::read::read(message);
     let _ = addr::read(message, 1);
     let _ = counters::read(message);
     let _ = counters::read_drops(message);

@@ -10,30 +10,23 @@
 //!
 //! Everything has a time limit and every error carries the kernel's own words (extended
 //! ack). One socket (`socket`) with one way to ask and to list (`exchange`) serves
-//! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]); one writer
-//! and one reader of attributes (`wire`) serve both. rtnetlink and netlink-packet-route
-//! encode requests about links, addresses, routes and neighbours; their types don't leave this
-//! crate.
+//! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]), and one
+//! reader of attributes (`wire`) serves both. rtnetlink and netlink-packet-route
+//! encode requests about links, addresses, routes, neighbours and rules; their types don't leave this
+//! crate. The writer in `wire` encodes all other requests.
 
 pub mod addr;
 pub mod arp;
 pub mod conntrack;
 pub mod counters;
 mod dad;
-pub mod details;
+pub mod deferred_close;
 mod error;
 mod exchange;
 pub mod fdb;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod ifb;
-pub mod kind;
-pub mod linger;
 pub mod link;
-mod link_group;
-mod link_read;
-mod link_remove;
-mod mac;
 pub mod monitor;
 pub mod neigh;
 mod netconf;
@@ -41,7 +34,6 @@ mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod packet;
-pub mod port;
 mod procfs;
 mod request;
 pub mod route;
@@ -50,7 +42,6 @@ pub mod rule;
 mod socket;
 pub mod sysctl;
 pub mod sysfs;
-pub mod tap;
 pub mod tc;
 #[cfg(test)]
 mod testing;
@@ -60,6 +51,8 @@ mod uapi;
 mod wire;
 
 pub use error::Error;
+pub use link::kind::{self, tap};
+pub use link::{details, port};
 pub use netlink::Netlink;
 pub use netns::NetNs;
 pub use request::Request;

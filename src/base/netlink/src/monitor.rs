@@ -6,8 +6,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::link::read::{self as link_read, family_and_index};
 use super::link::{Filter, Link};
-use super::link_read::{self, family_and_index};
 use super::nft::{Element, Rule};
 use super::socket::{Protocol, Socket};
 use super::uapi::nf_tables::{NFT_MSG_NEWRULE, NFT_MSG_NEWSETELEM};
@@ -15,7 +15,7 @@ use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
 use super::uapi::rtnetlink::{
     IFINFOMSG, RTM_DELLINK, RTM_DELROUTE, RTM_NEWROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
 };
-use super::wire::{Attributes, Malformed, Message, Messages, u8_at};
+use super::wire::{Attributes, Message, Messages, Parsed, u8_at};
 use super::{Netlink, Result};
 
 /// The most datagrams that one call reads: a flood doesn't keep the caller from its other work.
@@ -55,11 +55,11 @@ impl LinkMonitor {
     /// # Errors
     /// ENOBUFS: something was lost.
     pub fn read(&mut self) -> Result<Vec<LinkNotice>> {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         each(&mut self.socket, "read notifications about links", |message| {
-            told.extend(read(message).ok().flatten());
+            notices.extend(read(message).ok().flatten());
         })?;
-        Ok(told)
+        Ok(notices)
     }
 
     /// All links of the current namespace: what the notifications go on from.
@@ -133,11 +133,11 @@ impl RuleMonitor {
     /// # Errors
     /// ENOBUFS: something was lost.
     pub fn read(&mut self) -> Result<Vec<String>> {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         each(&mut self.socket, "read notifications about rules", |message| {
-            told.extend(comments(message));
+            notices.extend(comments(message));
         })?;
-        Ok(told)
+        Ok(notices)
     }
 }
 
@@ -152,7 +152,7 @@ fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     let mut socket = Socket::open(protocol)?;
     socket.expect_many();
     for group in groups {
-        socket.member(*group, true)?;
+        socket.join(*group)?;
     }
     Ok(socket)
 }
@@ -166,7 +166,7 @@ fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> 
 }
 
 /// A notification about a link; `None` if it is about something else.
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<LinkNotice>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<LinkNotice>> {
     if message.kind == RTM_DELLINK {
         // A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
         let Some((0, index)) = family_and_index(message) else { return Ok(None) };

@@ -11,11 +11,20 @@ use nix::errno::Errno;
 use super::request::{Mode, encode};
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
-use super::wire::{Attributes, Malformed, Message, ip, u16_ne, u32_ne};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
 /// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
 pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = entry(index, ip);
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+    let what = format!("add neighbour {ip} at {mac} to {link}");
+    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewNeighbour(message))
+}
+
+/// A message about the entry of `ip` on a link.
+fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     let (family, destination) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
@@ -23,13 +32,8 @@ pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
     };
     message.header.family = family;
     message.header.ifindex = index;
-    message.header.state = NeighbourState::Permanent;
-    message.attributes = vec![
-        NeighbourAttribute::Destination(destination),
-        NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
-    ];
-    let what = format!("add neighbour {ip} at {mac} to {link}");
-    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewNeighbour(message))
+    message.attributes.push(NeighbourAttribute::Destination(destination));
+    message
 }
 
 impl Netlink {
@@ -49,31 +53,10 @@ impl Netlink {
     /// The kernel's; EOPNOTSUPP if it is older.
     pub fn neighbour(&mut self, index: u32, ip: IpAddr) -> Result<Option<Mac>> {
         let what = format!("look up neighbour {ip} on link number {index}");
-        let message = encode(question(index, ip), NLM_F_REQUEST);
-        let mut found = None;
-        let asked = self.ask(&what, message, |message| {
-            found = read(message, index)?;
-            Ok(())
-        });
-        match asked {
-            Ok(()) => Ok(found.map(|(_, mac)| mac)),
-            Err(err) if err.is(Errno::ENOENT) => Ok(None),
-            Err(err) => Err(err),
-        }
+        let message = encode(RouteNetlinkMessage::GetNeighbour(entry(index, ip)), NLM_F_REQUEST);
+        let found = self.find(&what, message, &[Errno::ENOENT], |message| read(message, index))?;
+        Ok(found.map(|(_, mac)| mac))
     }
-}
-
-/// The request of [`Netlink::neighbour`].
-fn question(index: u32, ip: IpAddr) -> RouteNetlinkMessage {
-    let mut message = NeighbourMessage::default();
-    let (family, destination) = match ip {
-        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
-        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
-    };
-    message.header.family = family;
-    message.header.ifindex = index;
-    message.attributes.push(NeighbourAttribute::Destination(destination));
-    RouteNetlinkMessage::GetNeighbour(message)
 }
 
 /// The request of [`Netlink::neighbours`].
@@ -84,10 +67,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
 }
 
 /// A neighbour on link `wanted` from RTM_NEWNEIGH.
-pub(super) fn read(
-    message: &Message<'_>,
-    wanted: u32,
-) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
+pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr, Mac)>> {
     let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     let state = u16_ne(message.body, 8).unwrap_or(0);
     if message.kind != RTM_NEWNEIGH || index != wanted || state & NUD_NOARP != 0 {

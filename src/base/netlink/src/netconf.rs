@@ -6,7 +6,7 @@
 use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{RTM_GETNETCONF, RTM_NEWNETCONF};
-use super::wire::{self, Attributes, Malformed, Message, u32_ne};
+use super::wire::{self, Attributes, Message, Parsed, u32_ne};
 use super::{Netlink, Result, socket};
 
 impl Netlink {
@@ -22,17 +22,12 @@ impl Netlink {
         let message = wire::message(RTM_GETNETCONF, NLM_F_REQUEST, &header, |w| {
             w.u32_ne(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL.cast_unsigned());
         });
-        let mut forwarding = None;
-        self.ask(&what, message, |message| {
-            forwarding = read(message)?.or(forwarding);
-            Ok(())
-        })?;
-        forwarding.ok_or_else(|| socket::broken(&what, "it doesn't say"))
+        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it doesn't say"))
     }
 }
 
 /// Whether packets are forwarded, from RTM_NEWNETCONF.
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<bool>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<bool>> {
     let mut forwarding = None;
     for attribute in Attributes::behind(message.body, NETCONFMSG) {
         let (kind, value) = attribute?;

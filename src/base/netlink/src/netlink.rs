@@ -1,7 +1,5 @@
 //! The socket for links, addresses, routes, neighbours and tc.
 
-use std::time::Duration;
-
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
@@ -9,7 +7,7 @@ use super::exchange::lacking;
 use super::request::encode;
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
-use super::wire::{self, Malformed, Message};
+use super::wire::{self, Message, Parsed};
 use super::{Error, NetNs, Request, Result};
 
 /// How often a dump is repeated that changed underneath.
@@ -124,9 +122,38 @@ impl Netlink {
         &mut self,
         what: &str,
         message: Vec<u8>,
-        mut each: impl FnMut(&Message<'_>) -> std::result::Result<(), Malformed>,
+        mut each: impl FnMut(&Message<'_>) -> Parsed<()>,
     ) -> Result<()> {
         self.socket.ask(what, message, &mut each)
+    }
+
+    /// Asks for one object: the last that `read` finds in the answers.
+    pub(super) fn get<T>(
+        &mut self,
+        what: &str,
+        message: Vec<u8>,
+        mut read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut found = None;
+        self.ask(what, message, |message| {
+            found = read(message)?.or(found.take());
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// [`get`](Self::get), where the kernel answers `missing` if there is no such object.
+    pub(super) fn find<T>(
+        &mut self,
+        what: &str,
+        message: Vec<u8>,
+        missing: &[Errno],
+        read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
+    ) -> Result<Option<T>> {
+        match self.get(what, message, read) {
+            Err(err) if missing.contains(&err.errno) => Ok(None),
+            found => found,
+        }
     }
 
     /// Lists. A list that changed while the kernel wrote it is asked for again.
@@ -134,7 +161,7 @@ impl Netlink {
         &mut self,
         what: &str,
         message: RouteNetlinkMessage,
-        read: impl FnMut(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+        read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Vec<T>> {
         self.dump_raw(what, &encode(message, NLM_F_REQUEST | NLM_F_DUMP), read)
     }
@@ -144,7 +171,7 @@ impl Netlink {
         &mut self,
         what: &str,
         message: &[u8],
-        mut read: impl FnMut(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+        mut read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Vec<T>> {
         for _ in 0..DUMP_ATTEMPTS {
             if let Some(found) = self.socket.list(what, message, &mut read)? {
@@ -153,25 +180,5 @@ impl Netlink {
         }
         Err(Error::new(what, Errno::EINTR)
             .reason(format!("the list changed while it was read, {DUMP_ATTEMPTS} times in a row")))
-    }
-
-    /// [`Socket::member`]
-    pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
-        self.socket.member(group, join)
-    }
-
-    /// [`Socket::patience`]
-    pub(super) fn patience(&self, time: Duration) -> Result<()> {
-        self.socket.patience(time)
-    }
-
-    /// [`Socket::usual_patience`]
-    pub(super) fn usual_patience(&self) -> Result<()> {
-        self.socket.usual_patience()
-    }
-
-    /// [`Socket::datagram`]
-    pub(super) fn datagram(&mut self, what: &str, retries: u32) -> Result<&[u8]> {
-        self.socket.datagram(what, retries)
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum Mode {
     Change,
     /// Make; EEXIST if it is there.
     Create,
+    /// As [`Create`](Mode::Create), with an echo of what is made.
+    CreateEchoed,
     /// Make, in front of others of the kind.
     Prepend,
     /// Make, behind others of the kind.
@@ -42,6 +44,7 @@ impl Mode {
         let flags = match self {
             Mode::Change => 0,
             Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
+            Mode::CreateEchoed => NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO,
             Mode::Prepend => NLM_F_CREATE,
             Mode::Append => NLM_F_CREATE | NLM_F_APPEND,
             Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
@@ -70,30 +73,6 @@ impl Request {
         Request { bytes: Ok(bytes), what, makes: None, master: None }
     }
 
-    /// A change of a link, refused if one of the names in it can't be the name of a link.
-    /// The kernel would cut a name at a NUL and take another link than was meant; and a very
-    /// long one doesn't fit into an attribute.
-    pub(super) fn of_link(what: String, names: &[&str], message: RouteNetlinkMessage) -> Self {
-        match names.iter().find_map(|name| bad_name(name)) {
-            Some(reason) => Request::invalid(what, reason),
-            None => Request::new(what, Mode::Change, message),
-        }
-    }
-
-    /// A request for a new link, the first of `names`, which asks for it to be echoed.
-    pub(super) fn new_link(what: String, names: &[&str], message: RouteNetlinkMessage) -> Self {
-        if let Some(reason) = names.iter().find_map(|name| bad_name(name)) {
-            return Request::invalid(what, reason);
-        }
-        let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-        Request {
-            bytes: Ok(encode(message, flags)),
-            what,
-            makes: names.first().map(|&name| name.to_owned()),
-            master: None,
-        }
-    }
-
     /// A request that can't be: it fails with EINVAL when it is carried out, like one that
     /// the kernel refuses, so that callers have one place for errors.
     pub(super) fn invalid(what: String, reason: &str) -> Self {
@@ -110,17 +89,4 @@ pub(super) fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     bytes
-}
-
-/// Why `name` can't be a link's, by the kernel's dev_valid_name().
-pub(super) fn bad_name(name: &str) -> Option<&'static str> {
-    match name {
-        "" => Some("the name is empty"),
-        "." | ".." => Some("the name is . or .."),
-        _ if name.len() > 15 => Some("the name has more than 15 bytes"),
-        _ if name.contains(['/', ':', '\0']) || name.contains(char::is_whitespace) => {
-            Some("the name has a character that no link may have")
-        }
-        _ => None,
-    }
 }

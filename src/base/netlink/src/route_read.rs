@@ -14,7 +14,7 @@ use super::uapi::rtnetlink::{
     RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_UNSPEC, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_CLONED,
     RTM_NEWROUTE, RTMSG, RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK, RTPROT_RA,
 };
-use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_ne, u32_ne};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Result};
 
 const SHORT: Malformed = Malformed("a route message is too short");
@@ -31,20 +31,8 @@ impl Netlink {
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
         let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
-        let mut routes = Vec::new();
-        // One family at a time: asked for all, the kernel also asks families that refuse the
-        // filters (MPLS).
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let message = query(family, &wanted);
-            let family = u8::from(family);
-            match self.dump(&what, message, |message| wanted.read(message, family)) {
-                Ok(found) => routes.extend(found.into_iter().flatten()),
-                // The family has no such table (yet).
-                Err(err) if err.is(Errno::ENOENT) => {}
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(routes)
+        let found = self.routes_of_both(&what, &wanted)?;
+        Ok(found.into_iter().map(|(route, _)| route).collect())
     }
 
     /// `ip route show`: the unicast routes of the main table, both families, each with the protocol that made it.
@@ -52,24 +40,29 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn routes_by_protocol(&mut self) -> Result<Vec<(NewRoute, u8)>> {
-        let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
-        let mut routes = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let message = query(family, &wanted);
-            let family = u8::from(family);
-            let found = self.dump("list routes", message, |message| {
-                let protocol = u8_at(message.body, 5).ok_or(SHORT)?;
-                let read = wanted.read(message, family)?.unwrap_or_default();
-                Ok(Some(read.into_iter().map(move |route| (route, protocol))))
-            });
-            match found {
-                Ok(found) => routes.extend(found.into_iter().flatten()),
-                // The family has no such table (yet).
-                Err(err) if err.is(Errno::ENOENT) => {}
-                Err(err) => return Err(err),
-            }
-        }
+        self.routes_of_both("list routes", &MAIN)
+    }
+
+    fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
+        // One family at a time: asked for all, the kernel also asks families that refuse the
+        // filters (MPLS).
+        let mut routes = self.routes_of(AddressFamily::Inet, what, wanted)?;
+        routes.extend(self.routes_of(AddressFamily::Inet6, what, wanted)?);
         Ok(routes)
+    }
+
+    fn routes_of(
+        &mut self,
+        family: AddressFamily,
+        what: &str,
+        wanted: &Wanted,
+    ) -> Result<Vec<(NewRoute, u8)>> {
+        let message = query(family, wanted);
+        match self.dump(what, message, |message| wanted.read(message, family.into())) {
+            // The family has no such table (yet).
+            Err(err) if err.is(Errno::ENOENT) => Ok(Vec::new()),
+            found => Ok(found?.into_iter().flatten().collect()),
+        }
     }
 
     /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements.
@@ -84,17 +77,7 @@ impl Netlink {
         let message = RouteNetlinkMessage::GetRoute(message);
         let found = self.dump("list routes of routers", message, |message| {
             // An old kernel sends more than was asked for.
-            if message.kind != RTM_NEWROUTE || u8_at(message.body, 5) != Some(RTPROT_RA) {
-                return Ok(None);
-            }
-            let mut link = None;
-            for attribute in Attributes::behind(message.body, RTMSG) {
-                let (kind, value) = attribute?;
-                if kind == libc::RTA_OIF {
-                    link = u32_ne(value, 0);
-                }
-            }
-            Ok(link)
+            if u8_at(message.body, 5) == Some(RTPROT_RA) { link_of(message) } else { Ok(None) }
         });
         let mut links = match found {
             // No IPv6, or no route at all yet.
@@ -112,16 +95,9 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
-        let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let message = query(family, &wanted);
-            let family = u8::from(family);
-            let found = match self.dump("list routes", message, |message| wanted.read(message, family)) {
-                // The family has no such table (yet).
-                Err(err) if err.is(Errno::ENOENT) => continue,
-                found => found?,
-            };
-            let defaults = found.into_iter().flatten().filter(|route| route.dst.prefix() == 0);
+            let found = self.routes_of(family, "list routes", &MAIN)?;
+            let defaults = found.into_iter().map(|(route, _)| route).filter(|route| route.dst.prefix() == 0);
             if let Some(route) = defaults.min_by_key(|route| route.priority.unwrap_or(0)) {
                 return Ok(Some(route.index));
             }
@@ -144,25 +120,17 @@ impl Netlink {
             IpAddr::V6(to) => RouteAddress::Inet6(to),
         })];
         let what = format!("look up the route to {to}");
-        let mut link = None;
         let message = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST);
-        let asked = self.ask(&what, message, |message| {
-            if message.kind == RTM_NEWROUTE {
-                for attribute in Attributes::behind(message.body, RTMSG) {
-                    let (kind, value) = attribute?;
-                    if kind == libc::RTA_OIF {
-                        link = u32_ne(value, 0);
-                    }
-                }
-            }
-            Ok(())
-        });
-        match asked {
-            Ok(()) => Ok(link),
-            Err(err) if matches!(err.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) => Ok(None),
-            Err(err) => Err(err),
-        }
+        self.find(&what, message, &[Errno::ENETUNREACH, Errno::EHOSTUNREACH], link_of)
     }
+}
+
+/// The index of the link that the route in an RTM_NEWROUTE leaves by.
+fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
+    if message.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    Ok(Attributes::behind(message.body, RTMSG).find(libc::RTA_OIF)?.and_then(|index| u32_ne(index, 0)))
 }
 
 /// The request of [`Netlink::routes`].
@@ -188,13 +156,12 @@ struct Wanted {
     table: u32,
 }
 
+/// All routes of the main table.
+const MAIN: Wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
+
 impl Wanted {
-    /// The routes in an RTM_NEWROUTE: one for every next hop.
-    fn read(
-        &self,
-        message: &Message<'_>,
-        family: u8,
-    ) -> std::result::Result<Option<Vec<NewRoute>>, Malformed> {
+    /// The routes in an RTM_NEWROUTE, one for every next hop, with the protocol that made them.
+    fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
         }
@@ -212,18 +179,8 @@ impl Wanted {
         };
         let mut dst = any;
         let mut multipath = None;
-        let mut route = NewRoute {
-            dst: any.into(),
-            via: None,
-            index: 0,
-            src: None,
-            mtu: None,
-            advmss: None,
-            priority: None,
-            table: None,
-            scope: Some(header(6)?),
-            onlink: onlink(flags),
-        };
+        let mut route =
+            NewRoute { scope: Some(header(6)?), onlink: onlink(flags), ..NewRoute::to(any.into(), 0) };
         for attribute in Attributes::behind(message.body, RTMSG) {
             let (kind, value) = attribute?;
             match kind {
@@ -244,17 +201,18 @@ impl Wanted {
         route.table = Some(table);
         route.dst =
             IpNetwork::new(dst, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
+        let protocol = header(5)?;
         let mut routes = match multipath {
             Some(hops) => read_hops(&route, hops)?,
             None => vec![route],
         };
         routes.retain(|route| self.index == 0 || route.index == self.index);
-        Ok(Some(routes))
+        Ok(Some(routes.into_iter().map(|route| (route, protocol)).collect()))
     }
 }
 
 /// RTA_METRICS: attributes again (`RTAX_…`).
-fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(), Malformed> {
+fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     for attribute in Attributes::new(metrics) {
         let (kind, value) = attribute?;
         match kind {
@@ -267,7 +225,7 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(),
 }
 
 /// Reads RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
-fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRoute>, Malformed> {
+fn read_hops(route: &NewRoute, mut hops: &[u8]) -> Parsed<Vec<NewRoute>> {
     let mut routes = Vec::new();
     while !hops.is_empty() {
         let length = usize::from(u16_ne(hops, 0).ok_or(SHORT)?);

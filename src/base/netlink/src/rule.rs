@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use netlink_packet_route::route::{RouteMessage, RouteProtocol};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
 use super::request::Mode;
 use super::uapi::fib_rules::{
     FIB_RULE_HDR, FR_ACT_TO_TBL, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
-use super::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
-use super::uapi::rtnetlink::{
-    RTM_DELRULE, RTM_F_CLONED, RTM_GETROUTE, RTM_GETRULE, RTM_NEWROUTE, RTM_NEWRULE, RTMSG, RTNEXTHOP,
-};
-use super::wire::{self, Attributes, Malformed, Message, ip, u8_at, u16_ne, u32_ne};
+use super::uapi::rtnetlink::{RTM_F_CLONED, RTM_NEWROUTE, RTM_NEWRULE, RTMSG, RTNEXTHOP};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result};
 
 const SHORT: Malformed = Malformed("a rule message is too short");
@@ -28,32 +29,31 @@ pub struct Rule {
     pub protocol: u8,
 }
 
-/// `ip rule add from ADDRESS table TABLE protocol PROTOCOL`, in front of those that are there. The very same
+/// `ip rule add from ADDRESS table TABLE protocol PROTOCOL`, in front of existing rules. The very same
 /// rule is a second one, or EEXIST, whichever the kernel thinks right.
 pub fn add(from: IpAddr, table: u32, protocol: u8) -> Request {
-    of("add", Mode::Create, RTM_NEWRULE, from, table, protocol)
+    let message = RouteNetlinkMessage::NewRule(message(from, table, protocol));
+    Request::new(format!("add rule from {from} table {table}"), Mode::Create, message)
 }
 
 /// `ip rule del from ADDRESS table TABLE protocol PROTOCOL`; the protocol 0 is any.
 pub fn del(from: IpAddr, table: u32, protocol: u8) -> Request {
-    of("delete", Mode::Change, RTM_DELRULE, from, table, protocol)
+    let message = RouteNetlinkMessage::DelRule(message(from, table, protocol));
+    Request::new(format!("delete rule from {from} table {table}"), Mode::Change, message)
 }
 
-fn of(verb: &str, mode: Mode, kind: u16, from: IpAddr, table: u32, protocol: u8) -> Request {
-    let what = format!("{verb} rule from {from} table {table}");
-    let (family, bits, bytes) = match from {
-        IpAddr::V4(ip) => (libc::AF_INET, 32, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (libc::AF_INET6, 128, ip.octets().to_vec()),
+fn message(from: IpAddr, table: u32, protocol: u8) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    (message.header.family, message.header.src_len) = match from {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
     };
-    let family = u8::try_from(family).unwrap_or_default();
-    let header = [family, 0, bits, 0, 0, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0];
-    Request::written(what, mode, kind, &header, |w| {
-        w.bytes(FRA_SRC, &bytes);
-        w.u32_ne(FRA_TABLE, table);
-        if protocol != 0 {
-            w.bytes(FRA_PROTOCOL, &[protocol]);
-        }
-    })
+    message.header.action = RuleAction::ToTable;
+    message.attributes = vec![RuleAttribute::Source(from), RuleAttribute::Table(table)];
+    if protocol != 0 {
+        message.attributes.push(RuleAttribute::Protocol(RouteProtocol::from(protocol)));
+    }
+    message
 }
 
 impl Netlink {
@@ -62,8 +62,7 @@ impl Netlink {
     /// # Errors
     /// The kernel's; EOPNOTSUPP if it has one routing table only.
     pub fn rules(&mut self) -> Result<Vec<Rule>> {
-        let message = wire::message(RTM_GETRULE, NLM_F_REQUEST | NLM_F_DUMP, &[0; FIB_RULE_HDR], |_| {});
-        self.dump_raw("list rules", &message, read)
+        self.dump("list rules", RouteNetlinkMessage::GetRule(RuleMessage::default()), read)
     }
 
     /// `ip route show table all`: the tables that have routes, with the numbers of the links that these
@@ -72,22 +71,22 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<BTreeMap<u32, BTreeSet<u32>>> {
-        let message = wire::message(RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, &[0; RTMSG], |_| {});
+        let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
         let mut tables: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        for (table, links) in self.dump_raw("list routes of all tables", &message, read_table)? {
+        for (table, links) in self.dump("list routes of all tables", message, read_table)? {
             tables.entry(table).or_default().extend(links);
         }
         Ok(tables)
     }
 }
 
-fn is_inet(message: &Message<'_>) -> std::result::Result<bool, Malformed> {
+fn is_inet(message: &Message<'_>) -> Parsed<bool> {
     let family = i32::from(u8_at(message.body, 0).ok_or(SHORT)?);
     Ok(family == libc::AF_INET || family == libc::AF_INET6)
 }
 
 /// The rule in an RTM_NEWRULE.
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Rule>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     if message.kind != RTM_NEWRULE || !is_inet(message)? {
         return Ok(None);
     }
@@ -114,7 +113,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Rule>, M
 }
 
 /// Table and links of the route in an RTM_NEWROUTE.
-pub(super) fn read_table(message: &Message<'_>) -> std::result::Result<Option<(u32, Vec<u32>)>, Malformed> {
+pub(super) fn read_table(message: &Message<'_>) -> Parsed<Option<(u32, Vec<u32>)>> {
     if message.kind != RTM_NEWROUTE || !is_inet(message)? {
         return Ok(None);
     }

@@ -11,7 +11,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::uapi::netlink::NLMSG_OVERRUN;
 use super::wire::{Malformed, Message, Messages};
-use super::{Error, Result, linger};
+use super::{Error, Result, deferred_close};
 
 /// How long the kernel may take for one answer. It answers while it reads the request, so
 /// this is for a machine in trouble.
@@ -83,7 +83,7 @@ impl Socket {
         let mut inner = netlink_sys::Socket::new(protocol.number()).map_err(failed)?;
         let address = inner.bind_auto().map_err(failed)?;
         if protocol == Protocol::Netfilter {
-            linger::keep(inner.as_fd());
+            deferred_close::keep(inner.as_fd());
         }
         // Texts in errors, without a copy of the request; the first is since Linux 4.12.
         inner.set_ext_ack(true).map_err(failed)?;
@@ -110,23 +110,23 @@ impl Socket {
         first
     }
 
-    /// Joins or leaves a multicast group (`enum rtnetlink_groups`). Leaving discards the
-    /// notifications that are still waiting, and the report that some were lost.
-    pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
-        let changed = if join { self.inner.add_membership(group) } else { self.inner.drop_membership(group) };
-        changed.map_err(|err| Error::io("subscribe to notifications", &err))?;
-        if !join {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-            loop {
-                let mut room = self.buffer.as_mut_slice();
-                match self.inner.recv(&mut room, flags) {
-                    Ok(_) => {}
-                    Err(err) if err.raw_os_error() == Some(libc::ENOBUFS) => {}
-                    Err(_) => break,
-                }
+    /// Joins a multicast group (`enum rtnetlink_groups`).
+    pub(super) fn join(&mut self, group: u32) -> Result<()> {
+        self.inner.add_membership(group).map_err(|err| Error::io("subscribe to notifications", &err))
+    }
+
+    /// Leaves a multicast group. Discards the notifications that are still waiting, and the report that some were lost.
+    pub(super) fn leave(&mut self, group: u32) -> Result<()> {
+        self.inner.drop_membership(group).map_err(|err| Error::io("unsubscribe from notifications", &err))?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        loop {
+            let mut room = self.buffer.as_mut_slice();
+            match self.inner.recv(&mut room, flags) {
+                Ok(_) => {}
+                Err(err) if err.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(_) => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// How long a single receive may take.

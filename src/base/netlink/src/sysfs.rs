@@ -15,7 +15,7 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 use rustix::mount::MountAttrFlags;
 
-use super::request::bad_name;
+use super::link::bad_name;
 use super::{Error, Result, procfs};
 
 /// A private sysfs, which shows the links of one namespace. It goes with the value.

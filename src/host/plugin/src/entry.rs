@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use cnimble_cni::{Code, Error, PluginConfig, Version, names};
-use cnimble_netlink::{NetNs, linger};
+use cnimble_netlink::{NetNs, deferred_close};
 
 use super::env::Env;
 use super::wanted::Wanted;
@@ -64,7 +64,7 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
         Ok(()) => SUCCESS,
         Err((err, version)) => fail(&err, version),
     };
-    linger::finish();
+    deferred_close::finish();
     status
 }
 
@@ -255,7 +255,7 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
     let outcome = match call.command {
         Command::Add => add(plugin, &call),
         command @ (Command::Del | Command::Gc) => {
-            linger::allow();
+            deferred_close::allow();
             if command == Command::Del {
                 delegate::leave(&call, plugin);
             }
@@ -284,7 +284,7 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
         }
         Err(err) => {
             signal::forget();
-            linger::allow();
+            deferred_close::allow();
             Err(call.undo.rollback_into(err))
         }
     }

@@ -107,7 +107,7 @@ fn an_answer_that_is_cut_off_is_an_error() {
 fn no_answer_is_an_error_in_time() {
     in_netns("no_answer_is_an_error_in_time", || {
         let mut netlink = Netlink::open().unwrap();
-        netlink.patience(Duration::from_millis(50)).unwrap();
+        netlink.socket.patience(Duration::from_millis(50)).unwrap();
         // To the next tick of the kernel's clock.
         assert!(
             (50..=60).contains(&netlink.socket.receive_limit().as_millis()),
@@ -174,7 +174,7 @@ fn list(
 ) -> Result<Vec<link::Link>> {
     let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
     netlink.dump("list", message, |message| {
-        let link = crate::link_read::read(message)?;
+        let link = crate::link::read::read(message)?;
         // lo is in the first datagram.
         if link.as_ref().is_some_and(|link| link.name == "lo") {
             if attempts.get() < changes {

@@ -14,6 +14,17 @@ use crate::wire::{self, Writer};
 /// Elements in one message: each has at most some 350 bytes, all of them less than 64 KiB.
 const ELEMENTS: usize = 150;
 
+/// Make; EEXIST if it is there.
+const MAKE: u16 = NLM_F_CREATE | NLM_F_EXCL;
+
+/// The effect of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Commit,
+    /// The kernel makes all changes and takes them back.
+    TryOut,
+}
+
 /// A list of changes. Nothing happens until [`Nft::commit`](super::Nft::commit).
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -62,7 +73,9 @@ impl Batch {
         self.steps.len() == 1
     }
 
-    fn push(&mut self, kind: u16, flags: u16, family: Family, what: String, fill: impl FnOnce(&mut Writer)) {
+    /// Appends a message of the type and with the flags `message`.
+    fn push(&mut self, message: (u16, u16), family: Family, what: String, fill: impl FnOnce(&mut Writer)) {
+        let (kind, flags) = message;
         self.last = self.writer.len();
         self.writer.message(type_of(kind), NLM_F_REQUEST | flags, &header(family.number()), fill);
         let table = (kind == NFT_MSG_NEWTABLE).then_some(family);
@@ -74,11 +87,10 @@ impl Batch {
         u32::try_from(self.steps.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// The bytes to send, numbered from `first`, with `end` (without it the kernel tries all
-    /// changes and takes them back). `None` if something didn't fit into its length field.
-    pub(super) fn finish(&self, first: u32, end: bool) -> Option<Vec<u8>> {
+    /// The bytes to send, numbered from `first`. `None` if something didn't fit into its length field.
+    pub(super) fn finish(&self, first: u32, purpose: Purpose) -> Option<Vec<u8>> {
         let mut writer = self.writer.clone();
-        if end {
+        if purpose == Purpose::Commit {
             writer.message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, &subsystem(), |_| {});
         }
         let mut bytes = writer.finish()?;
@@ -106,7 +118,7 @@ impl Batch {
     /// `create table T`: refused with EEXIST if it is there.
     pub fn create_table(&mut self, table: Table<'_>) {
         let what = format!("create table {table}");
-        self.push(NFT_MSG_NEWTABLE, NLM_F_CREATE | NLM_F_EXCL, table.family, what, |w| {
+        self.push((NFT_MSG_NEWTABLE, MAKE), table.family, what, |w| {
             w.text(NFTA_TABLE_NAME, table.name);
             w.u32_be(NFTA_TABLE_FLAGS, 0);
         });
@@ -117,9 +129,8 @@ impl Batch {
     /// socket afterwards takes the kernel many milliseconds.
     pub fn create_base_chain(&mut self, chain: Chain<'_>, hook: Hook) {
         let what = format!("create {} chain {chain}", hook.kind);
-        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL, chain.table.family, what, |w| {
-            w.text(NFTA_CHAIN_TABLE, chain.table.name);
-            w.text(NFTA_CHAIN_NAME, chain.name);
+        self.push((NFT_MSG_NEWCHAIN, MAKE), chain.table.family, what, |w| {
+            chain.write(w);
             w.nest(NFTA_CHAIN_HOOK, |w| {
                 w.u32_be(NFTA_HOOK_HOOKNUM, hook.hook as u32);
                 w.u32_be(NFTA_HOOK_PRIORITY, hook.priority.cast_unsigned());
@@ -132,10 +143,7 @@ impl Batch {
     /// `create chain C`: refused with EEXIST if it is there.
     pub fn create_chain(&mut self, chain: Chain<'_>) {
         let what = format!("create chain {chain}");
-        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL, chain.table.family, what, |w| {
-            w.text(NFTA_CHAIN_TABLE, chain.table.name);
-            w.text(NFTA_CHAIN_NAME, chain.name);
-        });
+        self.push((NFT_MSG_NEWCHAIN, MAKE), chain.table.family, what, |w| chain.write(w));
     }
 
     /// `add rule C …` at the end of the chain; an empty comment is none.
@@ -150,9 +158,8 @@ impl Batch {
 
     fn new_rule(&mut self, place: u16, chain: Chain<'_>, rule: &[Expr], comment: &str) {
         let what = format!("add rule to chain {chain}");
-        self.push(NFT_MSG_NEWRULE, NLM_F_CREATE | place, chain.table.family, what, |w| {
-            w.text(NFTA_RULE_TABLE, chain.table.name);
-            w.text(NFTA_RULE_CHAIN, chain.name);
+        self.push((NFT_MSG_NEWRULE, NLM_F_CREATE | place), chain.table.family, what, |w| {
+            chain.write_of_rules(w);
             w.nest(NFTA_RULE_EXPRESSIONS, |w| rule.iter().for_each(|expr| expr.write(w)));
             if !comment.is_empty() {
                 w.bytes(NFTA_RULE_USERDATA, &comment_userdata(comment));
@@ -162,42 +169,32 @@ impl Batch {
 
     /// `create set S { type KEY; }`: refused with EEXIST if it is there.
     pub fn create_set(&mut self, set: Set<'_>, key: &[KeyType]) {
-        let order = byte_order(Of::Keys, key);
-        self.create(format!("create set {set}"), set, key, None, &order);
+        self.create(format!("create set {set}"), set, key, None);
     }
 
     /// `create map S { type KEY : VALUE; }`: refused with EEXIST if it is there.
     pub fn create_map(&mut self, map: Set<'_>, key: &[KeyType], value: &[KeyType]) {
-        let mut orders = byte_order(Of::Keys, key);
-        orders.extend(byte_order(Of::Values, value));
-        self.create(format!("create map {map}"), map, key, Some(key_type(value)), &orders);
+        self.create(format!("create map {map}"), map, key, Some(value));
     }
 
-    /// `data` is type and length of a map's values.
-    fn create(
-        &mut self,
-        what: String,
-        set: Set<'_>,
-        key: &[KeyType],
-        data: Option<(u32, u32)>,
-        userdata: &[u8],
-    ) {
+    fn create(&mut self, what: String, set: Set<'_>, key: &[KeyType], value: Option<&[KeyType]>) {
         // A number that is unique in the batch.
         self.sets += 1;
         let id = self.sets;
-        self.push(NFT_MSG_NEWSET, NLM_F_CREATE | NLM_F_EXCL, set.table.family, what, |w| {
-            w.text(NFTA_SET_TABLE, set.table.name);
-            w.text(NFTA_SET_NAME, set.name);
-            w.u32_be(NFTA_SET_FLAGS, if data.is_some() { NFT_SET_MAP } else { 0 });
+        let mut orders = byte_order(Of::Keys, key);
+        orders.extend(value.map(|value| byte_order(Of::Values, value)).unwrap_or_default());
+        self.push((NFT_MSG_NEWSET, MAKE), set.table.family, what, |w| {
+            set.write(w);
+            w.u32_be(NFTA_SET_FLAGS, if value.is_some() { NFT_SET_MAP } else { 0 });
             let (number, len) = key_type(key);
             w.u32_be(NFTA_SET_KEY_TYPE, number);
             w.u32_be(NFTA_SET_KEY_LEN, len);
-            if let Some((number, len)) = data {
+            if let Some((number, len)) = value.map(key_type) {
                 w.u32_be(NFTA_SET_DATA_TYPE, number);
                 w.u32_be(NFTA_SET_DATA_LEN, len);
             }
             w.u32_be(NFTA_SET_ID, id);
-            w.bytes(NFTA_SET_USERDATA, userdata);
+            w.bytes(NFTA_SET_USERDATA, &orders);
         });
     }
 
@@ -210,48 +207,41 @@ impl Batch {
                 [only] => format!("create element {} in set {set}", only.key),
                 _ => format!("create {} elements in set {set}", chunk.len()),
             };
-            self.push(NFT_MSG_NEWSETELEM, NLM_F_CREATE | NLM_F_EXCL, set.table.family, what, |w| {
-                w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
-                w.text(NFTA_SET_ELEM_LIST_SET, set.name);
-                w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {
-                    chunk.iter().for_each(|element| write_element(w, element));
-                });
-            });
+            self.new_elements(MAKE, set, what, chunk);
         }
     }
 
     /// `create element S { … }`: refused with EEXIST if the key is there.
     pub fn create_element(&mut self, set: Set<'_>, element: &Element) {
-        let what = format!("create element {} in set {set}", element.key);
-        self.push(NFT_MSG_NEWSETELEM, NLM_F_CREATE | NLM_F_EXCL, set.table.family, what, |w| {
-            w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
-            w.text(NFTA_SET_ELEM_LIST_SET, set.name);
-            w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| write_element(w, element));
-        });
+        self.create_elements(set, [element]);
     }
 
     /// `add element S { … }`: nothing changes if the key exists, with any comment.
     pub fn add_element(&mut self, set: Set<'_>, element: &Element) {
         let what = format!("add element {} to set {set}", element.key);
-        self.push(NFT_MSG_NEWSETELEM, NLM_F_CREATE, set.table.family, what, |w| {
-            w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
-            w.text(NFTA_SET_ELEM_LIST_SET, set.name);
-            w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| write_element(w, element));
+        self.new_elements(NLM_F_CREATE, set, what, &[element]);
+    }
+
+    fn new_elements(&mut self, flags: u16, set: Set<'_>, what: String, elements: &[&Element]) {
+        self.push((NFT_MSG_NEWSETELEM, flags), set.table.family, what, |w| {
+            set.write_of_elements(w);
+            w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {
+                elements.iter().for_each(|element| write_element(w, element));
+            });
         });
     }
 
     /// `delete element S { … }`: refused with ENOENT if it isn't there.
     pub fn delete_element(&mut self, set: Set<'_>, key: &Key) {
         let what = format!("delete element {key} from set {set}");
-        self.push(NFT_MSG_DELSETELEM, 0, set.table.family, what, |w| write_key(w, set, key));
+        self.push((NFT_MSG_DELSETELEM, 0), set.table.family, what, |w| write_key(w, set, key));
     }
 
     /// `delete rule C handle H`
     pub fn delete_rule(&mut self, chain: Chain<'_>, handle: u64) {
         let what = format!("delete rule {handle} of chain {chain}");
-        self.push(NFT_MSG_DELRULE, 0, chain.table.family, what, |w| {
-            w.text(NFTA_RULE_TABLE, chain.table.name);
-            w.text(NFTA_RULE_CHAIN, chain.name);
+        self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| {
+            chain.write_of_rules(w);
             w.u64_be(NFTA_RULE_HANDLE, handle);
         });
     }
@@ -259,20 +249,14 @@ impl Batch {
     /// The command `flush chain C`.
     pub fn flush_chain(&mut self, chain: Chain<'_>) {
         let what = format!("flush chain {chain}");
-        self.push(NFT_MSG_DELRULE, 0, chain.table.family, what, |w| {
-            w.text(NFTA_RULE_TABLE, chain.table.name);
-            w.text(NFTA_RULE_CHAIN, chain.name);
-        });
+        self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| chain.write_of_rules(w));
     }
 
     /// `delete chain C`, without rules in it: refused with EBUSY if there are any, or if
     /// something leads to it.
     pub fn delete_chain(&mut self, chain: Chain<'_>) {
         let what = format!("delete chain {chain}");
-        self.push(NFT_MSG_DELCHAIN, NLM_F_NONREC, chain.table.family, what, |w| {
-            w.text(NFTA_CHAIN_TABLE, chain.table.name);
-            w.text(NFTA_CHAIN_NAME, chain.name);
-        });
+        self.push((NFT_MSG_DELCHAIN, NLM_F_NONREC), chain.table.family, what, |w| chain.write(w));
     }
 
     /// `delete set S`. Fails with EBUSY if a rule uses the set. From Linux 6.12 on it also fails if the set has elements,
@@ -280,22 +264,19 @@ impl Batch {
     /// bind the batch to the generation ([`Batch::only_in`]).
     pub fn delete_set(&mut self, set: Set<'_>) {
         let what = format!("delete set {set}");
-        self.push(NFT_MSG_DELSET, NLM_F_NONREC, set.table.family, what, |w| {
-            w.text(NFTA_SET_TABLE, set.table.name);
-            w.text(NFTA_SET_NAME, set.name);
-        });
+        self.push((NFT_MSG_DELSET, NLM_F_NONREC), set.table.family, what, |w| set.write(w));
     }
 
     /// `delete table T`, with everything in it.
     pub fn drop_table(&mut self, table: Table<'_>) {
         let what = format!("delete table {table} with its content");
-        self.push(NFT_MSG_DELTABLE, 0, table.family, what, |w| w.text(NFTA_TABLE_NAME, table.name));
+        self.push((NFT_MSG_DELTABLE, 0), table.family, what, |w| w.text(NFTA_TABLE_NAME, table.name));
     }
 
     /// `delete table T`, without anything in it: refused with EBUSY if there is.
     pub fn delete_table(&mut self, table: Table<'_>) {
         let what = format!("delete table {table}");
-        self.push(NFT_MSG_DELTABLE, NLM_F_NONREC, table.family, what, |w| {
+        self.push((NFT_MSG_DELTABLE, NLM_F_NONREC), table.family, what, |w| {
             w.text(NFTA_TABLE_NAME, table.name);
         });
     }
@@ -303,8 +284,7 @@ impl Batch {
 
 /// The attributes that name a set and one of its keys.
 pub(super) fn write_key(w: &mut Writer, set: Set<'_>, key: &Key) {
-    w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
-    w.text(NFTA_SET_ELEM_LIST_SET, set.name);
+    set.write_of_elements(w);
     w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {
         w.nest(NFTA_LIST_ELEM, |w| write_value(w, NFTA_SET_ELEM_KEY, key));
     });

@@ -1,8 +1,9 @@
 //! The expressions of rules. A rule is a small program for a machine with registers; the
 //! functions of [`Expr`] are its instructions, named as `nft --debug=netlink` prints them.
 
+use super::Family;
 use crate::uapi::nf_tables::*;
-use crate::uapi::nfnetlink::{NF_ACCEPT, NF_DROP, NFPROTO_IPV4, NFPROTO_IPV6};
+use crate::uapi::nfnetlink::{NF_ACCEPT, NF_DROP};
 use crate::wire::{Attributes, Writer};
 
 /// The first register of 16 bytes (`NFT_REG_1`); what most rules need is one.
@@ -89,188 +90,172 @@ pub enum Meta {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expr {
     pub(super) name: &'static str,
-    pub(super) data: Data,
+    pub(super) attributes: Vec<(u16, Value)>,
 }
 
+/// The value of an expression's attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Data {
-    Meta { key: Meta, register: u32 },
-    Payload { header: Header, offset: u32, len: u32, register: u32 },
-    Bitwise { register: u32, mask: Vec<u8> },
-    Cmp { register: u32, equal: bool, value: Vec<u8> },
-    Lookup { register: u32, set: String, kind: Lookup },
+pub(super) enum Value {
+    Number(u32),
+    Register(u32),
+    /// `NFTA_DATA_VALUE`
+    Data(Vec<u8>),
+    /// `NFTA_DATA_VERDICT`
     Verdict(Verdict),
-    CtStatus { register: u32 },
-    CtState { register: u32 },
-    AddressType { register: u32 },
-    Dnat { ipv6: bool, addr: u32, port: u32 },
-    Counter,
-    Match { name: &'static str, revision: u32, info: Vec<u8> },
-    None,
+    Text(String),
+    Bytes(Vec<u8>),
+    /// Not written. The kernel reports 0, or nothing if it is older.
+    Zero,
+    /// Not written, and not reported.
+    Absent,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lookup {
-    In,
-    NotIn,
-    Value(u32),
-}
+use Value::{Absent, Number, Register, Zero};
 
 impl Expr {
+    pub(super) fn new<const N: usize>(name: &'static str, attributes: [(u16, Value); N]) -> Self {
+        Expr { name, attributes: attributes.into() }
+    }
+
     /// `meta load KEY => reg N`
     pub fn meta(key: Meta, register: u32) -> Self {
-        Expr { name: "meta", data: Data::Meta { key, register } }
+        Expr::new("meta", [(NFTA_META_DREG, Register(register)), (NFTA_META_KEY, Number(key as u32))])
     }
 
     /// `payload load LEN b @ HEADER + OFFSET => reg N`
     pub fn payload(header: Header, offset: u32, len: u32, register: u32) -> Self {
-        Expr { name: "payload", data: Data::Payload { header, offset, len, register } }
+        Expr::new(
+            "payload",
+            [
+                (NFTA_PAYLOAD_DREG, Register(register)),
+                (NFTA_PAYLOAD_BASE, Number(header as u32)),
+                (NFTA_PAYLOAD_OFFSET, Number(offset)),
+                (NFTA_PAYLOAD_LEN, Number(len)),
+            ],
+        )
     }
 
     /// `bitwise reg N = ( reg N & MASK ) ^ 0`
     pub fn mask(register: u32, mask: &[u8]) -> Self {
-        Expr { name: "bitwise", data: Data::Bitwise { register, mask: mask.to_vec() } }
+        Expr::new(
+            "bitwise",
+            [
+                (NFTA_BITWISE_SREG, Register(register)),
+                (NFTA_BITWISE_DREG, Register(register)),
+                (NFTA_BITWISE_LEN, Number(u32::try_from(mask.len()).unwrap_or(0))),
+                (NFTA_BITWISE_MASK, Value::Data(mask.to_vec())),
+                (NFTA_BITWISE_XOR, Value::Data(vec![0; mask.len()])),
+                (NFTA_BITWISE_OP, Zero),
+            ],
+        )
     }
 
     /// `cmp eq reg N VALUE`: goes on if they are equal.
     pub fn equal(register: u32, value: &[u8]) -> Self {
-        Expr { name: "cmp", data: Data::Cmp { register, equal: true, value: value.to_vec() } }
+        Expr::cmp(register, NFT_CMP_EQ, value)
     }
 
     /// `cmp neq reg N VALUE`: goes on if they differ.
     pub fn differ(register: u32, value: &[u8]) -> Self {
-        Expr { name: "cmp", data: Data::Cmp { register, equal: false, value: value.to_vec() } }
+        Expr::cmp(register, NFT_CMP_NEQ, value)
+    }
+
+    fn cmp(register: u32, op: u32, value: &[u8]) -> Self {
+        let value = Value::Data(value.to_vec());
+        let register = (NFTA_CMP_SREG, Register(register));
+        Expr::new("cmp", [register, (NFTA_CMP_OP, Number(op)), (NFTA_CMP_DATA, value)])
     }
 
     /// `lookup reg N set SET`: goes on if it is in the set.
     pub fn in_set(register: u32, set: &str) -> Self {
-        Self::lookup(register, set, Lookup::In)
+        Expr::lookup(register, set, Zero, Absent)
     }
 
     /// `lookup reg N set SET 0x1`: goes on if it isn't in the set.
     pub fn not_in_set(register: u32, set: &str) -> Self {
-        Self::lookup(register, set, Lookup::NotIn)
+        Expr::lookup(register, set, Number(NFT_LOOKUP_F_INV), Absent)
     }
 
     /// `lookup reg N set SET dreg M`: goes on with what the map says, if it has the key.
     pub fn map(register: u32, map: &str, into: u32) -> Self {
-        Self::lookup(register, map, Lookup::Value(into))
+        Expr::lookup(register, map, Zero, Register(into))
     }
 
-    fn lookup(register: u32, set: &str, kind: Lookup) -> Self {
-        Expr { name: "lookup", data: Data::Lookup { register, set: set.to_owned(), kind } }
+    fn lookup(register: u32, set: &str, flags: Value, into: Value) -> Self {
+        Expr::new(
+            "lookup",
+            [
+                (NFTA_LOOKUP_SET, Value::Text(set.to_owned())),
+                (NFTA_LOOKUP_SREG, Register(register)),
+                (NFTA_LOOKUP_FLAGS, flags),
+                (NFTA_LOOKUP_DREG, into),
+            ],
+        )
     }
 
     /// `immediate reg 0 VERDICT`
     pub fn verdict(verdict: Verdict) -> Self {
-        Expr { name: "immediate", data: Data::Verdict(verdict) }
+        let register = (NFTA_IMMEDIATE_DREG, Number(NFT_REG_VERDICT));
+        Expr::new("immediate", [register, (NFTA_IMMEDIATE_DATA, Value::Verdict(verdict))])
     }
 
     /// The statement `masquerade`.
     pub fn masquerade() -> Self {
-        Expr { name: "masq", data: Data::None }
+        Expr::new("masq", [])
     }
 
     /// `ct load status => reg N`: `IPS_*` (linux/netfilter/nf_conntrack_common.h), a number
     /// in host byte order.
     pub fn ct_status(register: u32) -> Self {
-        Expr { name: "ct", data: Data::CtStatus { register } }
+        Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATUS))])
     }
 
     /// `ct load state => reg N`: bits of `NF_CT_STATE_BIT`
     /// (linux/netfilter/nf_conntrack_common.h), a number in host byte order.
     pub fn ct_state(register: u32) -> Self {
-        Expr { name: "ct", data: Data::CtState { register } }
+        Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATE))])
     }
 
     /// `fib daddr type => reg N`: what the routing tables make of the destination
     /// (`RTN_LOCAL` …, linux/rtnetlink.h), a number in host byte order.
     pub fn destination_type(register: u32) -> Self {
-        Expr { name: "fib", data: Data::AddressType { register } }
+        let result = (NFTA_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE));
+        let register = (NFTA_FIB_DREG, Register(register));
+        Expr::new("fib", [register, result, (NFTA_FIB_FLAGS, Number(NFTA_FIB_F_DADDR))])
     }
 
-    /// `nat dnat ip addr_min reg N proto_min reg M`
-    pub fn dnat(ipv6: bool, addr: u32, port: u32) -> Self {
-        Expr { name: "nat", data: Data::Dnat { ipv6, addr, port } }
+    /// `nat dnat ip addr_min reg N proto_min reg M`; `family` is that of the address.
+    pub fn dnat(family: Family, addr: u32, port: u32) -> Self {
+        Expr::new(
+            "nat",
+            [
+                (NFTA_NAT_TYPE, Number(NFT_NAT_DNAT)),
+                (NFTA_NAT_FAMILY, Number(family.number().into())),
+                (NFTA_NAT_REG_ADDR_MIN, Register(addr)),
+                (NFTA_NAT_REG_PROTO_MIN, Register(port)),
+            ],
+        )
     }
 
     /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_LIST_ELEM, |w| {
             w.text(NFTA_EXPR_NAME, self.name);
-            w.nest(NFTA_EXPR_DATA, |w| self.data.write(w));
+            w.nest(NFTA_EXPR_DATA, |w| {
+                self.attributes.iter().for_each(|(kind, value)| value.write(w, *kind));
+            });
         });
     }
 }
 
-impl Data {
-    fn write(&self, w: &mut Writer) {
+impl Value {
+    fn write(&self, w: &mut Writer, kind: u16) {
         match self {
-            Data::Meta { key, register } => {
-                w.u32_be(NFTA_META_DREG, *register);
-                w.u32_be(NFTA_META_KEY, *key as u32);
-            }
-            Data::Payload { header, offset, len, register } => {
-                w.u32_be(NFTA_PAYLOAD_DREG, *register);
-                w.u32_be(NFTA_PAYLOAD_BASE, *header as u32);
-                w.u32_be(NFTA_PAYLOAD_OFFSET, *offset);
-                w.u32_be(NFTA_PAYLOAD_LEN, *len);
-            }
-            Data::Bitwise { register, mask } => {
-                w.u32_be(NFTA_BITWISE_SREG, *register);
-                w.u32_be(NFTA_BITWISE_DREG, *register);
-                w.u32_be(NFTA_BITWISE_LEN, u32::try_from(mask.len()).unwrap_or(0));
-                w.nest(NFTA_BITWISE_MASK, |w| w.bytes(NFTA_DATA_VALUE, mask));
-                w.nest(NFTA_BITWISE_XOR, |w| w.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()]));
-            }
-            Data::Cmp { register, equal, value } => {
-                w.u32_be(NFTA_CMP_SREG, *register);
-                w.u32_be(NFTA_CMP_OP, if *equal { NFT_CMP_EQ } else { NFT_CMP_NEQ });
-                w.nest(NFTA_CMP_DATA, |w| w.bytes(NFTA_DATA_VALUE, value));
-            }
-            Data::Lookup { register, set, kind } => {
-                w.text(NFTA_LOOKUP_SET, set);
-                w.u32_be(NFTA_LOOKUP_SREG, *register);
-                match kind {
-                    Lookup::In => {}
-                    Lookup::NotIn => w.u32_be(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
-                    Lookup::Value(into) => w.u32_be(NFTA_LOOKUP_DREG, *into),
-                }
-            }
-            Data::Verdict(verdict) => {
-                w.u32_be(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
-                w.nest(NFTA_IMMEDIATE_DATA, |w| verdict.write(w));
-            }
-            Data::CtStatus { register } => {
-                w.u32_be(NFTA_CT_DREG, *register);
-                w.u32_be(NFTA_CT_KEY, NFT_CT_STATUS);
-            }
-            Data::CtState { register } => {
-                w.u32_be(NFTA_CT_DREG, *register);
-                w.u32_be(NFTA_CT_KEY, NFT_CT_STATE);
-            }
-            Data::AddressType { register } => {
-                w.u32_be(NFTA_FIB_DREG, *register);
-                w.u32_be(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
-                w.u32_be(NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR);
-            }
-            Data::Dnat { ipv6, addr, port } => {
-                let family = if *ipv6 { NFPROTO_IPV6 } else { NFPROTO_IPV4 };
-                w.u32_be(NFTA_NAT_TYPE, NFT_NAT_DNAT);
-                w.u32_be(NFTA_NAT_FAMILY, family.into());
-                w.u32_be(NFTA_NAT_REG_ADDR_MIN, *addr);
-                w.u32_be(NFTA_NAT_REG_PROTO_MIN, *port);
-            }
-            Data::Counter => {
-                w.u64_be(NFTA_COUNTER_BYTES, 0);
-                w.u64_be(NFTA_COUNTER_PACKETS, 0);
-            }
-            Data::Match { name, revision, info } => {
-                w.text(NFTA_MATCH_NAME, name);
-                w.u32_be(NFTA_MATCH_REV, *revision);
-                w.bytes(NFTA_MATCH_INFO, info);
-            }
-            Data::None => {}
+            Number(number) | Register(number) => w.u32_be(kind, *number),
+            Value::Data(bytes) => w.nest(kind, |w| w.bytes(NFTA_DATA_VALUE, bytes)),
+            Value::Verdict(verdict) => w.nest(kind, |w| verdict.write(w)),
+            Value::Text(text) => w.text(kind, text),
+            Value::Bytes(bytes) => w.bytes(kind, bytes),
+            Zero | Absent => {}
         }
     }
 }

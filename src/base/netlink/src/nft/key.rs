@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::mac::Mac;
+use crate::link::Mac;
 use crate::wire;
 
 /// One part of a key. The numbers are those of the `nft` command (`enum datatypes` in its

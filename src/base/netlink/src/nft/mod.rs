@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 pub use batch::Batch;
+use batch::Purpose;
 pub use destination::Destination;
 pub use element::Element;
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
@@ -51,7 +52,7 @@ use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::nf_tables::{NFT_MSG_GETGEN, NFTA_GEN_ID};
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFPROTO_UNSPEC};
-use super::wire::{self, Attributes, Writer};
+use super::wire::{self, Attributes, Message, Writer};
 use super::{Error, NetNs, Result};
 
 /// How a kernel refuses a question for nf_tables that has none.
@@ -69,15 +70,24 @@ pub struct Nft {
     elsewhere: bool,
 }
 
-/// A list that the kernel is asked for.
-struct Listing<'a> {
-    /// The type of the query, `NFT_MSG_GET…`.
+/// A question to the kernel.
+struct Query<'a> {
+    /// The type, `NFT_MSG_GET…`.
     kind: u16,
-    /// Each object of the answer, `NFT_MSG_NEW…`.
-    reply: u16,
     family: u8,
     /// The step, for errors.
     what: &'a str,
+}
+
+impl<'a> Query<'a> {
+    fn new(kind: u16, family: Family, what: &'a str) -> Self {
+        Query { kind, family: family.number(), what }
+    }
+
+    /// Whether a message is an object that was asked for: `NFT_MSG_NEW…` is the number before `NFT_MSG_GET…`.
+    fn is_answer(&self, message: &Message<'_>) -> bool {
+        message.kind.wrapping_add(1) == type_of(self.kind)
+    }
 }
 
 impl Nft {
@@ -107,7 +117,7 @@ impl Nft {
     /// # Errors
     /// The kernel's for the first change that it refused.
     pub fn commit(&mut self, batch: &Batch) -> Result<()> {
-        self.transact(batch, true)
+        self.transact(batch, Purpose::Commit)
     }
 
     /// Whether the kernel would make the changes: it makes them and takes them back before
@@ -116,17 +126,17 @@ impl Nft {
     /// # Errors
     /// Fails as [`Nft::commit`] does.
     pub fn try_out(&mut self, batch: &Batch) -> Result<()> {
-        self.transact(batch, false)
+        self.transact(batch, Purpose::TryOut)
     }
 
-    fn transact(&mut self, batch: &Batch, end: bool) -> Result<()> {
+    fn transact(&mut self, batch: &Batch, purpose: Purpose) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
         let what = batch.what(0);
         let socket = self.socket()?;
         let first = socket.take_numbers(batch.messages());
-        let Some(bytes) = batch.finish(first, end) else {
+        let Some(bytes) = batch.finish(first, purpose) else {
             return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
         };
         // Without the batch's end.
@@ -150,32 +160,32 @@ impl Nft {
     /// A listing, begun again when something changed while it was made.
     fn list<T>(
         &mut self,
-        listing: &Listing<'_>,
+        query: &Query<'_>,
         fill: impl FnOnce(&mut Writer),
         parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
     ) -> Result<Vec<T>> {
-        self.list_until(listing, fill, parse, |_| false)
+        self.list_until(query, fill, parse, |_| false)
     }
 
     /// A listing that ends behind the first object that is `last`. The kernel writes a list while it is read:
     /// what isn't read costs nothing.
     fn list_until<T>(
         &mut self,
-        listing: &Listing<'_>,
+        query: &Query<'_>,
         fill: impl FnOnce(&mut Writer),
         parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
         last: impl Fn(&T) -> bool,
     ) -> Result<Vec<T>> {
-        let Listing { kind, reply, family, what } = *listing;
+        let what = query.what;
         let deadline = Instant::now() + PATIENCE;
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let message = wire::message(type_of(kind), flags, &header(family), fill);
+        let message = wire::message(type_of(query.kind), flags, &header(query.family), fill);
         loop {
             let (mut found, mut ended) = (Vec::new(), false);
             // A new socket would be in another namespace.
             let to_the_end = self.elsewhere;
             let listed = self.socket()?.each_listed(what, &message, &mut |message| {
-                if message.kind == type_of(reply) && !ended {
+                if query.is_answer(message) && !ended {
                     let family = message.body.first().copied().unwrap_or(NFPROTO_UNSPEC);
                     let read = parse(family, Attributes::behind(message.body, NFGENMSG));
                     ended = read.iter().any(&last);
@@ -186,7 +196,7 @@ impl Nft {
             if ended && !to_the_end {
                 self.socket = None;
             }
-            match listed.map_err(|err| missing::in_query(err, kind))? {
+            match listed.map_err(|err| missing::in_query(err, query.kind))? {
                 true => return Ok(found),
                 false if Instant::now() < deadline => {}
                 false => return Err(Error::new(what, Errno::EAGAIN).reason("it changed while it was listed")),
@@ -199,10 +209,10 @@ impl Nft {
     /// # Errors
     /// Fails with any error except those of a kernel without nf_tables. EPERM or ENOMEM says nothing about the kernel.
     pub fn is_there(&mut self) -> Result<bool> {
-        match self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, "ask for nf_tables", |_| {}, |_, _| {}) {
-            Ok(()) => Ok(true),
+        let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what: "ask for nf_tables" };
+        match self.get(&query, |_| {}, |_| Some(())) {
             Err(err) if LACKING.contains(&err.errno) => Ok(false),
-            Err(err) => Err(err),
+            answer => answer.map(|_| true),
         }
     }
 
@@ -212,54 +222,40 @@ impl Nft {
     /// The kernel's, EPROTO if it doesn't say.
     pub fn generation(&mut self) -> Result<u32> {
         let what = "ask for the generation of nf_tables";
-        let mut generation = None;
-        let each = |_, attrs: Attributes<'_>| generation = attrs.u32_be(NFTA_GEN_ID);
-        self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, what, |_| {}, each)?;
+        let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what };
+        let generation = self.get(&query, |_| {}, |attrs| attrs.u32_be(NFTA_GEN_ID))?;
         generation.ok_or_else(|| Error::new(what, Errno::EPROTO))
     }
 
-    /// Asks for one object, and hands the type and the attributes of each answer to `each`;
-    /// returns whether the object exists.
-    fn ask(
+    /// Asks for one object, as `read` converts it. `None` if there is none.
+    fn find<T>(
         &mut self,
-        kind: u16,
-        family: Family,
-        what: &str,
+        query: &Query<'_>,
         fill: impl FnOnce(&mut Writer),
-        each: impl FnMut(u16, Attributes<'_>),
-    ) -> Result<bool> {
-        match self.query(kind, family.number(), what, fill, each) {
-            Ok(()) => Ok(true),
-            Err(err) if err.is(Errno::ENOENT) => Ok(false),
-            Err(err) => Err(err),
+        read: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.get(query, fill, read) {
+            Err(err) if err.is(Errno::ENOENT) => Ok(None),
+            found => found,
         }
     }
 
-    fn exists(
+    fn get<T>(
         &mut self,
-        kind: u16,
-        family: Family,
-        what: &str,
+        query: &Query<'_>,
         fill: impl FnOnce(&mut Writer),
-    ) -> Result<bool> {
-        self.ask(kind, family, what, fill, |_, _| {})
-    }
-
-    fn query(
-        &mut self,
-        kind: u16,
-        family: u8,
-        what: &str,
-        fill: impl FnOnce(&mut Writer),
-        mut each: impl FnMut(u16, Attributes<'_>),
-    ) -> Result<()> {
-        let message = wire::message(type_of(kind), NLM_F_REQUEST | NLM_F_ACK, &header(family), fill);
-        let asked = self.socket()?.ask(what, message, &mut |message| {
-            // Without the subsystem.
-            each(message.kind & 0xff, Attributes::behind(message.body, NFGENMSG));
+        mut read: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        let message = wire::message(type_of(query.kind), flags, &header(query.family), fill);
+        let mut found = None;
+        let asked = self.socket()?.ask(query.what, message, &mut |message| {
+            if query.is_answer(message) {
+                found = read(Attributes::behind(message.body, NFGENMSG));
+            }
             Ok(())
         });
-        asked.map_err(|err| missing::in_query(err, kind))
+        asked.map(|()| found).map_err(|err| missing::in_query(err, query.kind))
     }
 }
 

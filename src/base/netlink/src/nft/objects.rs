@@ -2,10 +2,15 @@
 
 use std::fmt;
 
+use crate::uapi::nf_tables::{
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE,
+};
 use crate::uapi::nfnetlink::{
     NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING, NFPROTO_BRIDGE,
     NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6,
 };
+use crate::wire::Writer;
 
 /// The packets that a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,6 +93,20 @@ pub struct Chain<'a> {
     pub name: &'a str,
 }
 
+impl Chain<'_> {
+    /// Names it in a message about chains.
+    pub(super) fn write(self, w: &mut Writer) {
+        w.text(NFTA_CHAIN_TABLE, self.table.name);
+        w.text(NFTA_CHAIN_NAME, self.name);
+    }
+
+    /// Names it in a message about rules.
+    pub(super) fn write_of_rules(self, w: &mut Writer) {
+        w.text(NFTA_RULE_TABLE, self.table.name);
+        w.text(NFTA_RULE_CHAIN, self.name);
+    }
+}
+
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.table, self.name)
@@ -101,6 +120,20 @@ pub struct Set<'a> {
     pub table: Table<'a>,
     /// The name of the object.
     pub name: &'a str,
+}
+
+impl Set<'_> {
+    /// Names it in a message about sets.
+    pub(super) fn write(self, w: &mut Writer) {
+        w.text(NFTA_SET_TABLE, self.table.name);
+        w.text(NFTA_SET_NAME, self.name);
+    }
+
+    /// Names it in a message about elements.
+    pub(super) fn write_of_elements(self, w: &mut Writer) {
+        w.text(NFTA_SET_ELEM_LIST_TABLE, self.table.name);
+        w.text(NFTA_SET_ELEM_LIST_SET, self.name);
+    }
 }
 
 impl fmt::Display for Set<'_> {

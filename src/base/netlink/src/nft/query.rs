@@ -4,14 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 
-use super::{Chain, Element, Family, Key, Listing, Nft, Rule, Set, Table, batch};
+use super::{Chain, Element, Family, Key, Nft, Query, Rule, Set, Table, batch};
 use crate::Result;
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
-    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE,
     NFT_SET_ANONYMOUS, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN,
-    NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS,
-    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
+    NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_FLAGS, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
@@ -26,7 +24,8 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
         let what = format!("look for table {table}");
-        self.exists(NFT_MSG_GETTABLE, table.family, &what, |w| w.text(NFTA_TABLE_NAME, table.name))
+        let query = Query::new(NFT_MSG_GETTABLE, table.family, &what);
+        Ok(self.find(&query, |w| w.text(NFTA_TABLE_NAME, table.name), |_| Some(()))?.is_some())
     }
 
     /// The tables, of all families that are known here.
@@ -35,12 +34,7 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
         self.list(
-            &Listing {
-                kind: NFT_MSG_GETTABLE,
-                reply: NFT_MSG_NEWTABLE,
-                family: NFPROTO_UNSPEC,
-                what: "list tables",
-            },
+            &Query { kind: NFT_MSG_GETTABLE, family: NFPROTO_UNSPEC, what: "list tables" },
             |_| {},
             |family, attrs| {
                 let named = Family::from_number(family).zip(attrs.text(NFTA_TABLE_NAME));
@@ -55,10 +49,8 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn has_chain(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
-        self.exists(NFT_MSG_GETCHAIN, chain.table.family, &what, |w| {
-            w.text(NFTA_CHAIN_TABLE, chain.table.name);
-            w.text(NFTA_CHAIN_NAME, chain.name);
-        })
+        let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
+        Ok(self.find(&query, |w| chain.write(w), |_| Some(()))?.is_some())
     }
 
     /// Whether the set or map is there.
@@ -67,10 +59,8 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn has_set(&mut self, set: Set<'_>) -> Result<bool> {
         let what = format!("look for set {set}");
-        self.exists(NFT_MSG_GETSET, set.table.family, &what, |w| {
-            w.text(NFTA_SET_TABLE, set.table.name);
-            w.text(NFTA_SET_NAME, set.name);
-        })
+        let query = Query::new(NFT_MSG_GETSET, set.table.family, &what);
+        Ok(self.find(&query, |w| set.write(w), |_| Some(()))?.is_some())
     }
 
     /// Whether the chain is there and drops what none of its rules decides about
@@ -80,16 +70,9 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
-        let fill = |w: &mut Writer| {
-            w.text(NFTA_CHAIN_TABLE, chain.table.name);
-            w.text(NFTA_CHAIN_NAME, chain.name);
-        };
-        let mut drops = false;
-        let there = self.ask(NFT_MSG_GETCHAIN, chain.table.family, &what, fill, |kind, attrs| {
-            drops |=
-                kind == NFT_MSG_NEWCHAIN && attrs.u32_be(NFTA_CHAIN_POLICY) == Some(NF_DROP.cast_unsigned());
-        })?;
-        Ok(there && drops)
+        let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
+        let policy = self.find(&query, |w| chain.write(w), |attrs| attrs.u32_be(NFTA_CHAIN_POLICY))?;
+        Ok(policy == Some(NF_DROP.cast_unsigned()))
     }
 
     /// The names of the chains of a table; none if there is no table.
@@ -100,12 +83,7 @@ impl Nft {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
         self.list(
-            &Listing {
-                kind: NFT_MSG_GETCHAIN,
-                reply: NFT_MSG_NEWCHAIN,
-                family: table.family.number(),
-                what: &what,
-            },
+            &Query::new(NFT_MSG_GETCHAIN, table.family, &what),
             |_| {},
             |_, attrs| {
                 let ours = attrs.text(NFTA_CHAIN_TABLE).as_deref() == Some(table.name);
@@ -122,12 +100,7 @@ impl Nft {
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
-            &Listing {
-                kind: NFT_MSG_GETSET,
-                reply: NFT_MSG_NEWSET,
-                family: table.family.number(),
-                what: &what,
-            },
+            &Query::new(NFT_MSG_GETSET, table.family, &what),
             |w| w.text(NFTA_SET_TABLE, table.name),
             |_, attrs| {
                 let ours = attrs.text(NFTA_SET_TABLE).as_deref() == Some(table.name);
@@ -176,9 +149,8 @@ impl Nft {
             let rule = if ours { Rule::parse(attrs) } else { None };
             rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
         };
-        let family = table.family.number();
-        let listing = Listing { kind: NFT_MSG_GETRULE, reply: NFT_MSG_NEWRULE, family, what: &what };
-        none_if_missing(self.list_until(&listing, fill, parse, last))
+        let query = Query::new(NFT_MSG_GETRULE, table.family, &what);
+        none_if_missing(self.list_until(&query, fill, parse, last))
     }
 
     /// The element with this key.
@@ -187,14 +159,9 @@ impl Nft {
     /// The kernel's, but not ENOENT, be it for the element, the set or the table.
     pub fn element(&mut self, set: Set<'_>, key: &Key) -> Result<Option<Element>> {
         let what = format!("look for element {key} in set {set}");
-        let mut found = None;
-        let fill = |w: &mut Writer| batch::write_key(w, set, key);
-        let there = self.ask(NFT_MSG_GETSETELEM, set.table.family, &what, fill, |kind, attrs| {
-            if kind == NFT_MSG_NEWSETELEM {
-                found = Element::parse_list(attrs).into_iter().next();
-            }
-        })?;
-        Ok(found.filter(|_| there))
+        let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
+        let first = |attrs: Attributes<'_>| Element::parse_list(attrs).into_iter().next();
+        self.find(&query, |w| batch::write_key(w, set, key), first)
     }
 
     /// All elements of a set; none if there is no set or no table.
@@ -203,22 +170,14 @@ impl Nft {
     /// Fails if the kernel refuses the request.
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
-        let fill = |w: &mut Writer| {
-            w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
-            w.text(NFTA_SET_ELEM_LIST_SET, set.name);
-        };
+        let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
         // While the kernel's hash table grows or shrinks, the order changes under the listing:
         // what is listed twice is a sign that as many others were left out.
         let mut all = HashMap::new();
         for _ in 0..LISTINGS {
             let listed = none_if_missing(self.list(
-                &Listing {
-                    kind: NFT_MSG_GETSETELEM,
-                    reply: NFT_MSG_NEWSETELEM,
-                    family: set.table.family.number(),
-                    what: &what,
-                },
-                fill,
+                &query,
+                |w| set.write_of_elements(w),
                 |_, attrs| Element::parse_list(attrs),
             ))?;
             let mut seen = HashSet::with_capacity(listed.len());
@@ -238,20 +197,11 @@ impl Nft {
     pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
         // NFTA_SET_COUNT is since Linux 6.18; without it, the elements have to be listed.
         let what = format!("count the elements of set {set}");
-        let mut count = None;
-        let fill = |w: &mut Writer| {
-            w.text(NFTA_SET_TABLE, set.table.name);
-            w.text(NFTA_SET_NAME, set.name);
-        };
-        let there = self.ask(NFT_MSG_GETSET, set.table.family, &what, fill, |kind, attrs| {
-            if kind == NFT_MSG_NEWSET {
-                count = attrs.u32_be(NFTA_SET_COUNT);
-            }
-        })?;
-        match count {
-            _ if !there => Ok(true),
-            Some(count) => Ok(count == 0),
-            None => Ok(self.elements(set)?.is_empty()),
+        let query = Query::new(NFT_MSG_GETSET, set.table.family, &what);
+        match self.find(&query, |w| set.write(w), |attrs| Some(attrs.u32_be(NFTA_SET_COUNT)))? {
+            None => Ok(true),
+            Some(Some(count)) => Ok(count == 0),
+            Some(None) => Ok(self.elements(set)?.is_empty()),
         }
     }
 }

@@ -1,27 +1,30 @@
 //! The expressions of rules that iptables' nf_tables variant writes: its own matches, which the kernel
 //! keeps as C structures, and a counter in each rule.
 
-use super::expr::{Data, Expr};
-use crate::uapi::nf_tables::{NFTA_MATCH_INFO, NFTA_MATCH_NAME};
+use super::expr::{Expr, Value};
+use crate::uapi::nf_tables::{
+    NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_MATCH_INFO, NFTA_MATCH_NAME, NFTA_MATCH_REV,
+};
 use crate::uapi::xtables::{
     COMMENT_INFO, CONNTRACK_INFO, CONNTRACK_MATCH_FLAGS, CONNTRACK_STATE_MASK, ESTABLISHED_RELATED,
     XT_CONNTRACK_STATE,
 };
 use crate::wire::Attributes;
 
-const COMMENT: &str = "comment";
+pub(super) const COMMENT: &str = "comment";
 
 impl Expr {
     /// `counter pkts 0 bytes 0`
     pub fn counter() -> Self {
-        Expr { name: "counter", data: Data::Counter }
+        let zero = || Value::Bytes(vec![0; 8]);
+        Expr::new("counter", [(NFTA_COUNTER_BYTES, zero()), (NFTA_COUNTER_PACKETS, zero())])
     }
 
     /// `-m comment --comment TEXT`: `struct xt_comment_info`, which has room for 255 bytes.
     pub fn xtables_comment(text: &str) -> Self {
         let mut info: Vec<u8> = text.bytes().take(COMMENT_INFO - 1).collect();
         info.resize(COMMENT_INFO, 0);
-        Expr { name: "match", data: Data::Match { name: COMMENT, revision: 0, info } }
+        Expr::xtables_match(COMMENT, 0, info)
     }
 
     /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`, revision 3, since Linux
@@ -35,7 +38,15 @@ impl Expr {
                 *byte = value;
             }
         }
-        Expr { name: "match", data: Data::Match { name: "conntrack", revision: 3, info } }
+        Expr::xtables_match("conntrack", 3, info)
+    }
+
+    fn xtables_match(name: &str, revision: u32, info: Vec<u8>) -> Self {
+        let name = (NFTA_MATCH_NAME, Value::Text(name.to_owned()));
+        Expr::new(
+            "match",
+            [name, (NFTA_MATCH_REV, Value::Number(revision)), (NFTA_MATCH_INFO, Value::Bytes(info))],
+        )
     }
 }
 

@@ -3,12 +3,11 @@
 use nix::errno::Errno;
 
 use super::{Handle, header, is_of, kind_and_options};
-use crate::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
 use crate::uapi::pkt_cls::{
     TC_MIRRED_IFINDEX, TC_U32_TERMINAL, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS, TCA_U32_ACT, TCA_U32_SEL,
 };
 use crate::uapi::rtnetlink::{RTM_GETTFILTER, RTM_NEWTFILTER};
-use crate::wire::{self, Attributes, Malformed, Message, u32_ne};
+use crate::wire::{self, Attributes, Message, Parsed, u32_ne};
 use crate::{Netlink, Result};
 
 /// The kind `u32`. It is in every kernel that limits traffic; `matchall` would say it shorter,
@@ -54,10 +53,10 @@ impl Netlink {
         &mut self,
         index: u32,
         parent: Handle,
-        read: impl Fn(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+        read: impl Fn(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Vec<T>> {
         let header = header(index, Handle::UNSPEC, parent);
-        let message = wire::message(RTM_GETTFILTER, NLM_F_REQUEST | NLM_F_DUMP, &header, |_| {});
+        let message = wire::list(RTM_GETTFILTER, &header);
         let found = self.dump_raw("list filters", &message, |message| {
             if is_of(message, index) { read(message) } else { Ok(None) }
         });
@@ -77,31 +76,24 @@ pub(super) enum Effect {
     Other,
 }
 
-pub(super) fn effect(message: &Message<'_>) -> std::result::Result<Effect, Malformed> {
+pub(super) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     if let Some(target) = redirection(message)? {
         return Ok(Effect::Redirect(target));
     }
     let (kind, options) = kind_and_options(message)?;
-    let selects = match options {
-        Some(options) => options.find(TCA_U32_SEL)?.is_some(),
-        None => false,
-    };
+    let selects = options.unwrap_or_default().find(TCA_U32_SEL)?.is_some();
     Ok(if kind == U32 && !selects { Effect::Nothing } else { Effect::Other })
 }
 
 /// The target of the first redirection in a filter: options, actions, the first one's options,
 /// parameters. Filters without one, and those of other kinds, have none.
-pub(super) fn redirection(message: &Message<'_>) -> std::result::Result<Option<u32>, Malformed> {
+pub(super) fn redirection(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWTFILTER {
         return Ok(None);
     }
-    let mut inner = super::options_of(message)?;
+    let mut inner = super::options_of(message)?.unwrap_or_default();
     for kind in [TCA_U32_ACT, FIRST_ACTION, TCA_ACT_OPTIONS] {
-        inner = match inner {
-            Some(attributes) => attributes.find(kind)?.map(Attributes::new),
-            None => return Ok(None),
-        };
+        inner = Attributes::new(inner.find(kind)?.unwrap_or_default());
     }
-    let Some(options) = inner else { return Ok(None) };
-    Ok(options.find(TCA_MIRRED_PARMS)?.and_then(|parameters| u32_ne(parameters, TC_MIRRED_IFINDEX)))
+    Ok(inner.find(TCA_MIRRED_PARMS)?.and_then(|parameters| u32_ne(parameters, TC_MIRRED_IFINDEX)))
 }

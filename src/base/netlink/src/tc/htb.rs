@@ -14,13 +14,12 @@
 use super::tbf::Tbf;
 use super::{Handle, handle_of, header, is_of, options_of, struct_of, write_kind};
 use crate::request::Mode;
-use crate::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
 use crate::uapi::pkt_sched::{
     TC_HTB_GLOB_DEFCLS, TC_HTB_OPT_BUFFER, TC_HTB_OPT_RATE, TC_HTB_PROTOVER, TCA_HTB_CEIL64, TCA_HTB_INIT,
     TCA_HTB_PARMS, TCA_HTB_RATE64,
 };
 use crate::uapi::rtnetlink::{RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS, TCA_KIND, TCA_OPTIONS};
-use crate::wire::{self, Attributes, Malformed, Message, u32_ne};
+use crate::wire::{self, Attributes, Malformed, Message, Parsed, u32_ne};
 use crate::{Netlink, Request, Result};
 
 /// The rate of the class without a limit, in bytes per second, as the Go plugin has it.
@@ -123,7 +122,7 @@ impl Netlink {
     /// ENODEV if the link is gone.
     pub fn buckets(&mut self, index: u32) -> Result<Vec<Bucket>> {
         let header = header(index, Handle::UNSPEC, Handle::UNSPEC);
-        let message = wire::message(RTM_GETTCLASS, NLM_F_REQUEST | NLM_F_DUMP, &header, |_| {});
+        let message = wire::list(RTM_GETTCLASS, &header);
         self.dump_raw(
             "list classes",
             &message,
@@ -134,7 +133,7 @@ impl Netlink {
     }
 }
 
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Bucket>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     let Some(class) = handle_of(message).and_then(Class::named) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
     let Some(opt) = options.find(TCA_HTB_PARMS)? else { return Ok(None) };
@@ -147,7 +146,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Bucket>,
 }
 
 /// The class of packets that no filter matches, from the qdisc's options.
-pub(super) fn default_class(options: Attributes<'_>) -> std::result::Result<Option<Class>, Malformed> {
+pub(super) fn default_class(options: Attributes<'_>) -> Parsed<Option<Class>> {
     let minor = options.find(TCA_HTB_INIT)?.and_then(|glob| u32_ne(glob, TC_HTB_GLOB_DEFCLS));
     Ok(minor.and_then(|minor| Class::named(Handle(Handle::AT_ROOT.0 | minor))))
 }

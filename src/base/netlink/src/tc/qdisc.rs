@@ -8,7 +8,7 @@ use super::{Handle, handle_of, header, htb, kind_and_options};
 use crate::request::Mode;
 use crate::uapi::netlink::{NLM_F_ACK, NLM_F_ECHO, NLM_F_REQUEST};
 use crate::uapi::rtnetlink::{RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC, TCA_KIND};
-use crate::wire::{self, Malformed, Message};
+use crate::wire::{self, Message, Parsed};
 use crate::{Netlink, Request, Result};
 
 /// A qdisc of a link.
@@ -66,15 +66,7 @@ impl Netlink {
         // Kernels before 6.8 answer only to listeners, unless an echo is asked for.
         let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO;
         let message = wire::message(RTM_GETQDISC, flags, &header(index, Handle::UNSPEC, parent), |_| {});
-        let mut found = None;
-        let outcome = self.ask(&format!("look up a qdisc of link {index}"), message, |message| {
-            found = read(message)?.or(found.take());
-            Ok(())
-        });
-        match outcome {
-            Err(err) if err.is(Errno::ENOENT) => Ok(None),
-            outcome => outcome.map(|()| found),
-        }
+        self.find(&format!("look up a qdisc of link {index}"), message, &[Errno::ENOENT], read)
     }
 
     /// Whether the kernel has a kind of qdisc (`tbf`, `htb`). Asks for one that lacks all its
@@ -97,7 +89,7 @@ impl Netlink {
     }
 }
 
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Qdisc>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Qdisc>> {
     if message.kind != RTM_NEWQDISC {
         return Ok(None);
     }

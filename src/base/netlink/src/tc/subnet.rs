@@ -20,7 +20,7 @@ use crate::uapi::pkt_cls::{
     TCA_U32_CLASSID, TCA_U32_SEL,
 };
 use crate::uapi::rtnetlink::RTM_NEWTFILTER;
-use crate::wire::{Malformed, Message, u8_at, u32_be, u32_ne};
+use crate::wire::{Message, Parsed, u8_at, u32_be, u32_ne};
 use crate::{Netlink, Request, Result};
 
 const ETH_P_IP: u16 = libc::ETH_P_IP as u16;
@@ -128,7 +128,7 @@ impl Netlink {
 }
 
 /// A filter that compares one address, whole words of it, with a subnet.
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<SubnetFilter>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
     let class = options.find(TCA_U32_CLASSID)?.and_then(|value| u32_ne(value, 0));

@@ -6,10 +6,10 @@ use super::htb::{Bucket, Class};
 use super::subnet::{End, SubnetFilter};
 use super::tbf::Tbf;
 use super::{htb, qdisc, redirect, subnet, tbf};
-use crate::kind::Kind;
+use crate::Netlink;
+use crate::kind::{self, Kind, NewLink};
 use crate::link::{Change, set};
 use crate::testing::in_netns;
-use crate::{Netlink, ifb};
 
 #[test]
 fn a_token_bucket_is_read_as_it_was_set() {
@@ -68,8 +68,8 @@ fn redirections_are_read_as_they_were_set() {
         let mut netlink = Netlink::open().unwrap();
         let lo = netlink.link("lo").unwrap().index;
         assert!(netlink.knows_kind(Kind::Ifb).unwrap());
-        let new = ifb::NewIfb { name: "b0", mtu: 1400, txqlen: 7 };
-        let made = netlink.create_link(ifb::add(&new)).unwrap();
+        let new = NewLink { mtu: Some(1400), txqlen: Some(7), up: true, ..NewLink::new("b0", Kind::Ifb) };
+        let made = netlink.create_link(kind::add(&new)).unwrap();
         assert_eq!((made.kind.as_str(), made.mtu, made.txqlen, made.up), ("ifb", 1400, 7, true));
         assert!(netlink.redirects(lo).unwrap().is_empty());
         assert!(netlink.execute(redirect::add(lo, "lo", made.index)).is_err());

@@ -6,7 +6,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use super::{bridge, other_netns, plain_veth};
 use crate::link::{Change, Filter, Mac, NewVeth, add_veth, set};
 use crate::testing::in_netns;
-use crate::{Netlink, addr, link_read, neigh, route_read};
+use crate::{Netlink, addr, link, neigh, route_read};
 
 /// How many messages the kernel answers with.
 fn messages(netlink: &mut Netlink, query: RouteNetlinkMessage) -> usize {
@@ -38,9 +38,9 @@ fn the_kernel_sends_only_what_is_asked_for() {
         netlink.execute(set(one.index, "br1", &up)).unwrap();
 
         let ports = Filter { master: Some(one.index), kind: None };
-        assert_eq!(messages(&mut netlink, link_read::query(&ports)), 3);
+        assert_eq!(messages(&mut netlink, link::read::query(&ports)), 3);
         let bridges = Filter { master: None, kind: Some("bridge") };
-        assert_eq!(messages(&mut netlink, link_read::query(&bridges)), 2);
+        assert_eq!(messages(&mut netlink, link::read::query(&bridges)), 2);
         assert_eq!(messages(&mut netlink, addr::query(last)), netlink.addrs(last).unwrap().len());
         let neighbours = messages(&mut netlink, neigh::query(last));
         assert!(neighbours < 10, "{neighbours} neighbours of one link");

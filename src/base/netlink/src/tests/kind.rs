@@ -7,8 +7,7 @@ fn a_link_is_born_up_and_in_its_group() {
     in_netns("a_link_is_born_up_and_in_its_group", || {
         let mut netlink = Netlink::open().unwrap();
         for (name, group, up) in [("ifb0", None, false), ("ifb1", Some(1 << 30), true)] {
-            let (parent, netns, mtu, mac) = (None, None, None, None);
-            let new = NewLink { name, kind: Kind::Ifb, parent, netns, mtu, mac, group, up };
+            let new = NewLink { group, up, ..NewLink::new(name, Kind::Ifb) };
             let made = netlink.create_link(add(&new)).unwrap();
             for link in [made, netlink.link(name).unwrap()] {
                 assert_eq!((link.group, link.up), (group.unwrap_or_default(), up));

@@ -306,9 +306,9 @@ fn a_link_with_the_index_of_one_that_is_gone_stays() {
         let mut other = LinkBridge::new("other").build();
         other.header.index = index;
         netlink
-            .create_link(Request::new_link(
-                "other".to_owned(),
-                &["other"],
+            .create_link(Request::new(
+                "other".into(),
+                crate::request::Mode::CreateEchoed,
                 RouteNetlinkMessage::NewLink(other),
             ))
             .unwrap();

@@ -1,36 +1,16 @@
-//! linux/rtnetlink.h; rtnetlink(7).
+//! linux/rtnetlink.h; rtnetlink(7). NUD_NOARP is for addresses that need no resolution, such as multicast ones.
 
-pub(crate) const RTM_NEWLINK: u16 = 16;
-pub(crate) const RTM_DELLINK: u16 = 17;
-pub(crate) const RTM_SETLINK: u16 = 19;
-pub(crate) const RTM_NEWADDR: u16 = 20;
-pub(crate) const RTM_NEWROUTE: u16 = 24;
-pub(crate) const RTM_DELROUTE: u16 = 25;
-pub(crate) const RTM_GETROUTE: u16 = 26;
-pub(crate) const RTM_NEWNEIGH: u16 = 28;
-pub(crate) const RTM_NEWRULE: u16 = 32;
-pub(crate) const RTM_DELRULE: u16 = 33;
-pub(crate) const RTM_GETRULE: u16 = 34;
-pub(crate) const RTM_NEWQDISC: u16 = 36;
-pub(crate) const RTM_DELQDISC: u16 = 37;
-pub(crate) const RTM_GETQDISC: u16 = 38;
-pub(crate) const RTM_NEWTCLASS: u16 = 40;
-pub(crate) const RTM_GETTCLASS: u16 = 42;
-pub(crate) const RTM_NEWTFILTER: u16 = 44;
-pub(crate) const RTM_GETTFILTER: u16 = 46;
-pub(crate) const RTM_NEWNETCONF: u16 = 80;
-pub(crate) const RTM_GETNETCONF: u16 = 82;
+pub(crate) use libc::{
+    NUD_NOARP, RTM_DELLINK, RTM_DELQDISC, RTM_DELROUTE, RTM_F_CLONED, RTM_GETNETCONF, RTM_GETQDISC,
+    RTM_GETTCLASS, RTM_GETTFILTER, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNETCONF, RTM_NEWQDISC,
+    RTM_NEWROUTE, RTM_NEWRULE, RTM_NEWTCLASS, RTM_NEWTFILTER, RTN_UNICAST, RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK, TCA_KIND, TCA_OPTIONS, TCA_STATS2,
+};
+
 pub(crate) const RTM_NEWSTATS: u16 = 92;
 pub(crate) const RTM_GETSTATS: u16 = 94;
-pub(crate) const RTM_NEWLINKPROP: u16 = 108;
-pub(crate) const RTM_DELLINKPROP: u16 = 109;
 pub(crate) const RTM_NEWVLAN: u16 = 112;
 pub(crate) const RTM_GETVLAN: u16 = 114;
-
-pub(crate) const RTNLGRP_LINK: u32 = 1;
-pub(crate) const RTNLGRP_IPV4_ROUTE: u32 = 7;
-pub(crate) const RTNLGRP_IPV6_ROUTE: u32 = 11;
-pub(crate) const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
 /// `sizeof(struct ifinfomsg)`
 pub(crate) const IFINFOMSG: usize = 16;
@@ -40,8 +20,6 @@ pub(crate) const IFA_FLAGS: u16 = 8;
 
 /// `sizeof(struct ndmsg)`
 pub(crate) const NDMSG: usize = 12;
-/// Addresses that need no resolution, such as multicast ones.
-pub(crate) const NUD_NOARP: u16 = 0x40;
 
 /// `sizeof(struct rtmsg)`
 pub(crate) const RTMSG: usize = 12;
@@ -50,9 +28,7 @@ pub(crate) const RTNEXTHOP: usize = 8;
 pub(crate) const RTA_VIA: u16 = 18;
 pub(crate) const RTAX_MTU: u16 = 2;
 pub(crate) const RTAX_ADVMSS: u16 = 8;
-pub(crate) const RTM_F_CLONED: u32 = 0x200;
 pub(crate) const RTNH_F_ONLINK: u32 = 4;
-pub(crate) const RTN_UNICAST: u8 = 1;
 pub(crate) const RTPROT_RA: u8 = 9;
 pub(crate) const RT_TABLE_UNSPEC: u32 = 0;
 pub(crate) const RT_TABLE_MAIN: u32 = 254;
@@ -68,6 +44,3 @@ pub(crate) const TCM_HANDLE: usize = 8;
 pub(crate) const TCM_PARENT: usize = 12;
 /// `offsetof(struct tcmsg, tcm_info)`
 pub(crate) const TCM_INFO: usize = 16;
-pub(crate) const TCA_KIND: u16 = 1;
-pub(crate) const TCA_OPTIONS: u16 = 2;
-pub(crate) const TCA_STATS2: u16 = 7;

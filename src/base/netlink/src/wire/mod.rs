@@ -2,7 +2,7 @@
 //! linux/netlink.h). One [`Writer`] and one reader ([`Messages`], [`Attributes`]) serve all
 //! families.
 //!
-//! The netlink crates encode requests about links, addresses, routes and neighbours. All other requests are written
+//! The netlink crates encode requests about links, addresses, routes, neighbours and rules. All other requests are written
 //! here, and all answers are read here. A plugin needs a dozen of a link's hundred attributes, and an unknown form of an
 //! attribute from a newer kernel must not fail a look-up. The readers take any bytes without panicking.
 //!
@@ -14,8 +14,10 @@ mod read;
 mod write;
 
 pub(crate) use ack::Ack;
-pub(crate) use read::{Attributes, Malformed, Message, Messages, ip, text, u8_at, u16_ne, u32_be, u32_ne};
-pub(crate) use write::{Writer, flags, message, number, set_flags};
+pub(crate) use read::{
+    Attributes, Malformed, Message, Messages, Parsed, ip, text, u8_at, u16_ne, u32_be, u32_ne,
+};
+pub(crate) use write::{Writer, flags, list, message, number, set_flags};
 
 /// Rounded up to the four bytes of `NLMSG_ALIGN` and `NLA_ALIGN`.
 fn align(length: usize) -> usize {

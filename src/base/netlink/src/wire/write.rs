@@ -1,7 +1,7 @@
 //! The writer: messages that can't be broken.
 
 use super::{align, u16_ne, u32_ne};
-use crate::uapi::netlink::{NLA_F_NESTED, NLMSGHDR};
+use crate::uapi::netlink::{NLA_F_NESTED, NLM_F_DUMP, NLM_F_REQUEST, NLMSGHDR};
 
 /// A buffer of messages under construction.
 #[derive(Debug, Clone, Default)]
@@ -122,6 +122,11 @@ pub(crate) fn message(kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&m
     let mut writer = Writer::default();
     writer.message(kind, flags, header, fill);
     writer.finish().unwrap_or_default()
+}
+
+/// A request for a list.
+pub(crate) fn list(kind: u16, header: &[u8]) -> Vec<u8> {
+    message(kind, NLM_F_REQUEST | NLM_F_DUMP, header, |_| {})
 }
 
 /// Gives the messages in `bytes` the sequence numbers from `first` on; returns how many they are.

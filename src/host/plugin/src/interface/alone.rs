@@ -62,7 +62,7 @@ fn inside(
     let home = call.open_netns()?;
     let parent = master.map(|master| master.index);
     let NewInterface { kind, mtu, mac, .. } = *new;
-    let wanted = NewLink { name: &call.ifname, kind, parent, netns: None, mtu, mac, group: None, up: false };
+    let wanted = NewLink { parent, mtu, mac, ..NewLink::new(&call.ifname, kind) };
     let link = match inside.create_link(kind::add(&wanted)) {
         // EEXIST may also mean that the master has such a VLAN.
         Err(err) if err.is(Errno::EEXIST) && inside.find_link(&call.ifname)?.is_some() => {
@@ -87,7 +87,7 @@ fn from_host(
     let name = temporary_name(&call.owner());
     let NewInterface { kind, mtu, mac, .. } = *new;
     let (parent, born_in) = (Some(master.index), Some(netns.as_fd()));
-    let wanted = NewLink { name: &name, kind, parent, netns: born_in, mtu, mac, group: None, up: false };
+    let wanted = NewLink { parent, netns: born_in, mtu, mac, ..NewLink::new(&name, kind) };
     // The undo action comes first, because a lost answer does not say whether the interface was created.
     let (first_home, unfinished) = (call.open_netns()?, name.clone());
     call.undo.push(format!("remove {} {name} from the pod", kind.name()), move || {

@@ -223,7 +223,7 @@ pub fn routes(
 fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     match netlink.link_at(master)?.settings {
-        Some(Kind::Vrf { table }) => Ok(Some(table)),
+        Some(Kind::Vrf(vrf)) => Ok(Some(vrf.table)),
         _ => Ok(None),
     }
 }

@@ -71,7 +71,7 @@ impl Wanted {
         let limited = |err: Error| Error { code: Code::LIMITED_CONNECTIVITY, ..err };
         let link = self.look(&mut host).map_err(limited)?;
         // The kernel refuses to bring up a vlan on a master that is down, and no other kind.
-        if !link.up && matches!(kind, Kind::Vlan { .. }) {
+        if !link.up && matches!(kind, Kind::Vlan(_)) {
             return Err(limited(Error::new(Code::KERNEL, format!("master \"{}\" is down", link.name))));
         }
         within(&link, mtu).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })

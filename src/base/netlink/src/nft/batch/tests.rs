@@ -25,7 +25,7 @@ fn everything() -> Batch {
         Expr::ct_status(REG1),
         Expr::ct_state(REG1),
         Expr::destination_type(REG1),
-        Expr::dnat(true, REG1, REG2),
+        Expr::dnat(Family::Ipv6, REG1, REG2),
         Expr::masquerade(),
         Expr::verdict(Verdict::Jump("inner".into())),
         Expr::verdict(Verdict::Return),
@@ -56,14 +56,14 @@ fn an_attribute_too_long_is_refused() {
     let mut batch = Batch::new();
     let rule = vec![Expr::masquerade(); 4_000];
     batch.add_rule(Table::new(Family::Inet, "t").chain("c"), &rule, "");
-    assert!(batch.finish(1, true).is_none());
+    assert!(batch.finish(1, Purpose::Commit).is_none());
 }
 
 /// The bytes as they went to the kernel from the beginning, a message a line.
 #[test]
 #[cfg(target_endian = "little")]
 fn the_bytes_of_a_batch_stay_what_they_are() {
-    let bytes = everything().finish(41, true).unwrap();
+    let bytes = everything().finish(41, Purpose::Commit).unwrap();
     let mut lines = Vec::new();
     let mut rest = bytes.as_slice();
     while let Some(length) = wire::u32_ne(rest, 0) {
@@ -74,6 +74,6 @@ fn the_bytes_of_a_batch_stay_what_they_are() {
     let expected: Vec<&str> = include_str!("everything.hex").lines().collect();
     assert_eq!(lines, expected);
     // Without the end, which only tries the changes out.
-    let tried = everything().finish(41, false).unwrap();
+    let tried = everything().finish(41, Purpose::TryOut).unwrap();
     assert!(bytes.starts_with(&tried) && bytes.len() > tried.len());
 }

@@ -267,7 +267,8 @@ fn dnat(map: &str, ip: IpAddr) -> Vec<Expr> {
     rule.push(Expr::meta(Meta::L4proto, word(at)));
     rule.push(Expr::payload(Header::Transport, 2, 2, word(at + 1)));
     rule.push(Expr::map(REG1, map, REG1));
-    rule.push(Expr::dnat(ip.is_ipv6(), REG1, word(behind)));
+    let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    rule.push(Expr::dnat(family, REG1, word(behind)));
     rule
 }
 

@@ -43,9 +43,7 @@ impl Mac {
         *first = *first & !0x01 | 0x02;
         Mac(bytes)
     }
-}
 
-impl Mac {
     /// As [`random`](Self::random), for a port of a bridge: `fe:…`, above nearly all others. A
     /// bridge without a MAC of its own takes the lowest of its ports', which this is not.
     pub fn random_port() -> Mac {
@@ -54,9 +52,12 @@ impl Mac {
         *first = 0xfe;
         mac
     }
-}
 
-impl Mac {
+    /// The bytes, as an attribute has them.
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+
     /// The hardware address for an IP address, locally administered and unicast. It is `0a:58` and the four bytes of an
     /// IPv4 address, or `0e` and five bytes of a hash of an IPv6 address. A neighbour entry of a former owner is right
     /// for the next one.

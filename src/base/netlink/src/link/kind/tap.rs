@@ -1,30 +1,66 @@
-//! Tap devices: `ip tuntap add NAME mode tap`. They are made by ioctl(2) on `/dev/net/tun`, not by
-//! netlink (Documentation/networking/tuntap.rst, linux/if_tun.h).
+//! Tap devices: `ip tuntap add NAME mode tap`, which the kernel calls `tun`. They are made by ioctl(2) on
+//! `/dev/net/tun`, not by netlink (Documentation/networking/tuntap.rst, linux/if_tun.h).
 
+use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-use super::request::bad_name;
-use super::{Error, Result};
+use super::{Kind, Settings};
+use crate::link::bad_name;
+use crate::uapi::if_link::{IFLA_TUN_GROUP, IFLA_TUN_MULTI_QUEUE, IFLA_TUN_OWNER, IFLA_TUN_TYPE};
 use crate::uapi::if_tun::{
     IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, TUNSETGROUP, TUNSETIFF, TUNSETOWNER, TUNSETPERSIST,
 };
+use crate::wire::{Attributes, Parsed, u8_at, u32_ne};
+use crate::{Error, Result};
+
+pub(super) const NAME: &str = "tun";
 
 const DEVICE: &str = "/dev/net/tun";
 
-/// A tap to make, down.
-#[derive(Debug, Clone, Copy)]
-pub struct NewTap<'a> {
-    /// The name of the device.
-    pub name: &'a str,
+/// The settings of a tap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TapSettings {
     /// The user that may attach to it without CAP_NET_ADMIN.
     pub owner: Option<u32>,
     /// The ID of the group that may open it.
     pub group: Option<u32>,
     /// Whether it can have several queues, and has to be attached to so.
     pub multi_queue: bool,
+}
+
+impl fmt::Display for TapSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(" mode tap")?;
+        for (word, id) in [("user", self.owner), ("group", self.group)] {
+            id.map_or(Ok(()), |id| write!(f, " {word} {id}"))?;
+        }
+        f.write_str(if self.multi_queue { " multi_queue" } else { "" })
+    }
+}
+
+impl Settings for TapSettings {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn are_met_by(&self, now: Kind) -> bool {
+        let Kind::Tap(now) = now else { return false };
+        let allows = |wanted: Option<u32>, now| wanted.is_none() || wanted == now;
+        allows(self.owner, now.owner) && allows(self.group, now.group) && self.multi_queue == now.multi_queue
+    }
+}
+
+pub(super) fn read(data: Attributes<'_>) -> Parsed<Option<TapSettings>> {
+    let number = |attribute| Ok(data.find(attribute)?.and_then(|id| u32_ne(id, 0)));
+    let flag = |attribute| Ok(data.find(attribute)?.and_then(|value| u8_at(value, 0)));
+    Ok((flag(IFLA_TUN_TYPE)? == Some(IFF_TAP as u8)).then_some(TapSettings {
+        owner: number(IFLA_TUN_OWNER)?,
+        group: number(IFLA_TUN_GROUP)?,
+        multi_queue: flag(IFLA_TUN_MULTI_QUEUE)? == Some(1),
+    }))
 }
 
 /// A tap that goes again when this is dropped, unless it is [kept](Tap::keep).
@@ -35,21 +71,21 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it in the namespace of this thread.
+    /// Makes it in the namespace of this thread, down.
     ///
     /// # Errors
-    /// EBUSY or EINVAL if the name is taken; the kernel's.
-    pub fn make(new: &NewTap<'_>) -> Result<Self> {
-        let what = format!("add tap {}", new.name);
-        if let Some(reason) = bad_name(new.name) {
+    /// EBUSY or EINVAL if the name is taken; other refusals of the kernel.
+    pub fn make(name: &str, settings: TapSettings) -> Result<Self> {
+        let what = format!("add tap {name}");
+        if let Some(reason) = bad_name(name) {
             return Err(Error::new(what, Errno::EINVAL).reason(reason));
         }
-        let tap = Tap { device: open()?, name: new.name.to_owned() };
-        let queues = if new.multi_queue { IFF_MULTI_QUEUE } else { 0 };
+        let tap = Tap { device: open()?, name: name.to_owned() };
+        let queues = if settings.multi_queue { IFF_MULTI_QUEUE } else { 0 };
         // SAFETY: all bytes zero is a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         // A name has 15 bytes at most; the last one stays 0.
-        for (place, byte) in request.ifr_name.iter_mut().zip(new.name.bytes()) {
+        for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *place = byte as libc::c_char;
         }
         let flags = IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | queues;
@@ -58,7 +94,9 @@ impl Tap {
         // SAFETY: the descriptor is open, and the request lives until the call returns.
         let done = unsafe { libc::ioctl(tap.device.as_raw_fd(), TUNSETIFF as _, &raw mut request) };
         Errno::result(done).map_err(|errno| Error::new(what, errno))?;
-        for (set, value, word) in [(TUNSETOWNER, new.owner, "user"), (TUNSETGROUP, new.group, "group")] {
+        for (set, value, word) in
+            [(TUNSETOWNER, settings.owner, "user"), (TUNSETGROUP, settings.group, "group")]
+        {
             if let Some(value) = value {
                 tap.set(set, value, word)?;
             }

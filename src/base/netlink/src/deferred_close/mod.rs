@@ -9,13 +9,13 @@
 //! a handful of system calls and allocates nothing.
 //!
 //! It outlives us, so we can't reap it. There is one only where it needs no reaping (CLONE_AUTOREAP, Linux
-//! 7.1), or where process 1 is known to reap (`heir`). Else, and where there can be no child, we wait
+//! 7.1), or where process 1 is known to reap (`reaper`). Else, and where there can be no child, we wait
 //! ourselves.
 //!
 //! It is for a process that is about to end: [`allow`] says so.
 
 mod child;
-mod heir;
+mod reaper;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,14 +32,14 @@ const SETTING: &str = "CNIMBLE_DEL_WAIT";
 
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 static WAY: OnceLock<Way> = OnceLock::new();
-static LEFT: Mutex<Left> = Mutex::new(Left { sockets: Vec::new(), held: 0, pipes: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
 
 /// The sockets that stay open until the process ends.
-struct Left {
+struct Held {
     /// Copies of sockets with a possibly slow last close.
     sockets: Vec<OwnedFd>,
-    /// So many of them a child holds, too.
-    held: usize,
+    /// The number of them that a child holds, too.
+    by_a_child: usize,
     /// Our ends of the children's pipes, which tell them that we have ended.
     pipes: Vec<OwnedFd>,
 }
@@ -69,15 +69,15 @@ pub(crate) fn is_allowed() -> bool {
 pub(crate) fn keep(socket: BorrowedFd<'_>) {
     if is_allowed() {
         // Without a copy, it is closed as it would be.
-        left().sockets.extend(socket.try_clone_to_owned());
+        held().sockets.extend(socket.try_clone_to_owned());
     }
 }
 
 /// To be called last: has a child wait for those sockets that none holds yet.
 pub fn finish() {
     let unheld = || {
-        let left = left();
-        left.sockets.len() > left.held
+        let held = held();
+        held.sockets.len() > held.by_a_child
     };
     if is_allowed() && unheld() {
         drop(start(None));
@@ -91,8 +91,8 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
         return None;
     }
     let (theirs, ours) = pipe2(OFlag::O_CLOEXEC).ok()?;
-    let mut left = left();
-    let mut holds: Vec<RawFd> = left.sockets.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut held = held();
+    let mut holds: Vec<RawFd> = held.sockets.iter().map(AsRawFd::as_raw_fd).collect();
     holds.extend(request.map(|(socket, _)| socket.as_raw_fd()));
     holds.push(theirs.as_raw_fd());
     holds.sort_unstable();
@@ -104,7 +104,7 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
         }
         return None;
     }
-    left.held = left.sockets.len();
+    held.by_a_child = held.sockets.len();
     Some(Waiter { pipe: Some(ours) })
 }
 
@@ -129,7 +129,7 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     if setting() == Some(false) {
         note(Way::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
     } else {
-        match heir::reaps() {
+        match reaper::reaps() {
             Ok(()) => note(Way::Reaped, "process 1 reaps"),
             Err(why) => {
                 note(Way::Ourselves, why);
@@ -158,8 +158,8 @@ fn setting() -> Option<bool> {
     }
 }
 
-fn left() -> MutexGuard<'static, Left> {
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+fn held() -> MutexGuard<'static, Held> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A child that was started.
@@ -205,6 +205,6 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        left().pipes.extend(self.pipe.take());
+        held().pipes.extend(self.pipe.take());
     }
 }

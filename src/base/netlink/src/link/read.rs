@@ -6,17 +6,19 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
 use nix::errno::Errno;
 
-use super::link::{Filter, Link, Mac, Port, RESERVED};
-use super::request::{bad_name, encode};
-use super::uapi::if_link::{
+use crate::link::bad_name;
+use crate::link::port::{Port, RESERVED};
+use crate::link::{Filter, Link, Mac};
+use crate::request::encode;
+use crate::uapi::if_link::{
     DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
     IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET6_CONF,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
 };
-use super::uapi::netlink::NLM_F_REQUEST;
-use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
-use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u16_ne, u32_ne};
-use super::{Error, Netlink, Request, Result, kind, socket};
+use crate::uapi::netlink::NLM_F_REQUEST;
+use crate::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
+use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u16_ne, u32_ne};
+use crate::{Error, Netlink, Request, Result, socket};
 
 impl Netlink {
     /// Carries out a creating request and returns the new link, from the kernel's echo
@@ -66,9 +68,8 @@ impl Netlink {
     /// Anything but ENODEV.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
         match self.link(name) {
-            Ok(link) => Ok(Some(link)),
             Err(err) if err.is(Errno::ENODEV) => Ok(None),
-            Err(err) => Err(err),
+            found => found.map(Some),
         }
     }
 
@@ -85,12 +86,7 @@ impl Netlink {
     fn get_link(&mut self, what: &str, mut message: LinkMessage) -> Result<Link> {
         message.attributes.push(without_statistics());
         let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
-        let mut found = None;
-        self.ask(what, message, |message| {
-            found = read(message)?;
-            Ok(())
-        })?;
-        found.ok_or_else(|| socket::broken(what, "it is no link"))
+        self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it is no link"))
     }
 
     /// `ip link show [master M] [type K]`
@@ -119,10 +115,10 @@ impl Netlink {
         if link.oper_up {
             return Ok(link);
         }
-        self.member(RTNLGRP_LINK, true)?;
+        self.socket.join(RTNLGRP_LINK)?;
         let outcome = self.await_notice(&link, end);
-        self.usual_patience()?;
-        self.member(RTNLGRP_LINK, false)?;
+        self.socket.usual_patience()?;
+        self.socket.leave(RTNLGRP_LINK)?;
         outcome
     }
 
@@ -138,7 +134,7 @@ impl Netlink {
             let outcome = if std::mem::take(&mut recheck) {
                 self.link_at(link.index).map(Some)
             } else {
-                self.patience(left)?;
+                self.socket.patience(left)?;
                 self.notice(&what, link.index)
             };
             match outcome {
@@ -146,8 +142,8 @@ impl Netlink {
                 // Notifications were lost, and the answer to another question might be as
                 // well: leaving the group empties the socket.
                 Err(err) if err.is(Errno::ENOBUFS) => {
-                    self.member(RTNLGRP_LINK, false)?;
-                    self.member(RTNLGRP_LINK, true)?;
+                    self.socket.leave(RTNLGRP_LINK)?;
+                    self.socket.join(RTNLGRP_LINK)?;
                     recheck = true;
                 }
                 Ok(_) => {}
@@ -160,7 +156,7 @@ impl Netlink {
     /// Waits for a datagram; the last that it says about the link.
     fn notice(&mut self, what: &str, index: u32) -> Result<Option<Link>> {
         let mut last = None;
-        let datagram = self.datagram(what, 0)?;
+        let datagram = self.socket.datagram(what, 0)?;
         for message in Messages::new(datagram).flatten() {
             if message.kind == RTM_DELLINK && family_and_index(&message) == Some((0, index)) {
                 return Err(Error::new(what, Errno::ENODEV).reason("it has been deleted"));
@@ -176,7 +172,7 @@ impl Netlink {
 }
 
 /// The request for a list of links.
-pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
+pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
     if let Some(master) = filter.master {
@@ -189,18 +185,18 @@ pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-pub(super) fn without_statistics() -> LinkAttribute {
+pub(crate) fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 
 /// `ifi_family` and `ifi_index`. A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no
 /// longer its port.
-pub(super) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
+pub(crate) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
     Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 
 /// A link from RTM_NEWLINK; `None` if it is another message.
-pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, Malformed> {
+pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     const SHORT: Malformed = Malformed("a link message is too short");
     let (family, index) = family_and_index(message).ok_or(SHORT)?;
     if message.kind != RTM_NEWLINK || family != 0 {
@@ -209,25 +205,11 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
     let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
     let mut link = Link {
         index,
-        name: String::new(),
-        kind: String::new(),
-        mac: None,
-        mtu: 0,
         up: flags & IFF_UP != 0,
         promisc: flags & IFF_PROMISC != 0,
         allmulti: flags & IFF_ALLMULTI != 0,
-        txqlen: 0,
-        group: 0,
-        oper_up: false,
         carrier: flags & IFF_LOWER_UP != 0,
-        master: None,
-        settings: None,
-        peer: None,
-        far: None,
-        alias: String::new(),
-        port: None,
-        vlan_filtering: false,
-        accept_ra: None,
+        ..Link::default()
     };
     for attribute in Attributes::behind(message.body, IFINFOMSG) {
         let (kind, value) = attribute?;
@@ -251,7 +233,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
 }
 
 /// IFLA_LINKINFO: the kind and what is special to it, and the same for its master.
-fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed> {
+fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
     let mut of_bridge = false;
     for attribute in Attributes::new(info) {
         let (kind, value) = attribute?;
@@ -261,7 +243,7 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
             libc::IFLA_INFO_DATA if link.kind == "bridge" => {
                 link.vlan_filtering = flag(value, IFLA_BR_VLAN_FILTERING)?;
             }
-            libc::IFLA_INFO_DATA => link.settings = kind::read(&link.kind, value)?,
+            libc::IFLA_INFO_DATA => link.settings = super::kind::read(&link.kind, value)?,
             IFLA_INFO_SLAVE_DATA if of_bridge => {
                 let mask = Attributes::new(value)
                     .find(IFLA_BRPORT_GROUP_FWD_MASK)?
@@ -280,13 +262,13 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
 }
 
 /// IFLA_AF_SPEC: of AF_INET6 the array IFLA_INET6_CONF, indexed by DEVCONF_* (linux/ipv6.h).
-fn accept_ra(families: &[u8]) -> std::result::Result<Option<u32>, Malformed> {
+fn accept_ra(families: &[u8]) -> Parsed<Option<u32>> {
     let Some(inet6) = Attributes::new(families).find(libc::AF_INET6 as u16)? else { return Ok(None) };
     Ok(Attributes::new(inet6).find(IFLA_INET6_CONF)?.and_then(|conf| u32_ne(conf, 4 * DEVCONF_ACCEPT_RA)))
 }
 
 /// Whether the byte `wanted` among the attributes is set.
-fn flag(attributes: &[u8], wanted: u16) -> std::result::Result<bool, Malformed> {
+fn flag(attributes: &[u8], wanted: u16) -> Parsed<bool> {
     Ok(Attributes::new(attributes)
         .find(wanted)?
         .and_then(|value| u8_at(value, 0))

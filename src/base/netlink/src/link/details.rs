@@ -3,21 +3,22 @@
 
 use std::collections::BTreeMap;
 
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Prop};
 
-use super::link_read::{family_and_index, without_statistics};
-use super::request::{Mode, encode};
-use super::uapi::if_link::{
+use crate::link::read::{family_and_index, without_statistics};
+use crate::request::{Mode, encode};
+use crate::uapi::if_link::{
     IFF_ALLMULTI, IFF_AUTOMEDIA, IFF_DEBUG, IFF_DYNAMIC, IFF_LOOPBACK, IFF_MULTICAST, IFF_NOARP,
     IFF_NOTRAILERS, IFF_PORTSEL, IFF_PROMISC, IFLA_ALT_IFNAME, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GRO_MAX_SIZE,
     IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SEGS, IFLA_GSO_MAX_SIZE, IFLA_LINKMODE, IFLA_PERM_ADDRESS,
     IFLA_PROP_LIST,
 };
-use super::uapi::netlink::NLM_F_REQUEST;
-use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINKPROP, RTM_NEWLINK, RTM_NEWLINKPROP, RTM_SETLINK};
-use super::wire::{Attributes, Malformed, Message, text, u32_ne};
-use super::{Netlink, Request, Result, socket};
+use crate::uapi::netlink::NLM_F_REQUEST;
+use crate::uapi::rtnetlink::{IFINFOMSG, RTM_NEWLINK};
+use crate::wire::{Attributes, Malformed, Message, Parsed, text, u32_ne};
+use crate::{Netlink, Request, Result, socket};
 
 /// The flags that can be set (`__dev_change_flags()` in net/core/dev.c), but IFF_UP.
 const FLAGS: u32 = IFF_DEBUG
@@ -43,7 +44,7 @@ const VALUES: [u16; 9] = [
     IFLA_GRO_IPV4_MAX_SIZE,
 ];
 
-/// More of a link than [`Link`](super::link::Link) has.
+/// More of a link than [`Link`](super::Link) has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
     /// Whether the link is lo (IFF_LOOPBACK), under any name.
@@ -85,16 +86,11 @@ impl Netlink {
         message.header.index = index;
         message.attributes.push(without_statistics());
         let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
-        let mut found = None;
-        self.ask(&what, message, |message| {
-            found = read(message)?;
-            Ok(())
-        })?;
-        found.ok_or_else(|| socket::broken(&what, "it is no link"))
+        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it is no link"))
     }
 }
 
-fn read(message: &Message<'_>) -> std::result::Result<Option<Details>, Malformed> {
+fn read(message: &Message<'_>) -> Parsed<Option<Details>> {
     const SHORT: Malformed = Malformed("a link message is too short");
     let (family, _) = family_and_index(message).ok_or(SHORT)?;
     if message.kind != RTM_NEWLINK || family != 0 {
@@ -136,37 +132,25 @@ pub fn set(
     if change == 0 && others.is_empty() {
         return None;
     }
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = LinkFlags::from_bits_retain(flags & change);
+    message.header.change_mask = LinkFlags::from_bits_retain(change);
+    let other = |(kind, value): (&u16, &Vec<u8>)| LinkAttribute::Other(DefaultNla::new(*kind, value.clone()));
+    message.attributes = others.into_iter().map(other).collect();
     let what = format!("set flags and limits of link {name}");
-    let header = header(index, flags & change, change);
-    Some(Request::written(what, Mode::Change, RTM_SETLINK, &header, |writer| {
-        for (kind, value) in others {
-            writer.bytes(*kind, value);
-        }
-    }))
+    Some(Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message)))
 }
 
 /// `ip link property add|del dev NAME altname …`
 pub fn altnames(index: u32, name: &str, change: Altnames, names: &[String]) -> Request {
-    let (verb, kind) = match change {
-        Altnames::Add => ("add", RTM_NEWLINKPROP),
-        Altnames::Remove => ("remove", RTM_DELLINKPROP),
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::PropList(names.iter().cloned().map(Prop::AltIfName).collect())];
+    let (verb, message) = match change {
+        Altnames::Add => ("add", RouteNetlinkMessage::NewLinkProp(message)),
+        Altnames::Remove => ("remove", RouteNetlinkMessage::DelLinkProp(message)),
     };
     let what = format!("{verb} alternative names of link {name}: {}", names.join(" "));
-    Request::written(what, Mode::Change, kind, &header(index, 0, 0), |writer| {
-        writer.nest(IFLA_PROP_LIST, |writer| {
-            for name in names {
-                writer.text(IFLA_ALT_IFNAME, name);
-            }
-        });
-    })
-}
-
-/// `struct ifinfomsg` (rtnetlink(7)): `flags` are those among `change` that are to be on.
-fn header(index: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
-    let mut header = [0; IFINFOMSG];
-    let numbers = [0, index, flags, change];
-    for (place, number) in header.chunks_exact_mut(4).zip(numbers) {
-        place.copy_from_slice(&number.to_ne_bytes());
-    }
-    header
+    Request::new(what, Mode::Change, message)
 }

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 
 use nix::errno::Errno;
 
-use super::link::{self, Filter, Link};
-use super::link_read::{family_and_index, query, read};
-use super::uapi::rtnetlink::IFINFOMSG;
-use super::wire::{Attributes, u32_ne};
-use super::{Error, Netlink, Result};
+use crate::link::read::{family_and_index, query, read};
+use crate::link::{self, Filter, Link};
+use crate::uapi::rtnetlink::IFINFOMSG;
+use crate::wire::{Attributes, u32_ne};
+use crate::{Error, Netlink, Result};
 
 /// How often the links are put into a group. A second time is rare.
 const ATTEMPTS: usize = 5;

@@ -6,17 +6,30 @@ use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentM
 use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
-pub use super::link::Port;
-use super::link::{self, Change, RESERVED};
-use super::request::Mode;
-use super::uapi::if_bridge::{
+use super::{Change, changed};
+use crate::request::Mode;
+use crate::uapi::if_bridge::{
     BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
     IFLA_BRIDGE_VLAN_INFO,
 };
-use super::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
-use super::uapi::rtnetlink::{IFINFOMSG, RTM_GETVLAN, RTM_NEWLINK, RTM_NEWVLAN};
-use super::wire::{self, Attributes, Malformed, Message, u8_at, u16_ne, u32_ne};
-use super::{Netlink, Request, Result};
+use crate::uapi::rtnetlink::{IFINFOMSG, RTM_GETVLAN, RTM_NEWLINK, RTM_NEWVLAN};
+use crate::wire::{self, Attributes, Malformed, Message, Parsed, u8_at, u16_ne, u32_ne};
+use crate::{Netlink, Request, Result};
+
+/// The flags of a bridge port that plugins care for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Port {
+    /// Whether the port has `hairpin on`.
+    pub hairpin: bool,
+    /// Whether the port has `isolated on`.
+    pub isolated: bool,
+    /// `group_fwd_mask 0xfffd`, see [`claim`].
+    pub closed: bool,
+}
+
+/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames). No bridge forwards that one, and no mask may have
+/// it.
+pub(crate) const RESERVED: u16 = 0xfffd;
 
 /// The first change of a new port, which is down: `change` and its flags, all in one message.
 ///
@@ -30,7 +43,7 @@ pub fn claim(index: u32, name: &str, port: Port, change: &Change<'_>) -> Request
     let message = if port.hairpin { message.hairpin(true) } else { message };
     let message = if port.isolated { message.isolated(true) } else { message };
     // RTM_SETLINK would take it and change nothing of the port.
-    link::changed(message, name, change, RouteNetlinkMessage::NewLink)
+    changed(message, name, change, RouteNetlinkMessage::NewLink)
 }
 
 /// `bridge link set dev PORT hairpin … isolated …`; whether it is closed stays as it is.
@@ -55,46 +68,33 @@ pub struct Vlan {
     pub untagged: bool,
 }
 
-/// `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`; `on_bridge` is `self`.
-pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16, on_bridge: bool) -> Request {
+/// `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`
+pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16) -> Request {
     let mut flags = BridgeVlanInfoFlags::empty();
     flags.set(BridgeVlanInfoFlags::Pvid, first.pvid);
     flags.set(BridgeVlanInfoFlags::Untagged, first.untagged);
-    let what = format!("add vlan {} to {name}", range(first.id, last_id));
-    let message = vlans_message(index, first.id, last_id, flags, on_bridge);
+    let (range, message) = vlans(index, first.id, last_id, flags);
+    let what = format!("add vlan {range} to {name}");
     Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
 /// `bridge vlan del dev PORT vid FIRST[-LAST]`
-pub fn del_vlans(index: u32, name: &str, first: u16, last: u16, on_bridge: bool) -> Request {
-    let what = format!("delete vlan {} from {name}", range(first, last));
-    let message = vlans_message(index, first, last, BridgeVlanInfoFlags::empty(), on_bridge);
+pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
+    let (range, message) = vlans(index, first, last, BridgeVlanInfoFlags::empty());
+    let what = format!("delete vlan {range} from {name}");
     Request::new(what, Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
-fn range(first: u16, last: u16) -> String {
+/// A range of vlans in words, and in a message about a port.
+fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (String, LinkMessage) {
+    let message = LinkBridgeVlan::new(index);
     match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+        true => (first.to_string(), message.vlan(first, flags).build()),
+        false => {
+            let message = message.vlan_range_start(first, flags).vlan_range_end(last, flags);
+            (format!("{first}-{last}"), message.build())
+        }
     }
-}
-
-fn vlans_message(
-    index: u32,
-    first: u16,
-    last: u16,
-    flags: BridgeVlanInfoFlags,
-    on_bridge: bool,
-) -> LinkMessage {
-    let mut message = LinkBridgeVlan::new(index);
-    if on_bridge {
-        message = message.bridge_self();
-    }
-    message = match first == last {
-        true => message.vlan(first, flags),
-        false => message.vlan_range_start(first, flags).vlan_range_end(last, flags),
-    };
-    message.build()
 }
 
 impl Netlink {
@@ -110,7 +110,7 @@ impl Netlink {
         let [family, _, _, _, number @ ..] = &mut body;
         *family = libc::AF_BRIDGE as u8;
         *number = index.to_ne_bytes();
-        let message = wire::message(RTM_GETVLAN, NLM_F_REQUEST | NLM_F_DUMP, &body, |_| {});
+        let message = wire::list(RTM_GETVLAN, &body);
         let found = self.dump_raw(&what, &message, |message| read_vlan(message, index));
         match found {
             // The bridge has no RTM_GETVLAN before Linux 5.6.
@@ -120,7 +120,7 @@ impl Netlink {
     }
 
     /// [`vlans`](Self::vlans), the old way: the kernel lists all ports.
-    pub(super) fn vlans_of_all_ports(&mut self, index: u32) -> Result<Vec<Vlan>> {
+    pub(crate) fn vlans_of_all_ports(&mut self, index: u32) -> Result<Vec<Vlan>> {
         let message = RouteNetlinkMessage::GetLink(all_ports());
         let found = self.dump("list vlans", message, |message| read_link(message, index))?;
         Ok(sorted(found))
@@ -143,10 +143,7 @@ fn all_ports() -> LinkMessage {
 
 /// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
 /// BRIDGE_VLANDB_ENTRY for every run).
-pub(super) fn read_vlan(
-    message: &Message<'_>,
-    wanted: u32,
-) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     if message.kind != RTM_NEWVLAN || u32_ne(message.body, 4) != Some(wanted) {
         return Ok(None);
     }
@@ -172,10 +169,7 @@ pub(super) fn read_vlan(
 }
 
 /// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
-pub(super) fn read_link(
-    message: &Message<'_>,
-    wanted: u32,
-) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWLINK
         || family != Some(libc::AF_BRIDGE)

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::linger::{self, Event, Waiter};
-use super::link;
-use super::socket::{Protocol, timed_out};
-use super::uapi::netlink::NLMSG_ERROR;
-use super::uapi::rtnetlink::{RTM_DELLINK, RTNLGRP_LINK};
-use super::wire::{self, Ack, Message, Messages, u8_at, u32_ne};
-use super::{Netlink, Request, Result};
+use crate::deferred_close::{self, Event, Waiter};
+use crate::link;
+use crate::socket::{Protocol, timed_out};
+use crate::uapi::netlink::NLMSG_ERROR;
+use crate::uapi::rtnetlink::{RTM_DELLINK, RTNLGRP_LINK};
+use crate::wire::{self, Ack, Message, Messages, u8_at, u32_ne};
+use crate::{Netlink, Request, Result};
 
 /// How long the kernel may take to remove a link. It waits for others that change the network's
 /// configuration.
@@ -41,8 +41,8 @@ impl Netlink {
     /// Sends the request here if no child is possible or an announcement was lost. For several links, it is also sent
     /// when the first is announced. The kernel holds its lock until all are removed, so the second request finds none.
     /// That saves reading several announcements for each.
-    pub(super) fn carry_out_removal(&mut self, request: Request, links: &[u32]) -> Result<()> {
-        if !linger::is_allowed() || self.member(RTNLGRP_LINK, true).is_err() {
+    pub(crate) fn carry_out_removal(&mut self, request: Request, links: &[u32]) -> Result<()> {
+        if !deferred_close::is_allowed() || self.socket.join(RTNLGRP_LINK).is_err() {
             return self.execute(request);
         }
         if links.len() > 1 {
@@ -51,7 +51,7 @@ impl Netlink {
         }
         let outcome = self.remove_by_a_child(links, &request);
         // Discards the others that have come, too.
-        let left = self.member(RTNLGRP_LINK, false);
+        let left = self.socket.leave(RTNLGRP_LINK);
         match outcome {
             Some(outcome) => outcome.and(left),
             // Unknown here: the kernel is asked.
@@ -64,7 +64,7 @@ impl Netlink {
         let mut bytes = request.bytes.clone().ok()?;
         let seq = self.socket.take_numbers(1);
         wire::number(&mut bytes, seq);
-        let child = linger::start(Some((self.socket.as_fd(), &bytes)))?;
+        let child = deferred_close::start(Some((self.socket.as_fd(), &bytes)))?;
         self.await_removal(links, &request.what, seq, &child)
     }
 

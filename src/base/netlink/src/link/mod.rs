@@ -1,19 +1,31 @@
 //! Links: `ip link`.
 
+pub mod details;
+mod group;
+pub mod kind;
+mod mac;
+pub mod port;
+pub(crate) mod read;
+mod remove;
+
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
-    LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage,
 };
-use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use super::Request;
-pub use super::mac::Mac;
 use super::request::Mode;
 use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
+use kind::Kind;
+use port::Port;
+
+pub use kind::bridge::{NewBridge, add_bridge, set_vlan_filtering};
+pub use kind::veth::{NewVeth, add_veth};
+pub use mac::Mac;
 
 /// A link as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,8 +57,8 @@ pub struct Link {
     pub carrier: bool,
     /// Index of the bridge that it is a port of.
     pub master: Option<u32>,
-    /// The kind with its settings, of those of [`Kind`](super::kind::Kind) that have some.
-    pub settings: Option<super::kind::Kind>,
+    /// The kind with its settings, of those of [`Kind`] that have some.
+    pub settings: Option<Kind>,
     /// The value of `IFLA_LINK`. For a veth, it is the index of the other end in that end's namespace. For a macvlan,
     /// ipvlan or vlan, it is the index of the parent.
     pub peer: Option<u32>,
@@ -61,55 +73,6 @@ pub struct Link {
     pub vlan_filtering: bool,
     /// The sysctl `net/ipv6/conf/LINK/accept_ra`, if the kernel tells.
     pub accept_ra: Option<u32>,
-}
-
-/// The flags of a bridge port that plugins care for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Port {
-    /// Whether the port has `hairpin on`.
-    pub hairpin: bool,
-    /// Whether the port has `isolated on`.
-    pub isolated: bool,
-    /// `group_fwd_mask 0xfffd`, see [`claim`](super::port::claim).
-    pub closed: bool,
-}
-
-/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames). No bridge forwards that one, and no mask may have
-/// it.
-pub(super) const RESERVED: u16 = 0xfffd;
-
-/// A bridge to make.
-#[derive(Debug, Clone)]
-pub struct NewBridge<'a> {
-    /// The name of the bridge.
-    pub name: &'a str,
-    /// MTU in bytes; `None` is the kernel's.
-    pub mtu: Option<u32>,
-    /// Set at creation, so that it never follows the ports.
-    pub mac: Mac,
-    /// Whether the bridge has `vlan_filtering 1`.
-    pub vlan_filtering: bool,
-}
-
-/// A veth pair to make: one end here, the other born in another namespace.
-#[derive(Debug, Clone)]
-pub struct NewVeth<'a> {
-    /// Name of the end in this namespace.
-    pub name: &'a str,
-    /// Its hardware address; `None` is the kernel's choice.
-    pub mac: Option<Mac>,
-    /// Its master.
-    pub master: Option<u32>,
-    /// Whether this end comes up at once.
-    pub up: bool,
-    /// MTU of both ends; `None` is the kernel's.
-    pub mtu: Option<u32>,
-    /// Name of the other end.
-    pub peer_name: &'a str,
-    /// Its hardware address; `None` is the kernel's choice.
-    pub peer_mac: Option<Mac>,
-    /// The namespace that the other end is born in.
-    pub peer_ns: BorrowedFd<'a>,
 }
 
 /// Changes to a link; `None` leaves a setting as it is.
@@ -137,61 +100,34 @@ pub struct Change<'a> {
     pub addrgenmode_none: bool,
 }
 
-/// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`].
-///
-/// [`Netlink::create_link`]: super::Netlink::create_link
-pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
-    let mut message = LinkBridge::new(bridge.name).down().address(bridge.mac.0.to_vec());
-    if let Some(mtu) = bridge.mtu {
-        message = message.mtu(mtu);
-    }
-    if bridge.vlan_filtering {
-        message = message.vlan_filtering(true);
-    }
-    new_link("bridge", &[bridge.name], message.build())
+/// A request for a new link, the first of `names`, which asks for it to be echoed.
+fn new_link<K>(kind: &str, names: &[&str], message: LinkMessageBuilder<K>) -> Request {
+    let name = names.first().copied().unwrap_or_default();
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    let request = named(format!("add {kind} {name}"), Mode::CreateEchoed, names, message);
+    Request { makes: Some(name.to_owned()), ..request }
 }
 
-/// `ip link add NAME type veth peer name PEER netns NS`. Use with
-/// [`Netlink::create_link`](super::Netlink::create_link).
-///
-/// Each end has one queue, because the kernel uses only one of a veth's queues. By default it first makes one for each
-/// processor, with a directory in sysfs for each, and removes them again.
-///
-/// The request has the number of `peer_ns`, which must stay open until it has been carried
-/// out. The other end is born down: the kernel can't bring it up before this end exists
-/// (ENOTCONN).
-pub fn add_veth(veth: &NewVeth<'_>) -> Request {
-    let mut peer = LinkUnspec::new_with_name(veth.peer_name).setns_by_fd(veth.peer_ns.as_raw_fd());
-    if let Some(mac) = veth.peer_mac {
-        peer = peer.address(mac.0.to_vec());
+/// A request that is refused if one of the names in it can't be the name of a link. The kernel would cut a name at a NUL
+/// and take another link than was meant. A very long one doesn't fit into an attribute.
+fn named(what: String, mode: Mode, names: &[&str], message: RouteNetlinkMessage) -> Request {
+    match names.iter().find_map(|name| bad_name(name)) {
+        Some(reason) => Request::invalid(what, reason),
+        None => Request::new(what, mode, message),
     }
-    let mut message = LinkVeth::new(veth.name, veth.peer_name);
-    for queues in [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)] {
-        peer = peer.append_extra_attribute(queues.clone());
-        message = message.append_extra_attribute(queues);
-    }
-    if let Some(mtu) = veth.mtu {
-        peer = peer.mtu(mtu);
-        message = message.mtu(mtu);
-    }
-    message = message.set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
-    if let Some(mac) = veth.mac {
-        message = message.address(mac.0.to_vec());
-    }
-    if let Some(master) = veth.master {
-        message = message.controller(master);
-    }
-    if veth.up {
-        message = message.up();
-    }
-    let mut request = new_link("veth", &[veth.name, veth.peer_name], message.build());
-    request.master = veth.master;
-    request
 }
 
-fn new_link(kind: &str, names: &[&str], message: LinkMessage) -> Request {
-    let what = format!("add {kind} {}", names.first().unwrap_or(&""));
-    Request::new_link(what, names, RouteNetlinkMessage::NewLink(message))
+/// Why `name` can't be a link's, by the kernel's dev_valid_name().
+pub(crate) fn bad_name(name: &str) -> Option<&'static str> {
+    match name {
+        "" => Some("the name is empty"),
+        "." | ".." => Some("the name is . or .."),
+        _ if name.len() > 15 => Some("the name has more than 15 bytes"),
+        _ if name.contains(['/', ':', '\0']) || name.contains(char::is_whitespace) => {
+            Some("the name has a character that no link may have")
+        }
+        _ => None,
+    }
 }
 
 /// `ip link set`; `name` is for messages.
@@ -213,8 +149,8 @@ pub(super) fn changed<K>(
     message = with(message, change.promisc, LinkMessageBuilder::promiscuous);
     message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
     message = with(message, change.mtu, LinkMessageBuilder::mtu);
-    message = with(message, change.mac.map(|mac| mac.0.to_vec()), LinkMessageBuilder::address);
-    message = with(message, change.name, |message, name| message.name(name.to_owned()));
+    message = with(message, change.mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    message = with(message, change.name, LinkMessageBuilder::name);
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
@@ -230,7 +166,7 @@ pub(super) fn changed<K>(
     if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX) {
         return Request::invalid(what, "the alias has more than 255 bytes");
     }
-    Request::of_link(what, change.name.as_slice(), wrap(message.build()))
+    named(what, Mode::Change, change.name.as_slice(), wrap(message.build()))
 }
 
 /// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel
@@ -284,17 +220,6 @@ pub(super) fn del_group(group: u32, count: usize) -> Request {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::Group(group));
     Request::new(format!("delete {count} links"), Mode::Change, RouteNetlinkMessage::DelLink(message))
-}
-
-/// `ip link set BRIDGE type bridge vlan_filtering 1`
-pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
-    let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
-        .index(index)
-        .vlan_filtering(on);
-    // RTM_SETLINK would take it and change nothing.
-    let message = RouteNetlinkMessage::NewLink(message.build());
-    let what = format!("set link {name} type bridge vlan_filtering {}", u8::from(on));
-    Request::new(what, Mode::Change, message)
 }
 
 impl Change<'_> {

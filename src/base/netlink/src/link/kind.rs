@@ -1,0 +1,207 @@
+//! Links by their kind: `ip link add NAME [link PARENT] type KIND`. Each kind with settings, or with another way to be
+//! made, has a file below.
+
+pub mod bridge;
+mod ipvlan;
+mod macvlan;
+pub mod tap;
+pub mod veth;
+mod vlan;
+mod vrf;
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoData, InfoKind, LinkAttribute};
+use nix::errno::Errno;
+use rtnetlink::{LinkMessageBuilder, LinkUnspec};
+
+pub use ipvlan::IpvlanMode;
+pub use macvlan::{Macvlan, MacvlanMode};
+pub use tap::TapSettings;
+pub use vlan::Vlan;
+pub use vrf::Vrf;
+
+use super::{Mac, new_link, with};
+use crate::request::Mode;
+use crate::wire::{Attributes, Parsed};
+use crate::{Netlink, Request, Result};
+
+/// The kind of a link, with the settings of that kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // as in `ip link add … type`
+pub enum Kind {
+    Dummy,
+    Ifb,
+    Ipvlan(IpvlanMode),
+    Macvlan(Macvlan),
+    Tap(TapSettings),
+    Vlan(Vlan),
+    Vrf(Vrf),
+}
+
+/// The settings of a kind. They are displayed as in `ip link add … type KIND`, behind the kind.
+trait Settings: fmt::Display {
+    /// The kind as the kernel calls it.
+    fn name(&self) -> &'static str;
+
+    /// The kind's own attributes (`IFLA_INFO_DATA`).
+    fn data(&self) -> Option<InfoData> {
+        None
+    }
+
+    /// Whether a link with the settings `now`, as the kernel reports them, satisfies these although they differ.
+    fn are_met_by(&self, _now: Kind) -> bool {
+        false
+    }
+}
+
+/// The settings of a kind without any.
+struct Plain(&'static str);
+
+impl fmt::Display for Plain {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl Settings for Plain {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+}
+
+/// The settings of a link from the kernel. `None` for a kind without any, and for a mode that is not made here.
+pub(super) fn read(kind: &str, data: &[u8]) -> Parsed<Option<Kind>> {
+    let data = Attributes::new(data);
+    Ok(match kind {
+        ipvlan::NAME => ipvlan::read(data)?.map(Kind::Ipvlan),
+        macvlan::NAME => macvlan::read(data)?.map(Kind::Macvlan),
+        tap::NAME => tap::read(data)?.map(Kind::Tap),
+        vlan::NAME => vlan::read(data)?.map(Kind::Vlan),
+        vrf::NAME => vrf::read(data)?.map(Kind::Vrf),
+        _ => None,
+    })
+}
+
+impl Kind {
+    fn settings(&self) -> &dyn Settings {
+        match self {
+            Kind::Dummy => &Plain("dummy"),
+            Kind::Ifb => &Plain("ifb"),
+            Kind::Ipvlan(mode) => mode,
+            Kind::Macvlan(settings) => settings,
+            Kind::Tap(settings) => settings,
+            Kind::Vlan(settings) => settings,
+            Kind::Vrf(settings) => settings,
+        }
+    }
+
+    /// As in `ip link add … type`, and in [`Link::kind`](super::Link::kind).
+    pub fn name(self) -> &'static str {
+        self.settings().name()
+    }
+
+    /// The kernel's module.
+    pub fn module(self) -> &'static str {
+        match self {
+            Kind::Vlan(_) => "8021q",
+            kind => kind.name(),
+        }
+    }
+
+    /// Whether a link of this kind has a parent, which it is made on.
+    pub fn has_parent(self) -> bool {
+        matches!(self, Kind::Ipvlan(_) | Kind::Macvlan(_) | Kind::Vlan(_))
+    }
+
+    /// Whether a link of this kind and with these settings, as the kernel reports them
+    /// ([`Link`](super::Link)), is such a link. A setting that is not wanted, or not reported, makes no
+    /// difference.
+    pub fn is_of(self, kind: &str, settings: Option<Kind>) -> bool {
+        let plain = matches!(self, Kind::Dummy | Kind::Ifb);
+        let meets = |now| self == now || self.settings().are_met_by(now);
+        kind == self.name() && (plain || settings.is_some_and(meets))
+    }
+}
+
+/// As in `ip link add … type`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name(), self.settings())
+    }
+}
+
+/// A link to make.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // named as in `ip link add`
+pub struct NewLink<'a> {
+    pub name: &'a str,
+    pub kind: Kind,
+    /// Index of the parent, in this namespace.
+    pub parent: Option<u32>,
+    /// The namespace that it is born in, if that is another.
+    pub netns: Option<BorrowedFd<'a>>,
+    /// MTU in bytes; `None` is the kernel's.
+    pub mtu: Option<u32>,
+    /// Hardware address; `None` is the kernel's choice.
+    pub mac: Option<Mac>,
+    /// Its group; `None` is the default, 0.
+    pub group: Option<u32>,
+    /// Length of the transmit queue, in packets; `None` is the kernel's.
+    pub txqlen: Option<u32>,
+    /// Whether it comes up at once.
+    pub up: bool,
+}
+
+impl<'a> NewLink<'a> {
+    /// A link in this namespace, down, with the kernel's choice of everything else.
+    pub fn new(name: &'a str, kind: Kind) -> Self {
+        let (parent, netns, mtu, mac, group, txqlen) = (None, None, None, None, None, None);
+        NewLink { name, kind, parent, netns, mtu, mac, group, txqlen, up: false }
+    }
+}
+
+/// `ip link add NAME [link PARENT] [netns NS] [group NUMBER] type KIND`. Use with [`Netlink::create_link`], or with
+/// [`Netlink::execute`] for a link in another namespace: that isn't echoed here.
+///
+/// The name must be free (EEXIST): for older kernels in both namespaces, for Linux 6.18 where it is born. The request has the number of `netns`, which must
+/// stay open until it has been carried out.
+pub fn add(link: &NewLink<'_>) -> Request {
+    let mut message = message(link.name, link.kind);
+    message = with(message, link.kind.settings().data(), LinkMessageBuilder::set_info_data);
+    message = with(message, link.parent, LinkMessageBuilder::link);
+    message = with(message, link.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
+    message = with(message, link.mtu, LinkMessageBuilder::mtu);
+    message = with(message, link.txqlen, LinkMessageBuilder::txqueuelen);
+    message = with(message, link.mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    message = with(message, link.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
+    message = if link.up { message.up() } else { message };
+    new_link(link.kind.name(), &[link.name], message)
+}
+
+fn message(name: &str, kind: Kind) -> LinkMessageBuilder<LinkUnspec> {
+    LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::from(kind.name())).name(name)
+}
+
+impl Netlink {
+    /// Returns true if and only if the kernel has this kind of link. It is asked for one with an
+    /// impossible hardware address, and no parent, which changes nothing: a kernel that knows the kind
+    /// refuses either.
+    ///
+    /// # Errors
+    /// Any other refusal of the kernel, such as EPERM.
+    pub fn knows_kind(&mut self, kind: Kind) -> Result<bool> {
+        let name = "cnimble-ask";
+        let message = message(name, kind).address(vec![0; 6]).build();
+        let what = format!("ask for the link kind {}", kind.name());
+        match self.execute(Request::new(what, Mode::Create, RouteNetlinkMessage::NewLink(message))) {
+            Err(err) if err.is(Errno::EOPNOTSUPP) => Ok(false),
+            // An ipvlan has its parent's address, and isn't asked for its own.
+            Err(err) if err.is(Errno::EINVAL) && kind.has_parent() => Ok(true),
+            Err(err) if !err.is(Errno::EADDRNOTAVAIL) => Err(err),
+            _ => Ok(true),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `type bridge`.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::InfoKind;
+use rtnetlink::{LinkBridge, LinkMessageBuilder};
+
+use crate::Request;
+use crate::link::{Mac, new_link, with};
+use crate::request::Mode;
+
+/// A bridge to make.
+#[derive(Debug, Clone)]
+pub struct NewBridge<'a> {
+    /// The name of the bridge.
+    pub name: &'a str,
+    /// MTU in bytes; `None` is the kernel's.
+    pub mtu: Option<u32>,
+    /// Set at creation, so that it never follows the ports.
+    pub mac: Mac,
+    /// Whether the bridge has `vlan_filtering 1`.
+    pub vlan_filtering: bool,
+}
+
+/// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`](crate::Netlink::create_link).
+pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
+    let message = LinkBridge::new(bridge.name).down().address(bridge.mac.to_vec());
+    let message = with(message, bridge.mtu, LinkMessageBuilder::mtu);
+    let message = if bridge.vlan_filtering { message.vlan_filtering(true) } else { message };
+    new_link("bridge", &[bridge.name], message)
+}
+
+/// `ip link set BRIDGE type bridge vlan_filtering 1`
+pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
+    let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
+        .index(index)
+        .vlan_filtering(on);
+    // RTM_SETLINK would take it and change nothing.
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    let what = format!("set link {name} type bridge vlan_filtering {}", u8::from(on));
+    Request::new(what, Mode::Change, message)
+}

@@ -1,0 +1,58 @@
+//! `type ipvlan mode MODE`: shares its parent's hardware address and takes the packets to its own addresses.
+
+use std::fmt;
+
+use netlink_packet_route::link::{InfoData, InfoIpVlan, IpVlanMode};
+
+use super::Settings;
+use crate::uapi::if_link::{IFLA_IPVLAN_MODE, IPVLAN_MODE_L2, IPVLAN_MODE_L3, IPVLAN_MODE_L3S};
+use crate::wire::{Attributes, Malformed, u16_ne};
+
+pub(super) const NAME: &str = "ipvlan";
+
+/// The mode of an ipvlan (linux/if_link.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum IpvlanMode {
+    /// It answers ARP and neighbour solicitations itself.
+    L2 = IPVLAN_MODE_L2,
+    /// Its parent routes for it; no broadcasts.
+    L3 = IPVLAN_MODE_L3,
+    /// L3 through the host's netfilter.
+    L3s = IPVLAN_MODE_L3S,
+}
+
+impl IpvlanMode {
+    /// All of them.
+    pub const ALL: [IpvlanMode; 3] = [IpvlanMode::L2, IpvlanMode::L3, IpvlanMode::L3s];
+
+    /// As in `ip link add … type ipvlan mode …`.
+    pub fn name(self) -> &'static str {
+        match self {
+            IpvlanMode::L2 => "l2",
+            IpvlanMode::L3 => "l3",
+            IpvlanMode::L3s => "l3s",
+        }
+    }
+}
+
+impl fmt::Display for IpvlanMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " mode {}", IpvlanMode::name(*self))
+    }
+}
+
+impl Settings for IpvlanMode {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn data(&self) -> Option<InfoData> {
+        Some(InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::from(*self as u16))]))
+    }
+}
+
+pub(super) fn read(data: Attributes<'_>) -> Result<Option<IpvlanMode>, Malformed> {
+    let number = data.find(IFLA_IPVLAN_MODE)?.and_then(|mode| u16_ne(mode, 0));
+    Ok(IpvlanMode::ALL.into_iter().find(|mode| Some(*mode as u16) == number))
+}

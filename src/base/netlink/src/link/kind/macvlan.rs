@@ -1,0 +1,86 @@
+//! `type macvlan mode MODE bcqueuelen LENGTH`: takes the frames to its own hardware address.
+
+use std::fmt;
+
+use netlink_packet_route::link::{InfoData, InfoMacVlan, MacVlanMode};
+
+use super::{Kind, Settings};
+use crate::uapi::if_link::{
+    IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, MACVLAN_MODE_BRIDGE, MACVLAN_MODE_PASSTHRU,
+    MACVLAN_MODE_PRIVATE, MACVLAN_MODE_VEPA,
+};
+use crate::wire::{Attributes, Malformed, u32_ne};
+
+pub(super) const NAME: &str = "macvlan";
+
+/// The settings of a macvlan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Macvlan {
+    /// The mode, which decides which of a parent's macvlans reach each other.
+    pub mode: MacvlanMode,
+    /// How many broadcast frames may wait; `None` is the kernel's. Kernels before 5.11 have no such
+    /// setting: they ignore it, and don't report it.
+    pub bcqueuelen: Option<u32>,
+}
+
+/// The mode of a macvlan (linux/if_link.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MacvlanMode {
+    /// The macvlans of a parent hear each other.
+    Bridge = MACVLAN_MODE_BRIDGE,
+    /// They don't.
+    Private = MACVLAN_MODE_PRIVATE,
+    /// They hear each other by way of a switch that sends frames back.
+    Vepa = MACVLAN_MODE_VEPA,
+    /// One macvlan has its parent to itself.
+    Passthru = MACVLAN_MODE_PASSTHRU,
+}
+
+impl MacvlanMode {
+    /// All of them.
+    pub const ALL: [MacvlanMode; 4] =
+        [MacvlanMode::Bridge, MacvlanMode::Private, MacvlanMode::Vepa, MacvlanMode::Passthru];
+
+    /// As in `ip link add … type macvlan mode …`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MacvlanMode::Bridge => "bridge",
+            MacvlanMode::Private => "private",
+            MacvlanMode::Vepa => "vepa",
+            MacvlanMode::Passthru => "passthru",
+        }
+    }
+}
+
+impl fmt::Display for Macvlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " mode {}", self.mode.name())?;
+        self.bcqueuelen.map_or(Ok(()), |length| write!(f, " bcqueuelen {length}"))
+    }
+}
+
+impl Settings for Macvlan {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn data(&self) -> Option<InfoData> {
+        let mode = InfoMacVlan::Mode(MacVlanMode::from(self.mode as u32));
+        Some(InfoData::MacVlan(
+            [mode].into_iter().chain(self.bcqueuelen.map(InfoMacVlan::BcQueueLen)).collect(),
+        ))
+    }
+
+    fn are_met_by(&self, now: Kind) -> bool {
+        let Kind::Macvlan(now) = now else { return false };
+        self.mode == now.mode && self.bcqueuelen.zip(now.bcqueuelen).is_none_or(|(wanted, now)| wanted == now)
+    }
+}
+
+pub(super) fn read(data: Attributes<'_>) -> Result<Option<Macvlan>, Malformed> {
+    let number = |attribute| Ok(data.find(attribute)?.and_then(|value| u32_ne(value, 0)));
+    let (number, bcqueuelen) = (number(IFLA_MACVLAN_MODE)?, number(IFLA_MACVLAN_BC_QUEUE_LEN)?);
+    let mode = MacvlanMode::ALL.into_iter().find(|mode| Some(*mode as u32) == number);
+    Ok(mode.map(|mode| Macvlan { mode, bcqueuelen }))
+}
