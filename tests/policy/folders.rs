@@ -118,7 +118,7 @@ fn fields_read(source: &str) -> BTreeSet<(String, String)> {
             camel |= code.contains("rename_all = \"camelCase\"");
         } else if derived && code.contains("struct ") && code.ends_with('{') {
             within = Some(indent);
-        } else if derived && !code.starts_with("//") {
+        } else if derived && !code.starts_with(['/', '#']) {
             derived = false;
         }
     }

@@ -114,7 +114,7 @@ impl Plugin for ClusterLocal {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
-        let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
+        let unavailable = |err: Error| err.with_code(Code::NOT_AVAILABLE);
         let share = Share::read(&cluster.base.store).map_err(unavailable)?;
         let valid = match &share {
             Some(share) if share.is_valid()? => share,

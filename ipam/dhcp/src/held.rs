@@ -82,7 +82,7 @@ impl Held {
 
 /// Returns the result of ADD: the addresses in this order, and the DNS settings of the servers without repetition.
 pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
-    let ip = |lease: &Held| IpConfig { interface: None, address: lease.net(), gateway: lease.gateway() };
+    let ip = |lease: &Held| IpConfig::new(lease.net(), lease.gateway());
     let mut dns = Dns::default();
     for Dns { nameservers, domain, search, .. } in leases.iter().map(Held::dns) {
         extend(&mut dns.nameservers, nameservers);
@@ -91,12 +91,8 @@ pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
             dns.domain.clone_from(domain);
         }
     }
-    CniResult {
-        ips: leases.iter().map(ip).collect(),
-        routes: leases.iter().flat_map(|lease| lease.routes(priority)).collect(),
-        dns,
-        ..CniResult::default()
-    }
+    let routes = leases.iter().flat_map(|lease| lease.routes(priority)).collect();
+    CniResult::ipam(leases.iter().map(ip).collect(), routes, dns)
 }
 
 fn extend(all: &mut Vec<String>, more: &[String]) {

@@ -110,7 +110,12 @@ impl Lease {
     /// none, an installer uses the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let with = |route: &Route| Route { gw: route.gw.or(Some(link)), priority, ..route.clone() };
+        let with = |route: &Route| {
+            let mut route = route.clone();
+            route.gw = route.gw.or(Some(link));
+            route.priority = priority;
+            route
+        };
         let mut routes: Vec<Route> = self.routes.iter().map(with).collect();
         routes.sort_by_key(|route| route.gw != Some(link));
         routes
@@ -216,19 +221,20 @@ fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
     let net = Ipv4Network::new(destination, prefix).ok()?;
     let dst = IpNetwork::V4(Ipv4Network::new(net.network(), prefix).ok()?);
     if router.is_unspecified() {
-        return Some(Route { scope: Some(SCOPE_LINK), ..Route::new(dst, None) });
+        let mut route = Route::new(dst, None);
+        route.scope = Some(SCOPE_LINK);
+        return Some(route);
     }
     is_usable(router).then(|| Route::new(dst, Some(IpAddr::V4(router))))
 }
 
 fn dns(answer: &Answer) -> Dns {
     let servers = answer.addresses(code::NAME_SERVERS).filter(|server| !server.is_unspecified());
-    Dns {
-        nameservers: servers.map(|server| server.to_string()).collect(),
-        domain: answer.option(code::DOMAIN_NAME).and_then(domains::text).unwrap_or_default(),
-        search: answer.option(code::DOMAIN_SEARCH).map(domains::search).unwrap_or_default(),
-        options: Vec::new(),
-    }
+    let mut dns = Dns::default();
+    dns.nameservers = servers.map(|server| server.to_string()).collect();
+    dns.domain = answer.option(code::DOMAIN_NAME).and_then(domains::text).unwrap_or_default();
+    dns.search = answer.option(code::DOMAIN_SEARCH).map(domains::search).unwrap_or_default();
+    dns
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Plugin for Dhcp {
     /// Checks that a lease daemon answers, or that one could be started.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
-        ask::status(&socket).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
+        ask::status(&socket).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
 }
 

@@ -143,7 +143,7 @@ impl Reply {
     /// Returns the lease daemon's error as an [`Error`].
     pub(crate) fn checked(self) -> Result<Reply, Error> {
         match self {
-            Reply::Error { code, msg, details } => Err(Error { code: Code(code), msg, details }),
+            Reply::Error { code, msg, details } => Err(Error::new(Code(code), msg).details(details)),
             reply => Ok(reply),
         }
     }

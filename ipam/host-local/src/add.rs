@@ -84,12 +84,8 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
         store.note(&leases, &attachment.container_id, &given, &removed);
     }
 
-    Ok(CniResult {
-        ips: choices.iter().map(ip_config).collect::<Result<_, _>>()?,
-        routes: config.routes,
-        dns,
-        ..CniResult::default()
-    })
+    let ips = choices.iter().map(ip_config).collect::<Result<_, _>>()?;
+    Ok(CniResult::ipam(ips, config.routes, dns))
 }
 
 /// Pushed before anything is made, so that nothing can come between.
@@ -134,7 +130,7 @@ fn write(
 fn ip_config(choice: &Choice<'_>) -> Result<IpConfig, Error> {
     let address = IpNetwork::new(choice.ip, choice.range.subnet.prefix())
         .map_err(|err| Error::new(Code::INTERNAL, format!("{}: {err}", choice.ip)))?;
-    Ok(IpConfig { interface: None, address, gateway: Some(choice.range.gateway) })
+    Ok(IpConfig::new(address, Some(choice.range.gateway)))
 }
 
 /// Code 101, with the place where the leases are.

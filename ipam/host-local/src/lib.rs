@@ -170,7 +170,7 @@ impl Plugin for HostLocal {
     /// no trace. A full range alone is no failure: runtimes report the whole node as not ready
     /// then, although its pods run and the next DEL makes room (see README.md).
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
+        let unavailable = |err: Error| err.with_code(Code::NOT_AVAILABLE);
         if config::awaits_ranges(&call.config)? {
             let path = config::store_path(&call.config)?;
             return store::probe_writing(&path).map_err(|err| unavailable(err.into()));

@@ -74,7 +74,7 @@ impl Config {
         let asked = asked_for(args)?;
         let named = [document.runtime_config.ips, document.args.cni.ips];
         let ips = match named.into_iter().find(|ips| !ips.is_empty()) {
-            Some(ips) => ips.into_iter().map(|address| ip_config(address, None)).collect(),
+            Some(ips) => ips.into_iter().map(|address| IpConfig::new(address, None)).collect(),
             None => {
                 let mut ips = configured(&ipam.addresses)?;
                 ips.extend(asked);
@@ -86,10 +86,6 @@ impl Config {
     }
 }
 
-fn ip_config(address: IpNetwork, gateway: Option<IpAddr>) -> IpConfig {
-    IpConfig { interface: None, address, gateway }
-}
-
 fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
     let mut ips = Vec::with_capacity(addresses.len());
     for (n, Address { address, gateway }) in addresses.iter().enumerate() {
@@ -99,7 +95,7 @@ fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
                 address.escape_debug()
             ))
         })?;
-        ips.push(ip_config(net, *gateway));
+        ips.push(IpConfig::new(net, *gateway));
     }
     Ok(ips)
 }
@@ -120,7 +116,7 @@ fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
         let net = cidr::parse_cidr(&item).ok_or_else(|| {
             bad("IP", "CIDR address", &item).details("an address needs its prefix length, like 10.1.2.3/24")
         })?;
-        ips.push(ip_config(net, None));
+        ips.push(IpConfig::new(net, None));
     }
     for item in items("GATEWAY") {
         let gateway = cidr::parse_ip(&item).ok_or_else(|| bad("GATEWAY", "IP address", &item))?;

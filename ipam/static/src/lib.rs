@@ -37,7 +37,7 @@ impl Plugin for Static {
     /// whether that will do is for the plugin that asked to say.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config, &call.args()?)?;
-        Ok(CniResult { ips: config.ips, routes: config.routes, dns: config.dns, ..CniResult::default() })
+        Ok(CniResult::ipam(config.ips, config.routes, config.dns))
     }
 
     fn del(&self, _call: &Call) -> Result<(), Error> {

@@ -87,7 +87,7 @@ impl Plugin for Bandwidth {
         if let Some(limit) = config.egress() {
             let ifb = ifb::add(call, &mut host, &veth, &limit)?;
             let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
-            result.interfaces.push(Interface { name: ifb.name, mac, ..Interface::default() });
+            result.interfaces.push(Interface::new(ifb.name, mac, ""));
         }
         if let Some(limit) = config.ingress() {
             let what = format!("limit what {} receives", call.ifname);
@@ -115,8 +115,7 @@ impl Plugin for Bandwidth {
             return Ok(());
         }
         let mut host = Netlink::open()?;
-        let veth =
-            veth::host_end(call, &mut host, prev).map_err(|err| Error { code: Code::CHECK_FAILED, ..err })?;
+        let veth = veth::host_end(call, &mut host, prev).map_err(|err| err.with_code(Code::CHECK_FAILED))?;
         if let Some(limit) = config.ingress() {
             root::check(&mut host, &veth, &limit)?;
         }

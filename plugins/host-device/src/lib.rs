@@ -79,8 +79,7 @@ impl Plugin for HostDevice {
         for ip in &mut result.ips {
             ip.interface = Some(POD_INTERFACE);
         }
-        let mut interface =
-            Interface { name: call.ifname.clone(), sandbox: call.netns.clone(), ..Interface::default() };
+        let mut interface = Interface::new(call.ifname.as_str(), "", call.netns.as_str());
         if let Some((link, mut inside)) = moved {
             interface.mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
             call.step(&format!("configure {} in the pod", call.ifname), || {
@@ -136,7 +135,7 @@ impl Plugin for HostDevice {
                 record.kind.is_empty() || !netns.is_err_and(|err| cnimble_os::files::is_absent(&err))
             };
             if !lent.iter().any(lives) {
-                return Err(Error { code: Code::NOT_AVAILABLE, ..err });
+                return Err(err.with_code(Code::NOT_AVAILABLE));
             }
         }
         match &config.ipam {

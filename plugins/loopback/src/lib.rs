@@ -51,20 +51,14 @@ impl Plugin for Loopback {
         // The kernel adds the addresses when lo is set up. The result has one of each family.
         let addrs = netlink.addrs(lo.index)?;
         let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
-        Ok(CniResult {
-            interfaces: vec![Interface {
-                name: LO.to_owned(),
-                mac: "00:00:00:00:00:00".to_owned(),
-                sandbox: call.netns.clone(),
-                ..Interface::default()
-            }],
-            ips: [first(true), first(false)]
-                .into_iter()
-                .flatten()
-                .map(|addr| IpConfig { interface: Some(0), address: addr.net, gateway: None })
-                .collect(),
-            ..CniResult::default()
-        })
+        let mut result = CniResult::default();
+        result.interfaces.push(Interface::new(LO, "00:00:00:00:00:00", call.netns.as_str()));
+        for addr in [first(true), first(false)].into_iter().flatten() {
+            let mut ip = IpConfig::new(addr.net, None);
+            ip.interface = Some(0);
+            result.ips.push(ip);
+        }
+        Ok(result)
     }
 
     /// Sets lo down. Does nothing if the namespace is gone.

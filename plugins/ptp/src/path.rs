@@ -130,17 +130,15 @@ pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
 
 #[cfg(test)]
 mod tests {
-    use cnimble_cni::IpConfig;
+    use cnimble_cni::{Dns, IpConfig};
 
     use super::*;
 
     fn result(ips: &[(&str, &str)]) -> CniResult {
-        let ip = |(address, gateway): &(&str, &str)| IpConfig {
-            interface: None,
-            address: cidr::parse_cidr(address).unwrap(),
-            gateway: cidr::parse_ip(gateway),
+        let ip = |(address, gateway): &(&str, &str)| {
+            IpConfig::new(cidr::parse_cidr(address).unwrap(), cidr::parse_ip(gateway))
         };
-        CniResult { ips: ips.iter().map(ip).collect(), ..CniResult::default() }
+        CniResult::ipam(ips.iter().map(ip).collect(), Vec::new(), Dns::default())
     }
 
     fn told(routes: &[NewRoute]) -> Vec<String> {

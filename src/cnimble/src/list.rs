@@ -7,7 +7,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 
 use cnimble_cni::Version;
-use cnimble_runtime::{Exec, PluginError, Stderr, Versions, all_plugins, versions};
+use cnimble_runtime::{PluginError, Stderr, Versions, all_plugins};
 
 use super::report::{Exit, Report};
 use super::style::table;
@@ -19,10 +19,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     let path = session.invoker.path();
     let found = all_plugins(&harmless(path));
-    let exec = Exec { limit: Some(LIMIT), stderr: Stderr::Capture, ..Exec::default() };
-    let exec = &exec;
+    let invoker = session.invoker.clone().with_time_limit(LIMIT).with_stderr(Stderr::Capture);
+    let invoker = &invoker;
     let probes = found.into_iter().map(|(name, file)| async move {
-        let answer = versions(exec, &file, path).await;
+        let answer = invoker.versions_of(&file).await;
         (name, file, answer)
     });
     let answers: Vec<_> = futures::stream::iter(probes).buffered(8).collect().await;

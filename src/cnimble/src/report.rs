@@ -67,13 +67,14 @@ impl Report {
             Error::NoResult { network, .. } => {
                 Report::new(Exit::Files, what).row("network", network).row("why", error.to_string())
             }
-            Error::Cache { cause, rollback } => rollback.iter().fold(
+            Error::Cache { cause, rollback, .. } => rollback.iter().fold(
                 Report::new(Exit::Files, what)
                     .row("file", cause.path.display().to_string())
                     .row("why", cause.to_string())
                     .hint("make the directory writable, or choose another with --cache-dir"),
                 |report, failure| report.row("then", failure.to_string()),
             ),
+            _ => Report::new(Exit::Plugin, what).row("why", error.to_string()),
         };
         report.error = Some(Box::new(error.to_spec()));
         report
@@ -84,7 +85,7 @@ impl Report {
         let report = Report::new(Exit::Files, what).row("why", error.to_string());
         report.hint(match error {
             LockError::Busy { .. } => "wait for it, or end it; a process that ends lets go of its locks",
-            LockError::File { .. } => "run it as root, or name another directory with --lock-dir",
+            _ => "run it as root, or name another directory with --lock-dir",
         })
     }
 
@@ -102,7 +103,7 @@ impl Report {
                     .fold(report, |report, bad| report.row("skipped", bad.to_string()))
                     .hint("`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory")
             }
-            ConfError::Dir { dir, source } => report
+            ConfError::Dir { dir, source, .. } => report
                 .row("directory", dir.display().to_string())
                 .row("why", source.to_string())
                 .hint("--conf-dir or NETCONFPATH names another directory"),
@@ -111,7 +112,7 @@ impl Report {
     }
 
     fn plugins(what: impl Into<String>, failures: &Failures) -> Self {
-        let Failure { network, plugin, cause, verb, attachment } = &failures.first;
+        let Failure { network, plugin, cause, verb, attachment, .. } = &failures.first;
         let exit = match cause.is_refusal() {
             true => Exit::Plugin,
             false => Exit::Execution,

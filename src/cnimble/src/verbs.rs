@@ -19,15 +19,19 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     target::must_exist(&attach, &what)?;
     network::warn_of_capabilities(&network, attach.capability_args.keys());
     let known = lookup(session, &network.name, &attach).is_some();
-    let result = match interruptible(session.invoker.add(&network, &attach)).await {
+    let added = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,
         Err(exit) => return Err(abandon(session, &network, &attach, known, &what, exit).await),
     };
-    if session.human() { print(&describe(session, &network, &attach, &result)) } else { print_json(&result) }
-        .map_err(|report| {
-            let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
-            report.hint(format!("cnimble del {} {}", network.name, attach.netns))
-        })
+    if session.human() {
+        print(&describe(session, &network, &attach, &added.result))
+    } else {
+        print_json(&added.document)
+    }
+    .map_err(|report| {
+        let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
+        report.hint(format!("cnimble del {} {}", network.name, attach.netns))
+    })
 }
 
 /// Undoes an interrupted ADD. The running plugin was killed with the future.
@@ -140,16 +144,13 @@ fn summary(network: &NetworkList, attach: &Attach) -> Value {
 }
 
 /// Formats the result as text.
-fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &Value) -> String {
+fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &CniResult) -> String {
     let headline = format!(
         "{} {} is on {}\n",
         session.paint.good("ok"),
         attach.netns,
         session.paint.bold(&network.name)
     );
-    let Ok(result) = CniResult::from_value(result, network.version, "") else {
-        return headline;
-    };
     let mut lines: Vec<(&'static str, String)> = vec![("container", attach.container_id.clone())];
     for interface in &result.interfaces {
         let place = match interface.sandbox.as_str() {

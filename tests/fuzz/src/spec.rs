@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use cnimble_cni::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version, json};
-use cnimble_plugin::{Call, Command, Undo};
+use cnimble_plugin::{Call, Command};
 use cnimble_plugins::PLUGINS;
 
 /// Parses stdin of a plugin, for every plugin and verb.
@@ -19,22 +19,8 @@ pub fn config(bytes: &[u8]) {
 
 /// Parses the configuration in every plugin, with these CNI_ARGS.
 fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
-    let call = Call {
-        command: Command::Add,
-        container_id: "c".into(),
-        netns: String::new(),
-        ifname: "eth0".into(),
-        raw_args: args.into(),
-        path: Vec::new(),
-        config: config.clone(),
-        stdin: stdin.to_vec().into(),
-        undo: Undo::new(),
-        plugins: &[],
-        program: "/none".into(),
-        home: None,
-        delegate: Default::default(),
-        wanted: Default::default(),
-    };
+    let mut call = Call::new(Command::Add, config.clone(), stdin.to_vec());
+    (call.container_id, call.ifname, call.raw_args) = ("c".into(), "eth0".into(), args.into());
     for plugin in PLUGINS {
         let _ = plugin.read_config(&call);
     }

@@ -120,7 +120,12 @@ fn dns(answer: &Answer) -> Option<Dns> {
         answer.name_servers.iter().filter(|server| !server.is_unspecified() && !server.is_multicast());
     let nameservers: Vec<String> = servers.map(|server| IpAddr::V6(*server).to_string()).collect();
     let said = !nameservers.is_empty() || !answer.domains.is_empty();
-    said.then(|| Dns { nameservers, search: answer.domains.clone(), ..Dns::default() })
+    said.then(|| {
+        let mut dns = Dns::default();
+        dns.nameservers = nameservers;
+        dns.search.clone_from(&answer.domains);
+        dns
+    })
 }
 
 #[cfg(test)]

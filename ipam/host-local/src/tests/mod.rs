@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniResult, Error, PluginConfig};
-use cnimble_plugin::{Call, Command, Plugin, Undo, run};
+use cnimble_plugin::{Call, Command, Plugin, run};
 
 use super::HostLocal;
 
@@ -119,22 +119,9 @@ fn call(data_dir: &Path, ipam: &Value, extra: &Value, command: Command, id: &str
     let object = document.as_object_mut().unwrap();
     object.extend(extra.as_object().unwrap().clone());
     let stdin = document.to_string().into_bytes();
-    Call {
-        command,
-        container_id: id.into(),
-        netns: "/none".into(),
-        ifname: ifname.into(),
-        raw_args: String::new(),
-        path: Vec::new(),
-        config: PluginConfig::parse(&stdin).unwrap(),
-        stdin: stdin.into(),
-        undo: Undo::new(),
-        plugins: &[],
-        program: PathBuf::new(),
-        home: None,
-        delegate: Default::default(),
-        wanted: Default::default(),
-    }
+    let mut call = Call::new(command, PluginConfig::parse(&stdin).unwrap(), stdin);
+    (call.container_id, call.netns, call.ifname) = (id.into(), "/none".into(), ifname.into());
+    call
 }
 
 fn addresses(result: &CniResult) -> Vec<String> {

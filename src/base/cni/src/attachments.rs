@@ -12,7 +12,8 @@ pub(crate) const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 /// The same key in releases of libcni from before the specification was final.
 pub(crate) const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
 
-/// A container's interface in a network: what GC and leases are keyed by.
+/// A container's interface in a network: the key of GC and of leases. As it names files and objects in the kernel, it
+/// gets no other fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Attachment {
     /// The value of CNI_CONTAINERID.

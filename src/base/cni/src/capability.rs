@@ -18,6 +18,7 @@ use super::{Dns, fields};
 /// All capability arguments that runtimes in use send. Missing, `null` and empty are the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct RuntimeConfig {
     /// Ports of the host that lead into the container.
     pub port_mappings: Vec<PortMapping>,
@@ -51,6 +52,7 @@ pub struct RuntimeConfig {
 /// A port that the node publishes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct PortMapping {
     /// Port on the host; 0 where it is missing. Runtimes leave out what isn't to be published.
     #[serde(default)]
@@ -80,6 +82,7 @@ fn protocol<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String,
 /// Traffic limits; 0 is no limit. Runtimes send bursts beyond 32 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct Bandwidth {
     /// To the container, in bits per second.
     pub ingress_rate: u64,
@@ -94,6 +97,7 @@ pub struct Bandwidth {
 /// A range of addresses to allocate from.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct IpRange {
     /// The network; host bits are kept, for the plugin to refuse.
     #[serde(deserialize_with = "fields::cidr")]
@@ -112,6 +116,7 @@ pub struct IpRange {
 /// Name resolution as runtimes send it; the keys differ from those of [`Dns`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct RuntimeDns {
     /// Name servers, by address.
     pub servers: Vec<String>,
@@ -129,6 +134,7 @@ impl From<RuntimeDns> for Dns {
 
 /// Names of a container: the convention has a list by network, podman sends a plain one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Aliases {
     /// Names in every network that the list is handed to.
     pub everywhere: Vec<String>,

@@ -9,6 +9,7 @@ use super::{CniResult, Code, Error, Version, json};
 
 /// One plugin's configuration: what every plugin needs, and the whole document for the rest.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct PluginConfig {
     /// `cniVersion`; 0.1.0 where it is missing.
     pub version: Version,

@@ -66,6 +66,7 @@ const LONGEST: usize = 8192;
 ///
 /// `msg` says what failed and on which object; `details` says why, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Error {
     /// The code of the specification, or one of ours from 100 on.
     pub code: Code,
@@ -91,6 +92,13 @@ impl Error {
             self.details.push_str("; ");
             self.details.push_str(details);
         }
+        self
+    }
+
+    /// The same error with another code.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = code;
         self
     }
 

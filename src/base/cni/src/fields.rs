@@ -170,6 +170,7 @@ pub(super) fn display<T: fmt::Display, S: serde::Serializer>(
 
 /// An address that a runtime asks for: the prefix length may be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RequestedIp {
     /// The IP address.
     pub ip: IpAddr,

@@ -20,6 +20,10 @@ pub mod result;
 pub mod verb;
 pub mod version;
 
+// Their types are in signatures of this crate.
+pub use ipnetwork::{self, IpNetwork};
+pub use serde_json;
+
 pub use args::CniArgs;
 pub use attachments::Attachment;
 pub use capability::RuntimeConfig;

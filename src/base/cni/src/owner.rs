@@ -8,7 +8,8 @@ use crate::hash::{hash16, is_hash16};
 /// The longest comment that the kernel and the `nft` command take, in bytes.
 pub const COMMENT_LIMIT: usize = 128;
 
-/// The owner of links, leases and rules: an attachment in a network.
+/// The owner of links, leases and rules: an attachment in a network. It names objects in the kernel, so it gets no
+/// other fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The name of the network.

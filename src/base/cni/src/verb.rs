@@ -4,6 +4,7 @@ use std::fmt;
 
 /// An operation of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Verb {
     /// Attaches a container to a network.
     Add,

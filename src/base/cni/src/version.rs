@@ -6,6 +6,7 @@ use super::{Code, Error};
 
 /// A released version of the CNI specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Version {
     /// Version 0.1.0 of the specification.
     V0_1_0,

@@ -55,6 +55,8 @@ pub use link::kind::{self, tap};
 pub use link::{details, port};
 pub use netlink::Netlink;
 pub use netns::NetNs;
+// The type of an error's reason.
+pub use nix::errno::Errno;
 pub use request::Request;
 
 /// The result of a kernel request.

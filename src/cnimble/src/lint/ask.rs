@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cnimble_cni::{Code, NetworkList, Version};
 use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
-use cnimble_runtime::{Error, Exec, PluginError, Stderr, find_plugin, load_file, versions};
+use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 
 use crate::{Session, plugin_files};
 
@@ -74,15 +74,10 @@ fn network(document: &Document, own_entry: bool) -> Option<NetworkList> {
 
 /// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
 async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
-    let path = session.invoker.path();
-    let exec = Exec {
-        limit: Some(session.timeout).filter(|limit| !limit.is_zero()),
-        stderr: Stderr::Capture,
-        ..Exec::default()
-    };
+    let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
-    let file = find_plugin(&plugin.name, path).map_err(wrong)?;
-    let versions = versions(&exec, &file, path).await.map_err(wrong)?;
+    let file = find_plugin(&plugin.name, invoker.path()).map_err(wrong)?;
+    let versions = invoker.versions_of(&file).await.map_err(wrong)?;
     if let Some(wanted) = wanted.filter(|wanted| !versions.has(*wanted)) {
         let message = format!(
             "{} speaks {}, and not {wanted} ({})",
@@ -105,7 +100,9 @@ async fn status(
 ) -> Option<Finding> {
     let entry = network.plugins.get(plugin.entry.0)?.clone();
     // STATUS needs 1.1.0. The meaning of a configuration doesn't depend on the version.
-    let alone = NetworkList { version: Version::V1_1_0, plugins: vec![entry], ..network.clone() };
+    let mut alone = network.clone();
+    alone.version = Version::V1_1_0;
+    alone.plugins = vec![entry];
     let Err(Error::Plugins(failures)) = session.invoker.status(&alone).await else { return None };
     let PluginError::Refused { error, .. } = failures.first.cause else { return None };
     if ![Code::DECODE, Code::INVALID_CONFIG, Code::UNSUPPORTED_FIELD].contains(&error.code) {

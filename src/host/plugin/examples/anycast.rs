@@ -3,10 +3,9 @@
 //! `{"type": "anycast", "address": "192.0.2.80/32"}` behind `bridge`. The pod then accepts packets for the address,
 //! and does not answer ARP requests for it.
 
-use cnimble_cni::{CniResult, Code, Error, cidr::parse_cidr};
-use cnimble_netlink::{NetNs, Netlink, addr, sysctl};
+use cnimble_plugin::cni::{CniResult, Code, Error, IpNetwork, cidr::parse_cidr};
+use cnimble_plugin::netlink::{NetNs, Netlink, addr, sysctl};
 use cnimble_plugin::{Call, Caps, Plugin};
-use ipnetwork::IpNetwork;
 
 const ARP_IGNORE: &str = "net/ipv4/conf/all/arp_ignore";
 

@@ -31,15 +31,15 @@ pub struct Call {
     /// The undo actions for the steps of ADD so far.
     pub undo: Undo,
     /// The plugins that this binary contains.
-    pub plugins: &'static [&'static dyn Plugin],
+    pub(crate) plugins: &'static [&'static dyn Plugin],
     /// The path that this program was started by, from its caller. It may be anything.
     pub program: PathBuf,
     /// The plugin's own namespace, if CNI_NETNS names another.
-    pub home: Option<Arc<NetNs>>,
+    pub(crate) home: Option<Arc<NetNs>>,
     /// The plugin in `ipam.type`, once it has been looked for.
-    pub delegate: delegate::Known,
+    pub(crate) delegate: delegate::Known,
     /// The reaction of CHECK to a difference.
-    pub wanted: Wanted,
+    pub(crate) wanted: Wanted,
 }
 
 /// The keys of CNI_ARGS that at least one plugin of this binary accepts. A runtime passes the same variable to a plugin
@@ -47,6 +47,26 @@ pub struct Call {
 const KNOWN_ARGS: &[&str] = &["IP", "GATEWAY", "MAC"];
 
 impl Call {
+    /// A call of a program that runs a verb in its own process, as tests do. It has no attachment: set the fields.
+    pub fn new(command: Command, config: PluginConfig, stdin: Vec<u8>) -> Self {
+        Call {
+            command,
+            container_id: String::new(),
+            netns: String::new(),
+            ifname: String::new(),
+            raw_args: String::new(),
+            path: Vec::new(),
+            config,
+            stdin: Rc::new(stdin),
+            undo: Undo::new(),
+            plugins: &[],
+            program: PathBuf::new(),
+            home: None,
+            delegate: delegate::Known::default(),
+            wanted: Wanted::default(),
+        }
+    }
+
     /// Parses `CNI_ARGS`.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ const ANSWER_LIMIT: usize = 16 << 20;
 
 /// The outcome of a delegate's ADD.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Added {
     /// The result of the delegate.
     pub result: CniResult,
@@ -132,7 +133,7 @@ pub(crate) enum Delegate {
 
 /// A delegate that has been found, with its name.
 #[derive(Default)]
-pub struct Known(OnceCell<(String, Delegate)>);
+pub(crate) struct Known(OnceCell<(String, Delegate)>);
 
 impl Known {
     /// Returns a plugin that is linked into a program which is not a plugin itself.

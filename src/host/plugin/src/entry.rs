@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -13,8 +12,7 @@ use cnimble_cni::{Code, Error, PluginConfig, Version, names};
 use cnimble_netlink::{NetNs, deferred_close};
 
 use super::env::Env;
-use super::wanted::Wanted;
-use super::{Call, Command, Plugin, Undo, begun, delegate, restrain, signal, start, undo};
+use super::{Call, Command, Plugin, begun, delegate, restrain, signal, start, undo};
 
 /// The largest configuration. A GC list of 10,000 attachments has 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
@@ -159,7 +157,7 @@ fn run(
         return version(plugin).map_err(early);
     }
     let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
-    let stdin = Rc::new(read_stdin().map_err(early)?);
+    let stdin = read_stdin().map_err(early)?;
     let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
     let of = [
@@ -177,20 +175,14 @@ fn run(
         opened => opened.map_err(|err| (err, version))?,
     }
     let call = Call {
-        command,
         container_id: env.container_id,
         netns: env.netns,
         ifname: env.ifname,
         raw_args: env.args,
         path: env.path,
-        config,
-        stdin,
-        undo: Undo::new(),
         plugins,
         program,
-        home: None,
-        delegate: delegate::Known::default(),
-        wanted: Wanted::default(),
+        ..Call::new(command, config, stdin)
     };
     let outcome = verb(plugin, call, env.netns_override);
     super::log::outcome(outcome.as_ref().copied());
@@ -209,7 +201,7 @@ fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
         Command::Add | Command::Version => PluginConfig::parse(stdin),
         // As in the Go library, the plugin first checks that the version has the verb, and then that it knows the
         // version.
-        Command::Check | Command::Gc | Command::Status => {
+        _ => {
             PluginConfig::parse(stdin).map_err(|err| PluginConfig::version_that_is_none(stdin).unwrap_or(err))
         }
     }
@@ -349,7 +341,7 @@ fn find_home(call: &mut Call, netns_override: bool) -> Result<(), Error> {
                 log::warn!("CNI_NETNS={} is the plugin's own namespace; it is left alone", call.netns);
                 call.netns.clear();
             }
-            Command::Gc | Command::Status | Command::Version => {}
+            _ => {}
         }
     }
     call.home = Some(Arc::new(home));

@@ -25,7 +25,7 @@ fn required(command: Command) -> &'static [&'static str] {
         Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
         Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
         Command::Gc | Command::Status => &["CNI_PATH"],
-        Command::Version => &[],
+        _ => &[],
     }
 }
 

@@ -9,21 +9,27 @@ mod call;
 pub mod delegate;
 mod entry;
 mod env;
+// The parts that cnimble's own plugins and its doctor share. They may change with any version.
+#[doc(hidden)]
 pub mod interface;
-pub mod log;
+mod log;
 mod restrain;
 mod start;
-pub mod undo;
+mod undo;
 mod wanted;
 
 pub use call::Call;
 pub use cnimble_os::child::signal;
 pub use entry::main;
 pub use undo::Undo;
-pub use wanted::{Aim, Examination, Examined, Fault, Place, Wanted};
+#[doc(hidden)]
+pub use wanted::{Aim, Examination, Examined, Fault, Place};
 
-pub use cnimble_cni::Verb as Command;
-pub use cnimble_os::privileges::{Caps, Level, Restraint, SETTING as RESTRAINT};
+pub use cnimble_cni::{self as cni, Verb as Command};
+pub use cnimble_netlink as netlink;
+pub use cnimble_os::privileges::Caps;
+#[doc(hidden)]
+pub use cnimble_os::privileges::{Level, Restraint, SETTING as RESTRAINT};
 
 use std::ffi::OsString;
 
@@ -31,6 +37,7 @@ use cnimble_cni::{Attachment, CniResult, Error, Version};
 
 /// The role of a plugin in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Role {
     /// Makes the pod's interface. Runs first for ADD and last for DEL.
     Main,
@@ -148,7 +155,8 @@ pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Err
             None => Ok(()),
         },
         Command::Status => plugin.status(call),
-        Command::Version => Ok(()),
+        // VERSION is answered without a configuration.
+        _ => Ok(()),
     }
 }
 

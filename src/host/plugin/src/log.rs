@@ -83,7 +83,7 @@ impl LogFile {
 }
 
 /// Reads `CNIMBLE_LOG` and starts logging. An unknown level counts as `warn`.
-pub fn init() {
+pub(crate) fn init() {
     let level =
         std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::Warn);
     LOGGER.stderr.store(level as usize, Ordering::Relaxed);

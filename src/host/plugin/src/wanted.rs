@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use cnimble_cni::{Code, Error, PluginConfig};
@@ -60,7 +59,7 @@ pub struct Fault {
 
 /// The aim of a CHECK, and its notes.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     aim: Aim,
     faults: RefCell<Vec<Fault>>,
 }
@@ -136,20 +135,17 @@ impl Examination<'_> {
         let faults = PluginConfig::parse(&self.config).and_then(|config| {
             let ipam = plugins.iter().copied().find(|plugin| plugin.name() == config.ipam_type);
             let call = Call {
-                command: Command::Check,
                 container_id: self.container_id.to_owned(),
                 netns: self.netns.to_owned(),
                 ifname: self.ifname.to_owned(),
                 raw_args: self.args.clone(),
                 path: self.path.to_vec(),
-                config,
-                stdin: Rc::new(self.config.clone()),
                 undo: undo.clone(),
                 plugins,
-                program: PathBuf::new(),
                 home: NetNs::current().ok().map(Arc::new),
                 delegate: ipam.map(delegate::Known::here).unwrap_or_default(),
                 wanted: Wanted { aim, faults: RefCell::default() },
+                ..Call::new(Command::Check, config, self.config.clone())
             };
             examine(plugin, call)
         });

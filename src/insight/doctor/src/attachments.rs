@@ -131,11 +131,7 @@ impl Doctor<'_> {
         let delegate = bridge::delegated(plugin);
         let plugin = delegate.as_ref().unwrap_or(plugin);
         let attach = Attach::from_entry(entry);
-        let injection = Injection {
-            prev_result: entry.result.as_ref(),
-            capability_args: Some(&attach.capability_args),
-            ..Injection::default()
-        };
+        let injection = Injection::attachment(entry.result.as_ref(), &attach.capability_args);
         let args: Vec<String> = attach.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let examination = Examination {
             container_id: &attach.container_id,

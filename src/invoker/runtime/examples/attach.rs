@@ -10,7 +10,6 @@
 use std::error::Error;
 use std::time::Duration;
 
-use cnimble_cni::CniResult;
 use cnimble_runtime::{Attach, ConfDir, Invoker, Stderr};
 
 #[tokio::main(flavor = "current_thread")]
@@ -34,9 +33,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     invoker.status(&network).await?;
 
     let attach = Attach::new("example", netns, "eth0").arg("IgnoreUnknown", "1");
-    let result = invoker.add(&network, &attach).await?;
-    let result = CniResult::from_value(&result, network.version, "")?;
-    for ip in result.ips {
+    let added = invoker.add(&network, &attach).await?;
+    for ip in added.result.ips {
         println!("  {}", ip.address);
     }
 

@@ -18,7 +18,7 @@ impl Invoker {
     /// As [`Invoker::del`]; the entry can't be read, or has no configuration that can be
     /// used (libcni before 0.8 kept none).
     pub async fn del_recorded(&self, key: Key<'_>) -> Result<bool, Error> {
-        let found = self.cache.get(key).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })?;
+        let found = self.cache.get(key)?;
         let Some(entry) = found.entry() else {
             return Ok(false);
         };
@@ -47,7 +47,7 @@ impl Invoker {
         {
             return Err(failures.into());
         }
-        self.cache.remove(entry.key()).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
+        Ok(self.cache.remove(entry.key())?)
     }
 
     /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes
@@ -63,11 +63,7 @@ impl Invoker {
         plugin: &ListEntry,
     ) -> Result<(), PluginError> {
         let attach = Attach::from_entry(entry);
-        let injection = Injection {
-            prev_result: entry.result.as_ref(),
-            capability_args: Some(&attach.capability_args),
-            ..Injection::default()
-        };
+        let injection = Injection::attachment(entry.result.as_ref(), &attach.capability_args);
         self.call(verb, network, plugin, Some(&attach), injection).await.map(drop)
     }
 }

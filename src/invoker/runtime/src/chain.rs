@@ -13,8 +13,7 @@ use super::exec::{Parameters, first_line};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
 
 impl Invoker {
-    /// Attaches a container. Returns the last plugin's result, a document of the network's
-    /// version, and puts it into the cache.
+    /// Attaches a container. Returns the last plugin's result, and puts it into the cache.
     ///
     /// If a plugin fails, those that were run get a DEL, last one first, and the error lists
     /// what failed in that after the cause. It gets one itself unless it can't have left
@@ -26,7 +25,7 @@ impl Invoker {
     /// # Errors
     /// Fails for a forbidden name, a missing plugin, a locked network, a failure of a plugin or of the cache. All
     /// plugins are looked for before the first one runs.
-    pub async fn add(&self, network: &NetworkList, attach: &Attach) -> Result<Value, Error> {
+    pub async fn add(&self, network: &NetworkList, attach: &Attach) -> Result<Added, Error> {
         check_names(&network.name, attach)?;
         let missing = network.plugins.iter().filter_map(|plugin| {
             let cause = find_plugin(&plugin.plugin_type, &self.path).err()?;
@@ -66,22 +65,24 @@ impl Invoker {
             }
             return Err(failures.into());
         }
-        let result = result.unwrap_or(Value::Null);
+        let document = result.unwrap_or(Value::Null);
+        // Valid: each answer was read before it was handed on.
+        let result = CniResult::from_value(&document, network.version, "").unwrap_or_default();
         let entry = Entry {
             network: network.name.clone(),
             container_id: attach.container_id.clone(),
             ifname: attach.ifname.clone(),
             netns: attach.netns.clone(),
-            config: complete(network).to_string().into_bytes(),
+            config: whole_document(network).to_string().into_bytes(),
             args: attach.args.clone(),
             capability_args: attach.capability_args.clone(),
-            result: Some(result.clone()),
+            result: Some(document.clone()),
         };
         if let Err(cause) = self.record(entry).await {
-            let rollback = self.begin().del_chain(network, &network.plugins, attach, Some(&result)).await;
+            let rollback = self.begin().del_chain(network, &network.plugins, attach, Some(&document)).await;
             return Err(Error::Cache { cause, rollback });
         }
-        Ok(result)
+        Ok(Added { result, document })
     }
 
     /// Asks every plugin whether the attachment is still as ADD left it. Success without
@@ -255,6 +256,16 @@ impl Invoker {
     }
 }
 
+/// The result of an ADD.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Added {
+    /// The interfaces, addresses, routes and name servers.
+    pub result: CniResult,
+    /// The same in the network's version, with the keys that no version has.
+    pub document: Value,
+}
+
 /// The output of a plugin.
 pub(super) struct Answer {
     file: PathBuf,
@@ -262,12 +273,12 @@ pub(super) struct Answer {
 }
 
 fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injection<'a> {
-    Injection { prev_result, capability_args: Some(&attach.capability_args), ..Injection::default() }
+    Injection::attachment(prev_result, &attach.capability_args)
 }
 
 /// The configuration to keep in the cache: the list as it was written, with the plugins of
 /// the network's folder written into it, so that DEL needs neither.
-pub fn complete(network: &NetworkList) -> Value {
+pub fn whole_document(network: &NetworkList) -> Value {
     let mut document = network.document.clone();
     let inlined = json::get(&document, "plugins").and_then(Value::as_array);
     if inlined.map_or(0, Vec::len) != network.plugins.len()

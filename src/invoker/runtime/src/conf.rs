@@ -29,6 +29,7 @@ pub struct ConfDir {
 
 /// A network and the file that it is from.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Network {
     /// The network, with the plugins of its folder.
     pub list: NetworkList,
@@ -38,6 +39,7 @@ pub struct Network {
 
 /// The content of a configuration directory.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Listing {
     /// The networks in order. Of two with the same name the first counts.
     pub networks: Vec<Network>,

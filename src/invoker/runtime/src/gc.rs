@@ -65,8 +65,7 @@ impl Invoker {
                     break;
                 }
                 // Under the specification's key and the one that plugins knew before.
-                let injection = Injection { valid_attachments: valid, ..Injection::default() };
-                if let Err(cause) = this.call(Verb::Gc, network, plugin, None, injection).await {
+                if let Err(cause) = this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await {
                     failures.push(failure(network, plugin, Verb::Gc, cause));
                 }
             }
@@ -86,11 +85,12 @@ impl Invoker {
         }
         let this = self.begin();
         for plugin in &network.plugins {
-            let injection = Injection { capabilities: true, ..Injection::default() };
-            this.call(Verb::Status, network, plugin, None, injection).await.map_err(|cause| Failures {
-                first: failure(network, plugin, Verb::Status, cause),
-                others: Vec::new(),
-                note: None,
+            this.call(Verb::Status, network, plugin, None, Injection::status()).await.map_err(|cause| {
+                Failures {
+                    first: failure(network, plugin, Verb::Status, cause),
+                    others: Vec::new(),
+                    note: None,
+                }
             })?;
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Invoker {
         let Some(valid) = valid else {
             return Ok(Vec::new());
         };
-        let entries = self.cache.list().map_err(|cause| Error::Cache { cause, rollback: Vec::new() })?;
+        let entries = self.cache.list()?;
         let is_valid = |container_id: &str, ifname: &str| {
             valid.iter().any(|of| of.container_id == container_id && of.ifname == ifname)
         };

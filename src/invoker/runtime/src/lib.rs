@@ -8,8 +8,10 @@
 //! - A DEL goes on past a plugin that fails, and reports all failures.
 //!
 //! Everything is async on tokio, without state outside the values you make. Dropping a
-//! future kills the plugin that it waits for (see [`exec`]) and starts no other; after
+//! future kills the plugin that it waits for, with its process group, and starts no other. After
 //! dropping an ADD call [`Invoker::del`], as after a crash.
+//!
+//! Nothing but the cache is written. [`Invoker::with_locks`] adds locks between processes, in a directory of files.
 //!
 //! Here a shell script is the plugin, so that the example runs anywhere:
 //!
@@ -36,8 +38,8 @@
 //!
 //! let runtime = tokio::runtime::Runtime::new()?;
 //! runtime.block_on(async {
-//!     let result = invoker.add(&network, &attach).await?;
-//!     assert_eq!(result["ips"][0]["address"], "10.1.2.3/24");
+//!     let added = invoker.add(&network, &attach).await?;
+//!     assert_eq!(added.result.ips[0].address.to_string(), "10.1.2.3/24");
 //!     invoker.check(&network, &attach).await?;
 //!     invoker.del(&network, &attach).await
 //! })?;
@@ -50,7 +52,7 @@ mod cached_del;
 mod chain;
 mod conf;
 mod error;
-pub mod exec;
+mod exec;
 mod find;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -65,29 +67,33 @@ mod tests;
 mod validate;
 mod versions;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::locks::Locks;
-use cnimble_cni::{self as cni, Code, names};
+pub use cnimble_cni::{self as cni, Verb};
 
-pub use chain::complete as whole_document;
+pub use chain::{Added, whole_document};
 
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
-pub use exec::{Deadline, Exec, Parameters, Stderr};
-
-pub use cnimble_cni::Verb;
+pub use exec::{Deadline, Execute, Executed, Invocation, Stderr};
 pub use find::{all as all_plugins, find as find_plugin};
 pub use locking::Alone;
 pub use observe::{Execution, Observer};
-pub use versions::{Versions, versions};
+pub use versions::Versions;
+
+use cnimble_cni::{Code, names};
+
+use exec::Exec;
+use locks::Locks;
 
 /// One attachment of a container to a network: what libcni calls RuntimeConf.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Attach {
     /// The container's ID. It has letters, digits, `_`, `.` and `-`, and begins with a letter or digit.
     pub container_id: String,
@@ -121,8 +127,8 @@ impl Attach {
 
     /// With one more capability argument.
     #[must_use]
-    pub fn capability(mut self, name: impl Into<String>, value: Value) -> Self {
-        self.capability_args.insert(name.into(), value);
+    pub fn capability(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.capability_args.insert(name.into(), value.into());
         self
     }
 
@@ -211,6 +217,13 @@ impl Invoker {
         self
     }
 
+    /// Executes plugins by `executor`, for example in a sandbox. A limit for stderr is then the executor's.
+    #[must_use]
+    pub fn with_executor(mut self, executor: impl Execute + 'static) -> Self {
+        self.exec.executor = Some(Arc::new(executor));
+        self
+    }
+
     /// Takes these locks for operations on networks. Without them an operation is as safe beside a
     /// clean-up by cnimble as that of any other runtime.
     #[must_use]
@@ -250,7 +263,15 @@ impl Invoker {
     /// # Errors
     /// It isn't there, or doesn't answer.
     pub async fn versions(&self, plugin: &str) -> Result<Versions, PluginError> {
-        versions(&self.exec, &find_plugin(plugin, &self.path)?, &self.path).await
+        self.versions_of(&find_plugin(plugin, &self.path)?).await
+    }
+
+    /// Which versions the plugin in this file supports.
+    ///
+    /// # Errors
+    /// It doesn't answer.
+    pub async fn versions_of(&self, file: &Path) -> Result<Versions, PluginError> {
+        versions::versions(&self.exec, file, &self.path).await
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::locks::{Held, Locks};
 
 use super::{Error, Invoker};
@@ -61,8 +59,7 @@ impl Invoker {
     /// The locks, which are waited for no longer than the operation may take.
     fn patient(&self) -> Option<Locks> {
         let locks = self.locks.clone()?;
-        let deadline =
-            self.exec.deadline.map(|deadline| deadline.at.saturating_duration_since(Instant::now()));
+        let deadline = self.exec.deadline.map(|deadline| deadline.remaining());
         let limits = [Some(locks.limit()), self.operation_limit, deadline];
         let limit: Duration = limits.into_iter().flatten().min().unwrap_or_default();
         Some(locks.with_limit(limit))

@@ -11,6 +11,7 @@ use super::error::PluginError;
 
 /// An execution that has ended.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Execution<'a> {
     /// The file of the plugin.
     pub file: &'a Path,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
-use super::{Error, Failure, Failures, Invoker, PluginError, Verb, find_plugin, versions};
+use super::{Error, Failure, Failures, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
     /// Checks that all plugins of the network, and the IPAM plugins that they delegate to,
@@ -40,7 +40,7 @@ impl Invoker {
 
     async fn supports(&self, network: &NetworkList, name: &str) -> Result<(), PluginError> {
         let file = find_plugin(name, &self.path)?;
-        let versions = versions(&self.exec, &file, &self.path).await?;
+        let versions = self.versions_of(&file).await?;
         if versions.has(network.version) {
             return Ok(());
         }

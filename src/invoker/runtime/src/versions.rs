@@ -11,6 +11,7 @@ use super::exec::{Exec, Parameters, first_line};
 
 /// The answer of a plugin to VERSION. Versions are texts, because some may be unknown here.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Versions {
     /// All versions that it supports.
     pub supported: Vec<String>,
@@ -28,7 +29,7 @@ impl Versions {
 ///
 /// # Errors
 /// As [`Exec::run`], or [`PluginError::BadOutput`] if the answer has no versions.
-pub async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Result<Versions, PluginError> {
+pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Result<Versions, PluginError> {
     // The specification asks for no parameters; plugins built on old skeletons demand
     // some, and get the values that libcni gives them.
     let parameters = Parameters {

@@ -11,18 +11,32 @@ use super::{ListEntry, NetworkList};
 use crate::Attachment;
 use crate::attachments::{OLD_ATTACHMENTS, VALID_ATTACHMENTS};
 
-/// The keys that a runtime adds to a plugin's entry for one call.
+/// The keys that a runtime adds to a plugin's entry for one call. The default adds none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Injection<'a> {
-    /// The result of the plugin before, or of the ADD before.
-    pub prev_result: Option<&'a Value>,
-    /// Capability arguments by capability.
-    pub capability_args: Option<&'a Map<String, Value>>,
-    /// For GC: the attachments that are still valid.
-    pub valid_attachments: Option<&'a [Attachment]>,
-    /// For STATUS: `capabilities` stay, as with libcni. It brings no arguments, and by them alone can a
-    /// plugin tell that something is to come with each attachment (host-local's ranges).
-    pub capabilities: bool,
+    prev_result: Option<&'a Value>,
+    capability_args: Option<&'a Map<String, Value>>,
+    valid_attachments: Option<&'a [Attachment]>,
+    capabilities: bool,
+}
+
+impl<'a> Injection<'a> {
+    /// The keys for ADD, CHECK and DEL: the result of the plugin before, or of the ADD before, and the arguments by
+    /// capability.
+    pub fn attachment(prev_result: Option<&'a Value>, capability_args: &'a Map<String, Value>) -> Self {
+        Injection { prev_result, capability_args: Some(capability_args), ..Injection::default() }
+    }
+
+    /// The key for GC: the valid attachments, or none if they are unknown.
+    pub fn gc(valid_attachments: Option<&'a [Attachment]>) -> Self {
+        Injection { valid_attachments, ..Injection::default() }
+    }
+
+    /// For STATUS, `capabilities` stay, as with libcni. It brings no arguments, and by them alone can a plugin tell
+    /// that something is to come with each attachment (host-local's ranges).
+    pub fn status() -> Self {
+        Injection { capabilities: true, ..Injection::default() }
+    }
 }
 
 impl NetworkList {

@@ -18,6 +18,7 @@ pub use injection::Injection;
 
 /// One plugin of a list.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ListEntry {
     /// `type`: the plugin, never empty.
     pub plugin_type: String,
@@ -29,6 +30,7 @@ pub struct ListEntry {
 
 /// A network: a name, and the plugins that make it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct NetworkList {
     /// Its name; [`names::is_identifier`] holds.
     pub name: String,

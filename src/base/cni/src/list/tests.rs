@@ -159,27 +159,23 @@ fn injects_what_a_plugin_needs_and_nothing_else() {
     let args = json!({ "portMappings": [], "ips": ["10.0.0.1"], "other": 1 });
     let prev = json!({ "cniVersion": "1.1.0" });
     let attachment = [Attachment { container_id: "c".into(), ifname: "eth0".into() }];
-    let injection = Injection {
-        prev_result: Some(&prev),
-        capability_args: args.as_object(),
-        valid_attachments: Some(&attachment),
-        capabilities: false,
-    };
-    let attachments = json!([{ "containerID": "c", "ifname": "eth0" }]);
+    let injection = Injection::attachment(Some(&prev), args.as_object().unwrap());
     assert_eq!(
         list.configuration(entry, &injection),
         json!({
             "type": "x", "name": "net", "cniVersion": "1.1.0", "key": [1],
             "prevResult": { "cniVersion": "1.1.0" }, "runtimeConfig": { "portMappings": [] },
-            "cni.dev/valid-attachments": attachments, "cni.dev/attachments": attachments,
         })
     );
-    let status = Injection { capabilities: true, ..Injection::default() };
-    let kept = list.configuration(entry, &status);
+    let attachments = json!([{ "containerID": "c", "ifname": "eth0" }]);
+    let collected = list.configuration(entry, &Injection::gc(Some(&attachment)));
+    assert_eq!(collected["cni.dev/valid-attachments"], attachments);
+    assert_eq!(collected["cni.dev/attachments"], attachments);
+    let kept = list.configuration(entry, &Injection::status());
     assert_eq!(kept["capabilities"], json!({ "portMappings": true, "mac": true, "ips": false }));
     // No attachment is a list, too.
-    let none = Injection { valid_attachments: Some(&[]), ..Injection::default() };
-    assert_eq!(list.configuration(entry, &none)["cni.dev/valid-attachments"], json!([]));
+    let none = list.configuration(entry, &Injection::gc(Some(&[])));
+    assert_eq!(none["cni.dev/valid-attachments"], json!([]));
 }
 
 #[test]
@@ -189,7 +185,7 @@ fn keeps_a_runtime_config_that_was_written_by_hand() {
     }))
     .unwrap();
     let args = json!({ "mac": "other" });
-    let injection = Injection { capability_args: args.as_object(), ..Injection::default() };
+    let injection = Injection::attachment(None, args.as_object().unwrap());
     let config = list.configuration(&list.plugins[0], &injection);
     assert_eq!(config["runtimeConfig"], json!({ "mac": "m" }));
     assert_eq!(config["cniVersion"], "0.1.0");

@@ -23,6 +23,7 @@ use super::{Error, Version, fields, json};
 
 /// The result of ADD (specification 1.1.0, section 5 "ADD success").
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CniResult {
     /// Links that were made, host and container side.
     pub interfaces: Vec<Interface>,
@@ -37,6 +38,7 @@ pub struct CniResult {
 /// A link, in the pod or on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct Interface {
     /// The name of the link.
     pub name: String,
@@ -57,8 +59,16 @@ pub struct Interface {
     pub pci_id: String,
 }
 
+impl Interface {
+    /// A link in the namespace `sandbox`, or on the host if that is empty. `mac` may be empty.
+    pub fn new(name: impl Into<String>, mac: impl Into<String>, sandbox: impl Into<String>) -> Self {
+        Interface { name: name.into(), mac: mac.into(), sandbox: sandbox.into(), ..Interface::default() }
+    }
+}
+
 /// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
 pub struct IpConfig {
     /// The index into [`CniResult::interfaces`].
     #[serde(default, deserialize_with = "interface_index", skip_serializing_if = "Option::is_none")]
@@ -71,8 +81,16 @@ pub struct IpConfig {
     pub gateway: Option<IpAddr>,
 }
 
+impl IpConfig {
+    /// An address that belongs to no interface of the result yet.
+    pub fn new(address: IpNetwork, gateway: Option<IpAddr>) -> Self {
+        IpConfig { interface: None, address, gateway }
+    }
+}
+
 /// A route in the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
 pub struct Route {
     /// Destination. Host bits stay as they were given.
     #[serde(deserialize_with = "fields::cidr", serialize_with = "fields::display")]
@@ -107,6 +125,7 @@ impl Route {
 /// The configuration of name resolution.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Dns {
     /// Name servers, by address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -178,6 +197,11 @@ fn interface_index<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<
 }
 
 impl CniResult {
+    /// The result of an IPAM plugin, which has no interfaces.
+    pub fn ipam(ips: Vec<IpConfig>, routes: Vec<Route>, dns: Dns) -> Self {
+        CniResult { interfaces: Vec::new(), ips, routes, dns }
+    }
+
     /// Reads a result of any version; its own `cniVersion` says which, `fallback` where it
     /// has none. `path` is put in front of paths in error texts.
     ///

@@ -203,7 +203,9 @@ pub fn configure(
 
 /// Returns the interface in the form of a result.
 pub fn described(call: &Call, link: &Link) -> Interface {
-    Interface { sandbox: call.netns.clone(), ..super::described(link) }
+    let mut interface = super::described(link);
+    interface.sandbox.clone_from(&call.netns);
+    interface
 }
 
 /// Implements CHECK: the interface has its kind and settings, and the hardware address, addresses and routes of the

@@ -68,13 +68,13 @@ impl Wanted {
             return Ok(());
         }
         let mut host = super::usable_netlink()?;
-        let limited = |err: Error| Error { code: Code::LIMITED_CONNECTIVITY, ..err };
+        let limited = |err: Error| err.with_code(Code::LIMITED_CONNECTIVITY);
         let link = self.look(&mut host).map_err(limited)?;
         // The kernel refuses to bring up a vlan on a master that is down, and no other kind.
         if !link.up && matches!(kind, Kind::Vlan(_)) {
             return Err(limited(Error::new(Code::KERNEL, format!("master \"{}\" is down", link.name))));
         }
-        within(&link, mtu).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
+        within(&link, mtu).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
 
     /// Implements CHECK: the pod's interface `link` was made on this master. A macvlan on a macvlan has the master of
@@ -144,5 +144,5 @@ pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) 
     };
     let taken = err.is(nix::errno::Errno::EEXIST);
     let err = Error::from(err).details(format!("{kind}; {about}"));
-    if taken { Error { code: Code::CONFLICT, ..err } } else { err }
+    if taken { err.with_code(Code::CONFLICT) } else { err }
 }

@@ -40,21 +40,17 @@ use cnimble_netlink::link::Link;
 /// Returns a link of the host in the form of a result. The MTU, which results of 1.1.0 may have, is left out: the Go
 /// plugins do the same, and a later plugin in the chain may change it.
 pub fn described(link: &Link) -> Interface {
-    Interface {
-        name: link.name.clone(),
-        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        ..Interface::default()
-    }
+    Interface::new(link.name.as_str(), link.mac.map(|mac| mac.to_string()).unwrap_or_default(), "")
 }
 
 /// Returns the result of an ADD: IPAM's, with the interfaces that were made, and with the configuration's DNS if it has
 /// any.
-pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
-    let mut result = CniResult { interfaces, ..ipam };
+pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
+    ipam.interfaces = interfaces;
     if let Some(dns) = dns {
-        result.dns = dns;
+        ipam.dns = dns;
     }
-    result
+    ipam
 }
 
 /// The MTUs that the kernel accepts for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).

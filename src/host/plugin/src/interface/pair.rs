@@ -45,12 +45,7 @@ pub struct Pair {
 impl Pair {
     /// Returns the pod's end in the form of a result.
     pub fn described(&self, call: &Call) -> Interface {
-        Interface {
-            name: self.pod_name.clone(),
-            mac: self.pod_mac.to_string(),
-            sandbox: call.netns.clone(),
-            ..Interface::default()
-        }
+        Interface::new(self.pod_name.as_str(), self.pod_mac.to_string(), call.netns.as_str())
     }
 
     /// Returns a request that writes the owner into the alias of the host's end. It must precede any other change of

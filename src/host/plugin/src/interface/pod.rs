@@ -167,7 +167,8 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
 
 /// Returns the error for an address that another host has.
 pub(super) fn taken(err: netlink::Error) -> Error {
-    Error { code: Code::CONFLICT, ..err.into() }
+    Error::from(err)
+        .with_code(Code::CONFLICT)
         .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")
 }
 

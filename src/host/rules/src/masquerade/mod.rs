@@ -50,7 +50,7 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
         // The Go plugins may have made the pod.
         Verb::Check => masquerades(),
         Verb::Del | Verb::Gc => true,
-        Verb::Version => false,
+        _ => false,
     }
 }
 

@@ -24,9 +24,11 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
 pub fn delegated(plugin: &ListEntry) -> Option<ListEntry> {
     let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
     let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());
-    let plugin_type = kind.unwrap_or(PLUGIN).to_owned();
-    if plugin_type == PLUGIN {
+    if kind.is_none_or(|kind| kind == PLUGIN) {
+        document.insert("type".to_owned(), PLUGIN.into());
         document.entry("isGateway").or_insert(Value::Bool(true));
     }
-    Some(ListEntry { plugin_type, capabilities: Vec::new(), document: Value::Object(document) })
+    let mut entry = ListEntry::from_value(Value::Object(document), "").ok()?;
+    entry.capabilities.clear();
+    Some(entry)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cnimble_cni::{Attachment, CniResult, Owner, Version};
+use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -102,8 +102,7 @@ pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
 
 /// The addresses in the result of an ADD, with their prefixes.
 pub fn given_addresses(entry: &Entry) -> Vec<String> {
-    let read = |value| CniResult::from_value(value, Version::V0_2_0, "result").ok();
-    let result = entry.result.as_ref().and_then(read).unwrap_or_default();
+    let result = entry.cni_result().ok().flatten().unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use cnimble_cni::{Error as SpecError, NetworkList, json};
+use cnimble_cni::{CniResult, Error as SpecError, NetworkList, Version, json};
 
 use super::Key;
 
@@ -15,6 +15,7 @@ const KIND: &str = "cniCacheV1";
 
 /// One attachment as it was added.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Entry {
     /// The name of the network.
     pub network: String,
@@ -31,7 +32,7 @@ pub struct Entry {
     pub args: Vec<(String, String)>,
     /// The capability arguments, before they were matched with the capabilities.
     pub capability_args: Map<String, Value>,
-    /// The result of ADD.
+    /// The result of ADD, as the plugin printed it. See [`Entry::cni_result`].
     pub result: Option<Value>,
 }
 
@@ -76,6 +77,15 @@ impl Entry {
             "" => paths.find(|path| !path.is_empty()),
             path => Some(path),
         }
+    }
+
+    /// The result of ADD, of whichever version. `None` if the entry has none.
+    ///
+    /// # Errors
+    /// Code 1 or 7 if it makes no sense.
+    pub fn cni_result(&self) -> Result<Option<CniResult>, SpecError> {
+        let read = |result| CniResult::from_value(result, Version::V0_2_0, "result");
+        self.result.as_ref().map(read).transpose()
     }
 
     /// The text of its file.

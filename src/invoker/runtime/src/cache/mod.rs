@@ -41,7 +41,7 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// Which attachment an entry is about.
+/// The attachment of an entry. It names the file, so it gets no other fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
     /// The name of the network.
@@ -54,6 +54,7 @@ pub struct Key<'a> {
 
 /// The state of an entry.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Lookup {
     /// There is no file.
     Nothing,

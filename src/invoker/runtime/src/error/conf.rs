@@ -9,18 +9,23 @@ use cnimble_cni as cni;
 /// A configuration that can't be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
+#[non_exhaustive]
 pub enum ConfError {
     /// The directory can't be listed.
     #[error("can't list the configuration directory {}: {source}", dir.display())]
+    #[non_exhaustive]
     Dir { dir: PathBuf, source: io::Error },
     /// The file can't be read.
     #[error("{}: can't be read: {source}", path.display())]
+    #[non_exhaustive]
     Read { path: PathBuf, source: io::Error },
     /// The file is no JSON.
     #[error("{}:{line}:{column}: {reason}", path.display())]
+    #[non_exhaustive]
     Syntax { path: PathBuf, line: usize, column: usize, reason: String },
     /// The file is JSON, but no network. The reason has the path to the bad value.
     #[error("{}: {reason}", path.display())]
+    #[non_exhaustive]
     Invalid { path: PathBuf, reason: cni::Error },
     /// No usable file has this network.
     #[error("no network \"{name}\" in {}{}", dir.display(), NoNetworkHint { known, bad })]

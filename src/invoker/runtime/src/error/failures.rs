@@ -10,6 +10,7 @@ use super::PluginError;
 /// One plugin that failed in an operation on a network.
 #[derive(Debug, thiserror::Error)]
 #[error("{verb} of plugin {plugin} in network {network}{}: {cause}", For(attachment))]
+#[non_exhaustive]
 pub struct Failure {
     /// The name of the network.
     pub network: String,
@@ -37,6 +38,7 @@ impl fmt::Display for For<'_> {
 
 /// All plugins that failed in one operation, in the order of time: the first is the cause.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failures {
     /// The failure that came first.
     pub first: Failure,

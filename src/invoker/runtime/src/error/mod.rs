@@ -23,6 +23,7 @@ pub use plugin::PluginError;
 /// The cache of results can't be used.
 #[derive(Debug, thiserror::Error)]
 #[error("result cache: {doing} {}: {source}", path.display())]
+#[non_exhaustive]
 pub struct CacheError {
     /// The operation.
     pub doing: &'static str,
@@ -35,6 +36,7 @@ pub struct CacheError {
 /// An operation on a network that failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
+#[non_exhaustive]
 pub enum Error {
     /// The network's configuration can't be loaded.
     #[error(transparent)]
@@ -54,6 +56,7 @@ pub enum Error {
     Plugins(#[from] Box<Failures>),
     /// The network's version of the protocol lacks the verb.
     #[error("network {network} has CNI version {version}, and {verb} exists from {since} on")]
+    #[non_exhaustive]
     Unsupported { network: String, verb: Verb, version: Version, since: Version },
     /// CHECK has nothing to compare with.
     #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
@@ -61,6 +64,7 @@ pub enum Error {
     /// All plugins succeeded, but the result could not be recorded. The ADD was rolled
     /// back; what failed in that is listed.
     #[error("{cause}{}", Rollback(rollback))]
+    #[non_exhaustive]
     Cache { cause: CacheError, rollback: Vec<Failure> },
 }
 
@@ -75,6 +79,12 @@ impl fmt::Display for Rollback<'_> {
 impl From<Failures> for Error {
     fn from(failures: Failures) -> Self {
         Error::Plugins(Box::new(failures))
+    }
+}
+
+impl From<CacheError> for Error {
+    fn from(cause: CacheError) -> Self {
+        Error::Cache { cause, rollback: Vec::new() }
     }
 }
 

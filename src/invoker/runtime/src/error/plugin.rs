@@ -11,36 +11,47 @@ use cnimble_cni::{self as cni, Code, Version};
 /// An execution of a plugin that didn't end well.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
+#[non_exhaustive]
 pub enum PluginError {
     /// The type can't be a file name: it would lead out of the plugin directories.
     #[error("invalid plugin type \"{}\": expected the name of a file, without /", name.escape_default())]
+    #[non_exhaustive]
     BadName { name: String },
     /// No directory has it.
     #[error("no plugin \"{name}\" in CNI_PATH [{}]", Dirs(dirs))]
+    #[non_exhaustive]
     Missing { name: String, dirs: Vec<PathBuf> },
     /// The kernel won't execute the file.
     #[error("{}: can't be executed: {source}", path.display())]
+    #[non_exhaustive]
     Start { path: PathBuf, source: io::Error },
     /// Talking to the running plugin failed.
     #[error("{}: {doing}: {source}", path.display())]
+    #[non_exhaustive]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     /// The plugin took longer than allowed and was killed.
     #[error("{}: no answer within {limit:?}; killed{}", path.display(), Stderr(stderr))]
+    #[non_exhaustive]
     TimeLimit { path: PathBuf, limit: Duration, stderr: String },
     /// The plugin wrote more than a result can be, and was killed.
     #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), Stderr(stderr))]
+    #[non_exhaustive]
     TooLong { path: PathBuf, limit: usize, stderr: String },
     /// The plugin failed in an orderly way: exit status and a CNI error.
     #[error("{error} (code {}){}", error.code, Stderr(stderr))]
+    #[non_exhaustive]
     Refused { path: PathBuf, error: cni::Error, stderr: String },
     /// The plugin failed and printed something that is no CNI error.
     #[error("{}: failed ({status}) without a CNI error{}{}", path.display(), FirstLine(output), Stderr(stderr))]
+    #[non_exhaustive]
     NoError { path: PathBuf, status: ExitStatus, output: String, stderr: String },
     /// The plugin succeeded, but what it printed can't be used.
     #[error("{}: succeeded, but its output can't be used: {reason}{}", path.display(), FirstLine(output))]
+    #[non_exhaustive]
     BadOutput { path: PathBuf, reason: cni::Error, output: String },
     /// The plugin doesn't speak the network's version of the protocol.
     #[error("{}: supports CNI versions {}, but the network is {wanted}", path.display(), supported.join(", "))]
+    #[non_exhaustive]
     Version { path: PathBuf, wanted: Version, supported: Vec<String> },
 }
 

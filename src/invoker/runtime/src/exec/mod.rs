@@ -9,9 +9,13 @@
 
 mod running;
 
+use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::pin::Pin;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -25,23 +29,62 @@ use running::{End, MAX_OUTPUT, Running, converse};
 
 /// The parameters that a plugin gets in its environment.
 #[derive(Debug, Clone, Copy)]
-pub struct Parameters<'a> {
+pub(crate) struct Parameters<'a> {
     /// The verb, in CNI_COMMAND.
-    pub verb: Verb,
+    pub(crate) verb: Verb,
     /// The container, in CNI_CONTAINERID.
-    pub container_id: &'a str,
+    pub(crate) container_id: &'a str,
     /// The namespace's path, in CNI_NETNS. May be empty for DEL.
-    pub netns: &'a str,
+    pub(crate) netns: &'a str,
     /// The interface, in CNI_IFNAME.
-    pub ifname: &'a str,
+    pub(crate) ifname: &'a str,
     /// Pairs for CNI_ARGS.
-    pub args: &'a [(String, String)],
+    pub(crate) args: &'a [(String, String)],
     /// Directories for CNI_PATH.
-    pub path: &'a [PathBuf],
+    pub(crate) path: &'a [PathBuf],
+}
+
+impl Parameters<'_> {
+    fn environment(&self) -> io::Result<Vec<(&'static str, OsString)>> {
+        let path = std::env::join_paths(self.path)
+            .map_err(|err| io::Error::new(io::ErrorKind::InvalidInput, err))?;
+        let args: Vec<String> = self.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        Ok(vec![
+            ("CNI_COMMAND", self.verb.as_str().into()),
+            ("CNI_CONTAINERID", self.container_id.into()),
+            ("CNI_NETNS", self.netns.into()),
+            ("CNI_IFNAME", self.ifname.into()),
+            ("CNI_ARGS", args.join(";").into()),
+            ("CNI_PATH", path),
+        ])
+    }
+}
+
+/// One execution of a plugin.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Invocation<'a> {
+    /// The file of the plugin.
+    pub file: &'a Path,
+    /// The `CNI_*` variables, which a plugin gets besides the inherited environment.
+    pub env: Vec<(&'static str, OsString)>,
+    /// The configuration, for stdin.
+    pub stdin: &'a [u8],
+}
+
+/// The outcome of [`Execute::execute`], once it is known.
+pub type Executed<'a> = Pin<Box<dyn Future<Output = io::Result<Output>> + Send + 'a>>;
+
+/// Executes plugins in another way than as child processes: in a sandbox, or not at all in a test.
+pub trait Execute: fmt::Debug + Send + Sync {
+    /// Runs the plugin. Returns its exit status and all of its output. Dropping the future must end the plugin, as the
+    /// caller does so at a time limit.
+    fn execute<'a>(&'a self, invocation: Invocation<'a>) -> Executed<'a>;
 }
 
 /// Where a plugin's stderr goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stderr {
     /// To our own, line by line as it comes.
     #[default]
@@ -52,32 +95,42 @@ pub enum Stderr {
 
 /// How plugins are run.
 #[derive(Debug, Clone, Default)]
-pub struct Exec {
+pub(crate) struct Exec {
     /// How long one execution may take; `None` is as long as it likes. At the limit the
     /// plugin gets SIGTERM, so that it can undo what it did, and SIGKILL two seconds later.
-    pub limit: Option<Duration>,
+    pub(crate) limit: Option<Duration>,
     /// When every execution must have ended; the same happens then as at the limit, and no
     /// other plugin is started.
-    pub deadline: Option<Deadline>,
+    pub(crate) deadline: Option<Deadline>,
     /// Where its stderr goes.
-    pub stderr: Stderr,
+    pub(crate) stderr: Stderr,
     /// Gets a call after every execution.
-    pub observer: Option<Observer>,
+    pub(crate) observer: Option<Observer>,
+    /// Executes plugins in place of the kernel.
+    pub(crate) executor: Option<Arc<dyn Execute>>,
 }
 
 /// The end of an operation in which several plugins are run.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
-    /// The point in time.
-    pub at: Instant,
-    /// How long the operation was allowed to take, for the error.
-    pub limit: Duration,
+    pub(crate) at: Instant,
+    limit: Duration,
 }
 
 impl Deadline {
     /// So much time from now on.
     pub fn after(limit: Duration) -> Self {
         Deadline { at: Instant::now() + limit, limit }
+    }
+
+    /// The time until then, which is zero once it has passed.
+    pub fn remaining(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    /// How long the operation was allowed to take.
+    pub fn limit(&self) -> Duration {
+        self.limit
     }
 }
 
@@ -89,7 +142,7 @@ impl Exec {
     ///
     /// # Errors
     /// See [`PluginError`]; an orderly CNI error is [`PluginError::Refused`].
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
         file: &Path,
         parameters: &Parameters<'_>,
@@ -115,26 +168,46 @@ impl Exec {
         parameters: &Parameters<'_>,
         stdin: &[u8],
     ) -> Result<Vec<u8>, PluginError> {
+        let path = || file.to_owned();
+        let failed = |source| PluginError::Start { path: path(), source };
         let (time, limit) = self.time().unzip();
-        let too_late = |stderr| PluginError::TimeLimit {
-            path: file.to_owned(),
-            limit: limit.unwrap_or_default(),
-            stderr,
-        };
+        let limit = limit.unwrap_or_default();
         if time.is_some_and(|time| time.is_zero()) {
-            return Err(too_late(String::new()));
+            return Err(PluginError::TimeLimit { path: path(), limit, stderr: String::new() });
         }
         log::debug!("{} of {}", parameters.verb, file.display());
-        let mut running = Running(self.spawn(file, parameters).await?);
+        let invocation = Invocation { file, env: parameters.environment().map_err(failed)?, stdin };
+        let Output { status, stdout, stderr } = match &self.executor {
+            None => self.run_file(&invocation, time, limit).await?,
+            Some(executor) => within(time, executor.execute(invocation))
+                .await
+                .ok_or_else(|| PluginError::TimeLimit { path: path(), limit, stderr: String::new() })?
+                .map_err(failed)?,
+        };
+        if status.success() {
+            return Ok(stdout);
+        }
+        let stderr = text(&stderr);
+        match cni::Error::from_json(&stdout) {
+            Some(error) => Err(PluginError::Refused { path: path(), error, stderr }),
+            None => Err(PluginError::NoError { path: path(), status, output: first_line(&stdout), stderr }),
+        }
+    }
+
+    /// Runs the plugin as a child process.
+    async fn run_file(
+        &self,
+        invocation: &Invocation<'_>,
+        time: Option<Duration>,
+        limit: Duration,
+    ) -> Result<Output, PluginError> {
+        let mut running = Running(self.spawn(invocation).await?);
         let mut output = Vec::new();
         let mut noise = Vec::new();
-        let work = converse(&mut running.0, stdin, &mut output, &mut noise);
-        let end = match time {
-            None => Some(work.await),
-            Some(time) => timeout(time, work).await.ok(),
-        };
-        let stderr = || String::from_utf8_lossy(&noise).trim().to_owned();
-        let path = || file.to_owned();
+        let work = converse(&mut running.0, invocation.stdin, &mut output, &mut noise);
+        let end = within(time, work).await;
+        let stderr = || text(&noise);
+        let path = || invocation.file.to_owned();
         let status = match end {
             Some(Ok(End::Exit(status))) => status,
             Some(Ok(End::TooLong)) => {
@@ -147,21 +220,10 @@ impl Exec {
             }
             None => {
                 running.stop().await;
-                return Err(too_late(stderr()));
+                return Err(PluginError::TimeLimit { path: path(), limit, stderr: stderr() });
             }
         };
-        if status.success() {
-            return Ok(output);
-        }
-        match cni::Error::from_json(&output) {
-            Some(error) => Err(PluginError::Refused { path: path(), error, stderr: stderr() }),
-            None => Err(PluginError::NoError {
-                path: path(),
-                status,
-                output: first_line(&output),
-                stderr: stderr(),
-            }),
-        }
+        Ok(Output { status, stdout: output, stderr: noise })
     }
 
     /// Whether the deadline has passed.
@@ -172,27 +234,16 @@ impl Exec {
     /// How long an execution that begins now may take, and the limit that says so.
     fn time(&self) -> Option<(Duration, Duration)> {
         let own = self.limit.map(|limit| (limit, limit));
-        let whole = self.deadline.map(|Deadline { at, limit }| {
-            let left = at.saturating_duration_since(Instant::now());
-            (left, limit)
-        });
+        let whole = self.deadline.map(|deadline| (deadline.remaining(), deadline.limit));
         own.into_iter().chain(whole).min_by_key(|(time, _)| *time)
     }
 
     /// Spawns the plugin. Retries while the file is open for writing (ETXTBSY).
-    async fn spawn(&self, file: &Path, parameters: &Parameters<'_>) -> Result<Child, PluginError> {
-        let failed = |source| PluginError::Start { path: file.to_owned(), source };
-        let path = std::env::join_paths(parameters.path)
-            .map_err(|err| failed(io::Error::new(io::ErrorKind::InvalidInput, err)))?;
-        let args: Vec<String> = parameters.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let mut command = Command::new(file);
+    async fn spawn(&self, invocation: &Invocation<'_>) -> Result<Child, PluginError> {
+        let failed = |source| PluginError::Start { path: invocation.file.to_owned(), source };
+        let mut command = Command::new(invocation.file);
         command
-            .env("CNI_COMMAND", parameters.verb.as_str())
-            .env("CNI_CONTAINERID", parameters.container_id)
-            .env("CNI_NETNS", parameters.netns)
-            .env("CNI_IFNAME", parameters.ifname)
-            .env("CNI_ARGS", args.join(";"))
-            .env("CNI_PATH", path)
+            .envs(invocation.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(match self.stderr {
@@ -214,6 +265,18 @@ impl Exec {
             }
         }
     }
+}
+
+/// The outcome of `work`, or `None` at the end of `time`.
+async fn within<T>(time: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    match time {
+        None => Some(work.await),
+        Some(time) => timeout(time, work).await.ok(),
+    }
+}
+
+fn text(noise: &[u8]) -> String {
+    String::from_utf8_lossy(noise).trim().to_owned()
 }
 
 /// The first line with something on it, short enough for an error message.

@@ -35,6 +35,8 @@ use tokio::time::Instant;
 use cnimble_cni::hash::sha512_hex;
 
 pub use error::LockError;
+// For the locks of pods.
+#[doc(hidden)]
 pub use file::{FileLock, Kind, Wait, private_dir};
 
 /// Where the locks of node and networks are.

@@ -22,7 +22,7 @@ async fn each_plugin_gets_the_result_before_its_own_and_its_capabilities() {
         .arg("K8S_POD_NAME", "p")
         .capability("portMappings", json!([{"hostPort": 1}]))
         .capability("mac", json!("02:00:00:00:00:01"));
-    let result = bench.invoker().add(&net, &attach).await.unwrap();
+    let added = bench.invoker().add(&net, &attach).await.unwrap();
     assert_eq!(bench.calls(), ["ADD one", "ADD two"]);
     assert_eq!(bench.stdin(0), json!({"type": "one", "key": 1, "name": "net", "cniVersion": "1.0.0"}));
     let second = bench.stdin(1);
@@ -30,7 +30,8 @@ async fn each_plugin_gets_the_result_before_its_own_and_its_capabilities() {
     // The plugin answered in 1.1.0; the next one speaks the network's 1.0.0.
     assert_eq!(second["prevResult"]["cniVersion"], "1.0.0");
     assert_eq!(second["prevResult"]["ips"][0]["address"], "10.0.0.2/24");
-    assert_eq!(result["cniVersion"], "1.0.0");
+    assert_eq!(added.document["cniVersion"], "1.0.0");
+    assert_eq!(added.result.ips[0].address.to_string(), "10.0.0.2/24");
     let path = bench.path().join("bin");
     assert_eq!(
         bench.env(0),
@@ -46,13 +47,33 @@ async fn each_plugin_gets_the_result_before_its_own_and_its_capabilities() {
 async fn a_result_in_the_networks_version_passes_untouched() {
     let bench = Bench::new(&["one", "two"]);
     let net = network("1.1.0", &["one", "two"]);
-    let result = bench.invoker().add(&net, &attach("c1")).await.unwrap();
+    let added = bench.invoker().add(&net, &attach("c1")).await.unwrap();
     assert_eq!(bench.stdin(1)["prevResult"]["by"], "one");
-    assert_eq!(result["by"], "two");
+    assert_eq!(added.document["by"], "two");
     bench.write("result-two", r#"{"ips":[{"address":"10.0.0.9/24"}]}"#);
     bench.invoker().del(&net, &attach("c1")).await.unwrap();
-    let result = bench.invoker().add(&net, &attach("c1")).await.unwrap();
-    assert_eq!(result["cniVersion"], "1.1.0", "a result without version has the network's");
+    let added = bench.invoker().add(&net, &attach("c1")).await.unwrap();
+    assert_eq!(added.document["cniVersion"], "1.1.0", "a result without version has the network's");
+}
+
+#[tokio::test]
+async fn unknown_keys_survive_the_round_trip_through_plugins_and_cache() {
+    let bench = Bench::new(&["one"]);
+    let text = json!({
+        "cniVersion": "1.1.0", "name": "net", "vendor.list": [1],
+        "plugins": [{"type": "one", "vendor.plugin": {"deep": null}}],
+    });
+    let net = NetworkList::from_value(text.clone()).unwrap();
+    let answer = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.0.0.9/24", "vendor.ip": 2}], "vendor.result": 3});
+    bench.write("result-one", &answer.to_string());
+    let invoker = bench.invoker();
+    assert_eq!(invoker.add(&net, &attach("c1")).await.unwrap().document, answer);
+    assert_eq!(bench.stdin(0)["vendor.plugin"], json!({"deep": null}));
+    let entry = invoker.cache().list().unwrap().pop().unwrap();
+    assert_eq!(entry.network_list().unwrap().document, text);
+    assert_eq!(entry.cni_result().unwrap().unwrap().ips[0].address.to_string(), "10.0.0.9/24");
+    invoker.del(&net, &attach("c1")).await.unwrap();
+    assert_eq!(bench.stdin(1)["prevResult"], answer);
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{ExitStatus, Output};
 use std::time::{Duration, Instant};
 
-use crate::{Exec, Parameters, PluginError, Stderr, Verb, versions};
+use crate::exec::{Exec, Parameters};
+use crate::versions::versions;
+use crate::{Attach, Error, Execute, Executed, Invocation, PluginError, Stderr, Verb};
 
-use super::Bench;
+use super::{Bench, network};
 
 const PARAMETERS: Parameters<'static> =
     Parameters { verb: Verb::Add, container_id: "c", netns: "", ifname: "eth0", args: &[], path: &[] };
@@ -193,4 +196,33 @@ async fn versions_of_old_and_strange_plugins() {
     assert_eq!(ask(strict).await.unwrap().supported, ["1.0.0"]);
     assert!(matches!(ask("echo hello").await, Err(PluginError::BadOutput { .. })));
     assert!(matches!(ask("exit 1").await, Err(PluginError::NoError { .. })));
+}
+
+/// Answers ADD without a process, and no other verb.
+#[derive(Debug)]
+struct Fake;
+
+impl Execute for Fake {
+    fn execute<'a>(&'a self, invocation: Invocation<'a>) -> Executed<'a> {
+        Box::pin(async move {
+            if !invocation.env.contains(&("CNI_COMMAND", "ADD".into())) {
+                std::future::pending::<()>().await;
+            }
+            assert!(invocation.stdin.starts_with(b"{") && invocation.file.ends_with("bin/one"));
+            let stdout = br#"{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.7/24"}]}"#.to_vec();
+            Ok(Output { status: ExitStatus::default(), stdout, stderr: Vec::new() })
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_executor_stands_for_the_kernel_and_ends_at_the_limit() {
+    let bench = Bench::new(&["one"]);
+    let (net, attach) = (network("1.1.0", &["one"]), Attach::new("c1", "/run/netns/x", "eth0"));
+    let invoker = bench.invoker().with_executor(Fake).with_time_limit(Duration::from_millis(50));
+    let added = invoker.add(&net, &attach).await.unwrap();
+    assert_eq!(added.result.ips[0].address.to_string(), "10.0.0.7/24");
+    let Err(Error::Plugins(failures)) = invoker.del(&net, &attach).await else { panic!() };
+    assert!(matches!(failures.first.cause, PluginError::TimeLimit { .. }), "{failures}");
+    assert_eq!(bench.calls(), Vec::<String>::new());
 }

@@ -72,7 +72,7 @@ pub(super) async fn read(
     before: &State,
 ) -> Option<State> {
     let (networks, mut problems) = match dir.list_by_name() {
-        Ok(Listing { networks, problems }) => {
+        Ok(Listing { networks, problems, .. }) => {
             (networks, problems.iter().map(ToString::to_string).collect::<Vec<_>>())
         }
         Err(err) => (Vec::new(), vec![err.to_string()]),

@@ -169,7 +169,7 @@ impl NetworkPlugin {
     /// The cache entries of a pod's sandbox.
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
         let cache = self.inner.options.invoker.cache();
-        cache.list_of(&pod.sandbox_id).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
+        cache.list_of(&pod.sandbox_id).map_err(Error::from)
     }
 
     /// The path for the plugins: none if there is no namespace. A path alone may be what is

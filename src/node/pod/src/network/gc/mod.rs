@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::RwLockWriteGuard;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use cnimble_cni::{self as cni, Attachment, Code, NetworkList};
 use cnimble_liveness::{self as life, Sight, Verdict, Witnesses};
@@ -47,8 +47,7 @@ impl NetworkPlugin {
         let deadline = Deadline::after(self.inner.options.gc_limit);
         let _alone = self.alone(deadline).await?;
         let own = self.inner.options.invoker.cache();
-        let cache_failed =
-            |cause| NetworkError::Gc { failures: vec![Error::Cache { cause, rollback: Vec::new() }] };
+        let cache_failed = |cause| NetworkError::Gc { failures: vec![Error::from(cause)] };
         let entries = own.list().map_err(cache_failed)?;
         let valid: BTreeSet<&str> = known.valid.iter().map(String::as_str).collect();
         let is_own = |name: &str| self.inner.options.own_networks.iter().any(|own| own == name);
@@ -65,7 +64,7 @@ impl NetworkPlugin {
         for (done, (list, unwanted)) in work.values().enumerate() {
             // Each gets its share of the time that is left: one that hangs keeps no other from
             // being cleaned up.
-            let left = deadline.at.saturating_duration_since(Instant::now());
+            let left = deadline.remaining();
             let invoker = self.invoker(list).with_deadline(share(left, networks - done));
             match invoker.alone(Some(&list.name)).await {
                 Ok(alone) => {
@@ -141,8 +140,8 @@ impl NetworkPlugin {
             if let Ok(guard) = self.inner.everything.try_write() {
                 return Ok(guard);
             }
-            if Instant::now() >= deadline.at {
-                return Err(NetworkError::Busy { limit: deadline.limit });
+            if deadline.remaining().is_zero() {
+                return Err(NetworkError::Busy { limit: deadline.limit() });
             }
             sleep(RETRY).await;
         }
