@@ -262,21 +262,26 @@ fn in_first_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").unwrap().split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Root of the first user namespace mounts a separate procfs. Elsewhere ADD fails if it needs a value.
-#[test]
-fn with_a_read_only_proc_sys_every_sample_works_or_names_the_value_that_it_needs() {
-    need!("ip", "nft", "unshare", "mount", "dnsmasq");
+/// Runs the samples that `part` accepts. Root of the first user namespace mounts a separate procfs. Elsewhere ADD fails
+/// if it needs a value; these plugins are `refused`.
+fn with_a_read_only_proc_sys(part: fn(&Sample) -> bool, refused: &[&str]) {
     let is_first = in_first_user_namespace();
     let mut ends = Ends::default();
-    for sample in Sample::all() {
+    for sample in Sample::all().iter().filter(|sample| part(sample)) {
         // A DHCP server doesn't start with the one user of another user namespace.
         if sample.missing().is_none() || (is_first && sample.is_served()) {
             ends.told(&sample.plugin, || live_sample(sample, &|call| call.under(&READ_ONLY_PROC_SYS)));
         }
     }
     assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
-    let refused: &[&str] = if is_first { &[] } else { &["bridge", "portmap", "ptp", "tuning"] };
-    assert_eq!(ends.refused, refused);
+    assert_eq!(ends.refused, if is_first { &[] } else { refused });
+}
+
+#[test]
+fn with_a_read_only_proc_sys_every_sample_works_or_names_the_value_that_it_needs() {
+    need!("ip", "nft", "unshare", "mount", "dnsmasq");
+    let part = |sample: &Sample| !sample.is_for_the_machine();
+    with_a_read_only_proc_sys(part, &["bridge", "portmap", "ptp", "tuning"]);
 }
 
 /// Images that are the same on every node have these read-only.
@@ -334,5 +339,29 @@ fn a_read_only_proc_sys_in_a_user_namespace_fails_only_what_needs_another_value(
     match in_user_namespace("with_a_read_only_proc_sys_every_sample_works_or_names_the_value_that_it_needs") {
         Ok(said) => assert!(said.matches("|works").count() > 8, "{said}"),
         Err(why) => skip!("{why}"),
+    }
+}
+
+/// Plugins that need kinds of interfaces which many kernels lack.
+mod in_vm {
+    use super::*;
+
+    #[test]
+    fn with_a_read_only_proc_sys_plugins_that_need_another_kernel_work() {
+        cnimble_tests::in_vm!();
+        with_a_read_only_proc_sys(Sample::is_for_the_machine, &[]);
+    }
+
+    #[test]
+    fn with_a_read_only_proc_sys_they_work_in_a_user_namespace() {
+        cnimble_tests::in_vm!();
+        match in_user_namespace("in_vm::with_a_read_only_proc_sys_plugins_that_need_another_kernel_work") {
+            Ok(said) => {
+                let works = |sample: &&Sample| said.contains(&format!("CELL|{}|works", sample.plugin));
+                let mut picky = Sample::all().iter().filter(|sample| sample.is_for_the_machine());
+                assert_eq!(picky.find(|sample| !works(sample)).map(|sample| &sample.plugin), None, "{said}");
+            }
+            Err(why) => skip!("{why}"),
+        }
     }
 }
