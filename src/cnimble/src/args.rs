@@ -1,8 +1,14 @@
 //! The arguments and subcommands of the command line.
 
-mod config;
-mod follow;
-mod run;
+pub(crate) mod config;
+pub(crate) mod cri;
+pub(crate) mod follow;
+pub(crate) mod ipam;
+pub(crate) mod node;
+pub(crate) mod pod;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod service;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,14 +16,17 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
-use super::cri::args::Cri;
-use super::logging::Format;
 use super::names;
 use super::report::{Report, usage};
-use super::serve::Serve;
-pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
-pub(super) use follow::{Events, Stats};
-pub(super) use run::{Run, Sources};
+use config::{Completions, Explain, Init, Man, Schema, Validate};
+use cri::Cri;
+use follow::{Events, Stats};
+use ipam::Ipam;
+use node::Node;
+use pod::Pod;
+use run::Run;
+use serve::Serve;
+use service::LogFormat;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -176,11 +185,11 @@ pub(super) enum Command {
     /// --yes is given. `scripts/install --uninstall` runs it.
     HandOver(HandOver),
     /// Pods on the default network, the kubelet's way
-    Pod(super::pod::args::Pod),
+    Pod(Pod),
     /// The container runtime's pods, by CRI: containerd, CRI-O, k3s
     Cri(Cri),
     /// A cluster's addresses: set up, list, release (IPAM plugin cluster-local)
-    Ipam(super::ipam::Ipam),
+    Ipam(Ipam),
     /// Keep the pods of manifests up, as a kubelet does
     ///
     /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network
@@ -198,17 +207,17 @@ pub(super) enum Command {
     /// Asks a Kubernetes API server for nodes, writes the file of the pods' network for this node's podCIDRs,
     /// keeps a route to each other node's pods, and gives what leaves the cluster the node's address. All nodes
     /// have to be on one link. Runs until it is stopped by SIGINT or SIGTERM; what it has made stays then.
-    Node(Box<super::node::args::Node>),
+    Node(Box<Node>),
 }
 
 impl Command {
     /// Returns the log format of a long-running subcommand.
-    pub(super) fn log_format(&self) -> Format {
+    pub(super) fn log_format(&self) -> LogFormat {
         match self {
             Command::Run(given) => given.log_format,
             Command::Serve(given) => given.log_format,
             Command::Node(given) => given.log_format,
-            _ => Format::default(),
+            _ => LogFormat::default(),
         }
     }
 }

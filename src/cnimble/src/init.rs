@@ -9,7 +9,7 @@ use cnimble_cni::{cidr, hash16, names};
 use cnimble_lint::{self as lint, Document, File, Finding, Host, Level};
 use cnimble_netlink::Netlink;
 
-use super::args::{Init, Purpose};
+use super::args::config::{Init, Purpose};
 use super::lint::host;
 use super::report::{Exit, Report, usage};
 use super::{Session, print};

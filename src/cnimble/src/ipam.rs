@@ -4,14 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use clap::{Args, Subcommand};
-use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{Error, NetworkList, json};
 
-use super::names;
+use super::args::ipam::{Ipam, Task};
 use super::network::load;
 use super::report::{Exit, Report};
 use super::style::table;
@@ -21,41 +19,6 @@ use super::{Session, print, print_json};
 const PLUGIN: &str = "cluster-local";
 /// The program that speaks to etcd, installed beside the plugins.
 pub(super) const PROGRAM: &str = "cluster-local-etcd";
-
-/// A cluster's addresses.
-#[derive(Debug, Args)]
-pub(super) struct Ipam {
-    #[command(subcommand)]
-    task: Task,
-}
-
-#[derive(Debug, Subcommand)]
-enum Task {
-    /// Set a network up in etcd, once for the cluster
-    ///
-    /// Nodes refuse to claim addresses in an etcd where this was never done.
-    Init {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
-    },
-    /// List which node owns which block, and who has single addresses
-    Blocks {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
-    },
-    /// Release what a node owns whose pods are gone
-    ///
-    /// Other nodes may claim it when that node's right to give addresses without etcd has ended.
-    Release {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
-        /// The node's name
-        node: String,
-    },
-}
 
 pub(super) fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     match &given.task {

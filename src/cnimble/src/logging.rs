@@ -2,27 +2,17 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::Map;
 
+use super::args::service::LogFormat;
 use super::plain;
 use super::report::{Report, usage};
 use super::run::progress;
 
-/// How logs look.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// Lines of words
-    #[default]
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
 struct Stderr {
-    format: Format,
+    format: LogFormat,
 }
 
 impl Log for Stderr {
@@ -32,8 +22,8 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         let line = match self.format {
-            Format::Text => text(record),
-            Format::Json => json(record),
+            LogFormat::Text => text(record),
+            LogFormat::Json => json(record),
         };
         // Writes whole lines, so that lines of several threads don't mix. If stderr is closed there is no place to
         // report it.
@@ -95,7 +85,7 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
 ///
 /// # Errors
 /// Fails if the variable names no level.
-pub(super) fn init(format: Format, usual: LevelFilter) -> Result<(), Report> {
+pub(super) fn init(format: LogFormat, usual: LevelFilter) -> Result<(), Report> {
     let given = std::env::var_os("CNIMBLE_LOG").filter(|text| !text.is_empty());
     let level = given.map_or(Ok(usual), |text| {
         let level = text.to_str().and_then(|text| text.parse().ok());

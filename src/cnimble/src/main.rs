@@ -130,7 +130,7 @@ impl Session {
 }
 
 fn main() -> ExitCode {
-    if let Some(answered) = names::answer() {
+    if let Some(answered) = learn::answer() {
         return answered;
     }
     let mut cli = match Cli::try_parse() {

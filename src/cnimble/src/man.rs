@@ -7,7 +7,8 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::args::{self, Cli};
+use super::args::Cli;
+use super::args::config;
 use super::print;
 use super::report::{Exit, Report};
 
@@ -89,7 +90,7 @@ const FILES: [(&str, &str, &str); 10] = [
     ),
 ];
 
-pub(super) fn man(given: &args::Man) -> Result<(), Report> {
+pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     let failed = |err: io::Error| {
         let report = Report::new(Exit::Files, "the manual can't be written").row("why", err.to_string());
         given.dir.iter().fold(report, |report, dir| report.row("directory", dir.display().to_string()))

@@ -6,11 +6,8 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
-use clap_complete::env::{CompleteEnv, Shells};
 
 use cnimble_doctor::tree::kubernetes_name;
 use cnimble_lint::pages;
@@ -19,40 +16,10 @@ use cnimble_netlink::link::Filter;
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
 
 use super::CONF_DIR;
-use super::args::{Cli, Completions};
 use super::explain;
-
-/// The environment variable of a request for completions.
-const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
 /// The directory of named network namespaces.
 const NETNS_DIR: &str = "/run/netns";
-
-/// Answers a request for completions. Returns `None` if the shell requests none.
-pub(super) fn answer() -> Option<ExitCode> {
-    let here = std::env::current_dir().ok();
-    let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
-    match asked.try_complete(std::env::args_os(), here.as_deref()) {
-        Ok(answered) => answered.then_some(ExitCode::SUCCESS),
-        // A message would appear in the middle of the line that is being typed.
-        Err(_) => Some(ExitCode::FAILURE),
-    }
-}
-
-/// Returns the completion script for a shell.
-pub(super) fn script(given: &Completions) -> Vec<u8> {
-    let mut out = Vec::new();
-    let shells = Shells::builtins();
-    if let Some(shell) = shells.completer(&given.shell.to_string()) {
-        // A write to memory can't fail.
-        let _ = shell.write_registration(VARIABLE, "cnimble", "cnimble", "cnimble", &mut out);
-    }
-    if given.shell == clap_complete::Shell::Zsh {
-        // On first use zsh runs the whole file as the function `_cnimble` and expects an answer.
-        out.extend_from_slice(b"[[ $funcstack[1] != _cnimble ]] || _clap_dynamic_completer_cnimble \"$@\"\n");
-    }
-    out
-}
 
 /// Completes the networks of the configuration directory, or files after a slash.
 pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {

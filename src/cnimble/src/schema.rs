@@ -2,7 +2,7 @@
 
 use cnimble_lint::{pages, schema};
 
-use super::args::Schema;
+use super::args::config::Schema;
 use super::print_json;
 use super::report::{Exit, Report};
 

@@ -1,10 +1,8 @@
 //! `serve`: serves CRI for pod sandboxes.
 
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use tokio::sync::oneshot;
 
 use cnimble_cri::server::{Limits, Server, Socket};
@@ -12,37 +10,10 @@ use cnimble_pod::sandbox::Sandboxes;
 use cnimble_runtime::Stderr;
 
 use super::Session;
-use super::logging::Format;
-use super::pod::args::PodOptions;
+use super::args::serve::Serve;
 use super::report::{Exit, Report};
 use super::run::signals::{Signals, Word};
 use super::run::{STATUS, files, notify};
-
-const EXAMPLES: &str = "\
-Examples:
-  A pod's network by crictl, with the networks and plugins of this node:
-      cnimble serve --cri /run/cnimble/cri.sock &
-      export CONTAINER_RUNTIME_ENDPOINT=unix:///run/cnimble/cri.sock
-      id=$(crictl runp pod.json)
-      crictl inspectp $id
-      crictl stopp $id && crictl rmp $id";
-
-/// What is served, and where.
-#[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
-pub(super) struct Serve {
-    /// The Unix socket, of mode 0660; not used if systemd passes one
-    #[arg(long, value_name = "SOCKET", default_value = "/run/cnimble/cri.sock")]
-    cri: PathBuf,
-    #[command(flatten)]
-    options: PodOptions,
-    /// How many sandboxes are made at once, and how many stopped or removed
-    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    parallel: u16,
-    /// How logs look
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub(super) log_format: Format,
-}
 
 pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report> {
     let mut signals = Signals::listen()?;

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
-use crate::logging::Format;
+use super::pod::PodOptions;
+use super::service::{Listen, LogFormat};
 use crate::names;
-use crate::pod::args::PodOptions;
-use crate::run::serve::Listen;
 
 /// What to keep up, and how.
 #[derive(Debug, Args)]
@@ -39,7 +38,7 @@ pub(crate) struct Run {
     pub(crate) parallel: u16,
     /// How logs look
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub(crate) log_format: Format,
+    pub(crate) log_format: LogFormat,
 }
 
 /// Where pods come from.

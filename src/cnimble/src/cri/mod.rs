@@ -1,6 +1,5 @@
 //! `cnimble cri`: the container runtime's pods.
 
-pub(super) mod args;
 mod cidr;
 mod inspect;
 mod pods;
@@ -13,10 +12,9 @@ use std::ffi::OsStr;
 use cnimble_cri::{Client, CriError, Sandbox};
 
 use super::Session;
+use super::args::cri::{Cri, CriCommand};
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-
-use args::{Cri, CriCommand};
 
 pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     let what = "can't ask the container runtime";

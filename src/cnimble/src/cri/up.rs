@@ -13,9 +13,9 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_pod::network as pod_network;
 use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
 
-use super::args::{Down, Up};
 use super::{of_pod, pods, report};
 use crate::Session;
+use crate::args::cri::{Down, Up};
 use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
 

@@ -21,7 +21,7 @@ use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
 use cnimble_os::files::Links;
 use cnimble_runtime::{Cache, Entry};
 
-use super::args::Events;
+use super::args::follow::Events;
 use super::output::unwritten;
 use super::report::{Exit, Report, usage};
 use super::{Session, network};

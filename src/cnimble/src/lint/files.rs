@@ -8,7 +8,7 @@ use cnimble_os::files::Links;
 use cnimble_runtime::{ConfDir, ConfError};
 
 use crate::Session;
-use crate::args::Validate;
+use crate::args::config::Validate;
 use crate::report::{Exit, Report};
 
 /// The size limit of a file, as plugins have for stdin.

@@ -8,7 +8,7 @@ mod show;
 use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
 
 use super::Session;
-use super::args::Validate;
+use super::args::config::Validate;
 use super::report::{Exit, Report};
 use files::{Source, sources};
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use cnimble_lint::{Level, sarif};
 
 use super::Checked;
-use crate::args::Validate;
+use crate::args::config::Validate;
 use crate::plain;
 use crate::report::Report;
 use crate::style::count as count_of;

@@ -1,6 +1,5 @@
 //! `node`: configures the network that a node of a cluster needs.
 
-pub(super) mod args;
 mod configured;
 mod shares;
 mod spare;
@@ -22,13 +21,13 @@ use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
 use cnimble_api::{Error, Server as Api, StartError};
 use cnimble_cni::names;
 
+use super::args::node::{Main, Node};
 use super::report::{Exit, Report, usage};
 use super::run::notify;
 use super::run::serve::Server;
 use super::run::signals::{Signals, Word};
 use super::style::count;
 use super::{Session, print, print_json};
-use args::{Main, Node};
 use shares::Shares;
 use spare::Routed;
 use status::{Source, Status};

@@ -12,8 +12,8 @@ use cnimble_netlink::NetNs;
 use cnimble_pod::sandbox::Sandboxes;
 
 use super::super::report::{Exit, Report};
-use super::args::Exec;
 use super::find;
+use crate::args::pod::Exec;
 
 /// Replaces this process with the command. Returns only on failure.
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {

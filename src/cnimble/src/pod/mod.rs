@@ -1,6 +1,5 @@
 //! `cnimble pod`: manages single pods from the command line.
 
-pub(super) mod args;
 mod exec;
 mod report;
 mod show;
@@ -10,12 +9,12 @@ mod up;
 use std::time::Duration;
 
 use cnimble_pod::PodId;
-use cnimble_pod::sandbox::{Sandbox, Sandboxes};
+use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
+use cnimble_pod::sandbox::{DnsOptions, PauseCommand, Sandbox, SandboxOptions, Sandboxes};
 
 use super::Session;
+use super::args::pod::{Pod, PodCommand, PodOptions};
 use super::report::{Exit, Report, usage};
-
-use args::{Pod, PodCommand};
 
 pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     if matches!(given.command, PodCommand::Pause) {
@@ -29,6 +28,48 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
         PodCommand::Status(named) => show::status(session, &sandboxes, &named.pod).await,
         PodCommand::Exec(given) => exec::exec(&sandboxes, given),
         PodCommand::Pause => Ok(()),
+    }
+}
+
+impl PodOptions {
+    /// Returns the DNS settings of this node.
+    pub(crate) fn dns(&self) -> DnsOptions {
+        let defaults = DnsOptions::default();
+        DnsOptions {
+            cluster_dns: self.cluster_dns.clone(),
+            cluster_domain: self.cluster_domain.clone(),
+            resolv_conf: self.resolv_conf.clone().unwrap_or(defaults.resolv_conf),
+        }
+    }
+
+    /// Opens the node's sandboxes and the network plugin layer below them. No other runtime adds pods to
+    /// `own_networks`.
+    pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
+        let mut invoker = session.invoker.clone();
+        if !session.own_cache {
+            invoker = invoker.with_cache_dir(self.state_dir.join("cni"));
+        }
+        let mut options = NetworkOptions::new(session.conf.dir(), invoker);
+        options.pod_cidrs.clone_from(&self.pod_cidr);
+        options.own_networks = own_networks.to_vec();
+        if session.timeout > Duration::ZERO {
+            options.operation_limit = session.timeout;
+            options.gc_limit = options.gc_limit.min(session.timeout);
+        }
+        let network = NetworkPlugin::open(options).await;
+        let mut options = SandboxOptions::new(&self.state_dir, &self.run_dir);
+        options.cgroup_root.clone_from(&self.cgroup_root);
+        if self.pause {
+            let program = std::env::current_exe().map_err(|err| {
+                Report::new(Exit::Files, "can't find this program's own file").row("why", err.to_string())
+            })?;
+            options.pause = Some(PauseCommand { program, args: vec!["pod".into(), "pause".into()] });
+        }
+        Sandboxes::open(options, network).await.map_err(|err| {
+            Report::new(Exit::Files, "can't use the directories for pods")
+                .row("why", err.to_string())
+                .hint("run it as root, or name others with --state-dir and --run-dir")
+        })
     }
 }
 

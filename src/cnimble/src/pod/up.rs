@@ -13,9 +13,9 @@ use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, SandboxError, San
 use super::super::Session;
 use super::super::interrupt::interruptible;
 use super::super::report::{Exit, Report};
-use super::args::{Down, Up};
 use super::tally::{Tally, manifests};
 use super::{pod_id, report, show};
+use crate::args::pod::{Down, Up};
 
 /// The number of pods that are set up concurrently. Each runs a few processes in sequence.
 const AT_ONCE: usize = 64;

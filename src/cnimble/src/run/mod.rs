@@ -24,13 +24,14 @@ use cnimble_pod::source::{PodConfig, StartError, StatusWriter};
 use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
 use cnimble_runtime::{Observer, Stderr};
 
-use super::args::Run;
+use super::args::run::Run;
+use super::args::service::Listen;
 use super::report::{Exit, Report};
 use super::style::count;
 use super::{Session, print, print_json};
 use feed::Feed;
 use metrics::Metrics;
-use serve::{Listen, Server};
+use serve::Server;
 use signals::{Signals, Word};
 use status::Status;
 use writing::Writing;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use cnimble_pod::manifest::Defaults;
 use cnimble_pod::source::{ApiSource, Directory, Sources, UrlSource};
 
-use crate::args;
+use crate::args::run;
 use crate::report::Report;
 use crate::report::usage;
 
-impl args::Sources {
+impl run::Sources {
     /// Returns the sources of the pods.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
         if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {

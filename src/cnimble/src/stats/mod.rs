@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use cnimble_netlink::counters::Counters;
 
-use super::args::Stats;
+use super::args::follow::Stats;
 use super::output::{emit, unwritten};
 use super::report::{Exit, Report};
 use super::style::table;

@@ -32,9 +32,9 @@ pub(crate) struct Cri {
     /// The runtime's socket [default: crictl's, or the first that is there of containerd's,
     /// CRI-O's, k3s' and cri-dockerd's]
     #[arg(long, global = true, alias = "cri", value_name = "SOCKET")]
-    pub(super) socket: Option<OsString>,
+    pub(crate) socket: Option<OsString>,
     #[command(subcommand)]
-    pub(super) command: CriCommand,
+    pub(crate) command: CriCommand,
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,32 +60,32 @@ pub(crate) enum CriCommand {
 pub(crate) struct Up {
     /// Manifests, YAML or JSON; - is stdin
     #[arg(required = true, value_name = "FILE")]
-    pub(super) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// The runtime handler (a RuntimeClass' handler) [default: the runtime's]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    pub(super) handler: String,
+    pub(crate) handler: String,
     /// The pods' parent control group [default: the runtime's]
     #[arg(long, value_name = "GROUP", default_value = "", hide_default_value = true)]
-    pub(super) cgroup_parent: String,
+    pub(crate) cgroup_parent: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
     /// Pods: NAME in the namespace default, NAMESPACE/NAME, or how a sandbox' ID begins
     #[arg(required = true, value_name = "POD", add = ArgValueCompleter::new(names::attached))]
-    pub(super) pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SetPodCidr {
     /// Networks, one for each address family
     #[arg(required = true, value_name = "CIDR", value_delimiter = ',')]
-    pub(super) cidrs: Vec<IpNetwork>,
+    pub(crate) cidrs: Vec<IpNetwork>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Named {
     /// The pod: NAME in the namespace default, NAMESPACE/NAME, or how its sandbox' ID begins
     #[arg(add = ArgValueCompleter::new(names::attached))]
-    pub(super) pod: String,
+    pub(crate) pod: String,
 }

@@ -3,18 +3,12 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 use ipnetwork::IpNetwork;
 
-use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
-use cnimble_pod::sandbox::{DnsOptions, PauseCommand, SandboxOptions, Sandboxes};
-
-use crate::Session;
 use crate::names;
-use crate::report::{Exit, Report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,9 +29,9 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Pod {
     #[command(flatten)]
-    pub(super) options: PodOptions,
+    pub(crate) options: PodOptions,
     #[command(subcommand)]
-    pub(super) command: PodCommand,
+    pub(crate) command: PodCommand,
 }
 
 const COMMON: &str = "Options about pods";
@@ -73,48 +67,6 @@ pub(crate) struct PodOptions {
     pub(crate) pause: bool,
 }
 
-impl PodOptions {
-    /// Returns the DNS settings of this node.
-    pub(crate) fn dns(&self) -> DnsOptions {
-        let defaults = DnsOptions::default();
-        DnsOptions {
-            cluster_dns: self.cluster_dns.clone(),
-            cluster_domain: self.cluster_domain.clone(),
-            resolv_conf: self.resolv_conf.clone().unwrap_or(defaults.resolv_conf),
-        }
-    }
-
-    /// Opens the node's sandboxes and the network plugin layer below them. No other runtime adds pods to
-    /// `own_networks`.
-    pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
-        let mut invoker = session.invoker.clone();
-        if !session.own_cache {
-            invoker = invoker.with_cache_dir(self.state_dir.join("cni"));
-        }
-        let mut options = NetworkOptions::new(session.conf.dir(), invoker);
-        options.pod_cidrs.clone_from(&self.pod_cidr);
-        options.own_networks = own_networks.to_vec();
-        if session.timeout > Duration::ZERO {
-            options.operation_limit = session.timeout;
-            options.gc_limit = options.gc_limit.min(session.timeout);
-        }
-        let network = NetworkPlugin::open(options).await;
-        let mut options = SandboxOptions::new(&self.state_dir, &self.run_dir);
-        options.cgroup_root.clone_from(&self.cgroup_root);
-        if self.pause {
-            let program = std::env::current_exe().map_err(|err| {
-                Report::new(Exit::Files, "can't find this program's own file").row("why", err.to_string())
-            })?;
-            options.pause = Some(PauseCommand { program, args: vec!["pod".into(), "pause".into()] });
-        }
-        Sandboxes::open(options, network).await.map_err(|err| {
-            Report::new(Exit::Files, "can't use the directories for pods")
-                .row("why", err.to_string())
-                .hint("run it as root, or name others with --state-dir and --run-dir")
-        })
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum PodCommand {
     /// Give the pods in manifests their networks
@@ -143,7 +95,7 @@ pub(crate) enum PodCommand {
 pub(crate) struct Up {
     /// Manifests, YAML or JSON; - is stdin
     #[arg(required = true, value_name = "FILE")]
-    pub(super) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -151,24 +103,24 @@ pub(crate) struct Down {
     /// Pods: NAME in the namespace default, or NAMESPACE/NAME; or the manifests that they came
     /// from, - is stdin
     #[arg(required_unless_present = "all", value_name = "POD|FILE", add = ArgValueCompleter::new(names::pods))]
-    pub(super) pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
     /// All pods
     #[arg(long, conflicts_with = "pods")]
-    pub(super) all: bool,
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Named {
     /// The pod: NAME in the namespace default, or NAMESPACE/NAME
     #[arg(add = ArgValueCompleter::new(names::pods))]
-    pub(super) pod: String,
+    pub(crate) pod: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     #[command(flatten)]
-    pub(super) named: Named,
+    pub(crate) named: Named,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
 }

@@ -1,0 +1,34 @@
+//! The options of `serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::pod::PodOptions;
+use super::service::LogFormat;
+
+const EXAMPLES: &str = "\
+Examples:
+  A pod's network by crictl, with the networks and plugins of this node:
+      cnimble serve --cri /run/cnimble/cri.sock &
+      export CONTAINER_RUNTIME_ENDPOINT=unix:///run/cnimble/cri.sock
+      id=$(crictl runp pod.json)
+      crictl inspectp $id
+      crictl stopp $id && crictl rmp $id";
+
+/// What is served, and where.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// The Unix socket, of mode 0660; not used if systemd passes one
+    #[arg(long, value_name = "SOCKET", default_value = "/run/cnimble/cri.sock")]
+    pub(crate) cri: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: PodOptions,
+    /// How many sandboxes are made at once, and how many stopped or removed
+    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) parallel: u16,
+    /// How logs look
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+}
