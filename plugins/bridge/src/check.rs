@@ -7,7 +7,7 @@ use cnimble_netlink::port::{self, Port, Vlan};
 use cnimble_netlink::{Netlink, sysctl};
 use cnimble_plugin::interface::{check, host, pod};
 use cnimble_plugin::{Call, Place};
-use cnimble_rules::{apart, masquerade, spoof};
+use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::{bridge, gateway, ours, place, unused, vlan, vlan_gateway};
@@ -157,11 +157,11 @@ impl Attached<'_> {
             let put_back = |nft: &mut Nft| crate::check_mac(call, nft, owner, &port.name, mac);
             call.wants(Place::Rules, nft, verify, put_back)?;
         }
-        // The Go plugins' ports, which have no alias, are not kept apart.
+        // The Go plugins' ports, which have no alias, are not isolated.
         if config.isolated && config.layer3() && owner.owns(&port.alias) {
             let addrs = crate::addresses(self.prev);
-            let verify = |nft: &mut Nft| apart::check(nft, owner, &port.name, &addrs);
-            let put_back = |nft: &mut Nft| crate::keep_apart(call, nft, owner, &port.name, &addrs);
+            let verify = |nft: &mut Nft| isolation::check(nft, owner, &port.name, &addrs);
+            let put_back = |nft: &mut Nft| crate::isolate(call, nft, owner, &port.name, &addrs);
             call.wants(Place::Rules, nft, verify, put_back)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::remove::{self, all};
 use cnimble_plugin::{Call, Command, delegate};
-use cnimble_rules::{apart, masquerade, spoof};
+use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::unused;
 
@@ -17,7 +17,7 @@ pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let mut nft = Nft::new();
     let masquerade = masquerade::gc(&mut nft, network, valid);
     let spoof = spoof::gc(&mut nft, network, valid);
-    let apart = apart::gc(&mut nft, network, valid);
+    let isolation = isolation::gc(&mut nft, network, valid);
     // Ports of any bridge are removed. The name of the bridge in the configuration may have changed, and
     // leases depend on the network only.
     let veths = Netlink::open()
@@ -25,5 +25,5 @@ pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         .and_then(|mut host| remove::stale(&mut host, "veth", network, valid));
     let leases = delegate::release(call, &veths, Command::Gc);
     let bridge = Netlink::open().map_err(Error::from).and_then(|mut host| unused::remove(call, &mut host));
-    all([veths, leases, masquerade, spoof, apart, bridge])
+    all([veths, leases, masquerade, spoof, isolation, bridge])
 }

@@ -40,7 +40,7 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
 use cnimble_plugin::{Call, Caps, Command, Place, Plugin, delegate};
-use cnimble_rules::{apart, masquerade, spoof};
+use cnimble_rules::{isolation, masquerade, spoof};
 
 use config::Config;
 
@@ -109,7 +109,7 @@ impl Plugin for Bridge {
         }
         if config.isolated && config.layer3() {
             call.step("keep isolated pods apart", || {
-                keep_apart(call, &mut nft, &owner, &pair.host.name, &addresses(&result))
+                isolate(call, &mut nft, &owner, &pair.host.name, &addresses(&result))
             })?;
         }
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
@@ -175,7 +175,7 @@ impl Plugin for Bridge {
             spoof::status(&mut Nft::new())?;
         }
         if config.isolated && config.layer3() {
-            apart::status(&mut Nft::new())?;
+            isolation::status(&mut Nft::new())?;
         }
         match &config.ipam {
             Some(ipam) => delegate::call(call, ipam, Command::Status),
@@ -217,9 +217,9 @@ fn addresses(result: &CniResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.ip()).collect()
 }
 
-fn keep_apart(call: &Call, nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
-    let undo = apart::add(nft, owner, port, addrs)?;
-    call.undo.push("stop keeping the pod apart", move || undo.run());
+fn isolate(call: &Call, nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
+    let undo = isolation::add(nft, owner, port, addrs)?;
+    call.undo.push("stop isolating the pod", move || undo.run());
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::remove::{self, all};
 use cnimble_plugin::{Call, Command, delegate};
-use cnimble_rules::{apart, masquerade, spoof};
+use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::Config;
 use crate::unused;
@@ -50,11 +50,11 @@ fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<
         Some(veth) => veth.port.unwrap_or_default().isolated,
         None => Config::read(&call.config).map_or(true, |config| config.isolated),
     };
-    let apart = if is_isolated {
+    let isolation = if is_isolated {
         let addrs: Vec<IpAddr> = addrs.iter().map(IpNetwork::ip).collect();
-        apart::remove(nft, owner, port, &addrs)
+        isolation::remove(nft, owner, port, &addrs)
     } else {
         Ok(())
     };
-    all([masquerade, spoof, apart])
+    all([masquerade, spoof, isolation])
 }

@@ -108,8 +108,8 @@ impl Config {
     /// # Errors
     /// Fails with code 7 if there is a policy but no bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
-        let doors = doors(prev);
-        if self.policy != Policy::Open && doors.is_empty() {
+        let interfaces = interfaces(prev);
+        if self.policy != Policy::Open && interfaces.is_empty() {
             return Err(Error::config(
                 "ingressPolicy: the first interface of prevResult is none of the host",
             )
@@ -118,7 +118,7 @@ impl Config {
         Ok(Forward {
             addrs: addrs(prev),
             policy: self.policy,
-            doors,
+            interfaces,
             admin_chain: self.admin_chain.clone(),
             admin_named: self.admin_named,
             zone: self.zone.clone(),
@@ -129,7 +129,7 @@ impl Config {
 /// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp
 /// the pod's end on the host. The gateway of a vlan follows, which the plugin bridge lists after the
 /// bridge.
-pub(crate) fn doors(prev: &CniResult) -> Vec<String> {
+pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
     // The names become words of iptables' input.
     let mut outside = prev
         .interfaces

@@ -73,9 +73,9 @@ impl Plugin for Firewall {
             Ok(known) => (known, Ok(())),
             Err(err) => (None, Err(err)),
         };
-        let doors = match (prev, &known) {
-            (Some(prev), _) => config::doors(prev),
-            (None, Some((_, door))) => vec![door.clone()],
+        let interfaces = match (prev, &known) {
+            (Some(prev), _) => config::interfaces(prev),
+            (None, Some((_, interface))) => vec![interface.clone()],
             (None, None) => Vec::new(),
         };
         let leaving = Leaving {
@@ -83,15 +83,17 @@ impl Plugin for Firewall {
             policy: config.policy,
             zone: &config.zone,
             addrs: &prev.map(config::addrs).unwrap_or_default(),
-            doors: &doors,
-            knows_doors: prev.is_some(),
+            interfaces: &interfaces,
+            knows_interfaces: prev.is_some(),
         };
         // The previous plugin of the chain removes the pod's end after this DEL.
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());
-        forward::remove(&mut nft, &owner, &leaving, |door| port::is_unused(door, &own, Some(&owner)))
-            .and(failed)
+        forward::remove(&mut nft, &owner, &leaving, |interface| {
+            port::is_unused(interface, &own, Some(&owner))
+        })
+        .and(failed)
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
@@ -107,7 +109,9 @@ impl Plugin for Firewall {
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        forward::gc(&mut Nft::new(), &call.config.name, valid, |door| port::is_unused(door, &[], None))
+        forward::gc(&mut Nft::new(), &call.config.name, valid, |interface| {
+            port::is_unused(interface, &[], None)
+        })
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {

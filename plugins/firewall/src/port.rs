@@ -54,14 +54,14 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
         let Some(end) = host.find_link(&name)?.filter(|end| owner::tag(&end.alias) == Some(&tag)) else {
             continue;
         };
-        let door = match end.master {
+        let interface = match end.master {
             None => Some(end.name.clone()),
             Some(master) => match host.link_at(master) {
                 Err(err) if err.is(Errno::ENODEV) => None,
                 bridge => Some(bridge?.name),
             },
         };
-        return Ok(door.map(|door| (end.name, door)));
+        return Ok(interface.map(|interface| (end.name, interface)));
     }
     Ok(None)
 }
@@ -69,14 +69,14 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
 /// Whether a bridge, a vlan's gateway or a pod's end is missing, or has no user except this pod. The
 /// pod's ends are known by their names, or by their owner if they were renamed. A concurrent ADD has its
 /// port before it makes its rules.
-pub(crate) fn is_unused(door: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
+pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
-    let Some(mut link) = host.find_link(door)? else { return Ok(true) };
+    let Some(mut link) = host.find_link(interface)? else { return Ok(true) };
     if is_a_pods(&link) {
-        return Ok(own.contains(&door));
+        return Ok(own.contains(&interface));
     }
     if link.kind != "bridge"
-        && let Some(bridge) = config::vlan_of(door)
+        && let Some(bridge) = config::vlan_of(interface)
     {
         match host.find_link(bridge)? {
             Some(bridge) => link = bridge,

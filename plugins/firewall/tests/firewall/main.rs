@@ -5,9 +5,9 @@
 mod bridges;
 mod config;
 mod direct;
-mod doors;
 mod firewalld;
 mod hosts;
+mod interfaces;
 mod iptables;
 mod nftables;
 mod policies;

@@ -29,7 +29,7 @@ pub(super) enum Made<I> {
 }
 
 impl<I> Made<I> {
-    /// Takes it back; `L` is the part of nf_tables.
+    /// Takes the changes back. `L` is the part of nf_tables.
     ///
     /// # Errors
     /// Fails if the backend fails.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use cnimble_cni::{Attachment, Owner};
 
+use super::go_chains::{DNAT, MASQUERADE, OLD_SNAT};
 use super::masquerade::{self, iptables as masquerading};
-use super::portmap::reference as portmap;
 use super::xtables::{self, in_chain, jumps_to};
 use super::{forward, survey};
 
@@ -26,10 +26,10 @@ pub fn iptables(bytes: &[u8]) {
     let _ = rules.iter().filter(|rule| masquerade::reference::legacy_mentions(rule, pod)).count();
     let valid = [attachment];
     let mut found = survey::fuzz(&rules);
-    let stale = masquerade::reference::stale_legacy(&rules, NETWORK, &valid);
-    found.extend(stale.into_iter().map(|chain| (masquerade::reference::POSTROUTING, chain)));
-    let stale = portmap::stale_legacy(&rules, NETWORK, &valid);
-    found.extend(stale.into_iter().map(|chain| (portmap::DNAT, chain)));
+    for chains in [MASQUERADE, DNAT] {
+        let stale = chains.stale_legacy(&rules, NETWORK, &valid);
+        found.extend(stale.into_iter().map(|chain| (chains.parent, chain)));
+    }
     for (parent, chain) in found {
         removal(&rules, parent, &chain);
     }
@@ -37,10 +37,7 @@ pub fn iptables(bytes: &[u8]) {
 
 /// A container's chain is removed with the jumps to it, and nothing else.
 fn removal(rules: &[String], parent: &str, chain: &str) {
-    assert!(
-        masquerade::reference::is_container_chain(chain) || portmap::is_container_chain(chain),
-        "{chain}"
-    );
+    assert!([MASQUERADE, DNAT, OLD_SNAT].iter().any(|chains| chains.has(chain)), "{chain}");
     let input = xtables::removal(rules, parent, &BTreeSet::from([chain.to_owned()]));
     for line in input.lines() {
         let whole = ["*nat", "COMMIT", &format!("-F {chain}"), &format!("-X {chain}")].contains(&line);

@@ -8,7 +8,6 @@
 //! masquerade and spoof check, and so that DEL can close it last (see there for why).
 //! It must be a socket of the current namespace: that is where iptables would run.
 
-pub mod apart;
 mod backend;
 mod command;
 mod elements;
@@ -16,7 +15,9 @@ mod failures;
 pub mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod go_chains;
 pub mod hand_over;
+pub mod isolation;
 mod listed;
 pub mod listing;
 pub mod masquerade;
@@ -24,8 +25,10 @@ pub mod objects;
 mod packet;
 pub mod portmap;
 mod reference_spoof;
+mod retry;
 pub mod spoof;
 pub mod survey;
+mod undo;
 mod xtables;
 
 #[cfg(doctest)]

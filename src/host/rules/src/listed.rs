@@ -12,14 +12,14 @@ use cnimble_cni::{Owner, owner};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
     /// The owner of the rule.
-    pub owner: Whose,
+    pub owner: RuleOwner,
     /// The effect of the rule.
     pub effect: Effect,
 }
 
 /// The owner of a rule, as the rule names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
+pub enum RuleOwner {
     /// By a comment of [`Owner::comment`], whole or cut.
     Comment(String),
     /// By network and container, as iptables rules do.
@@ -31,13 +31,13 @@ pub enum Whose {
     },
 }
 
-impl Whose {
+impl RuleOwner {
     /// Whether it is this attachment's. A container of iptables rules owns them through all
     /// of its interfaces.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
-            Whose::Comment(comment) => owner::tag_of(comment) == tag,
-            Whose::Container { network, container_id } => {
+            RuleOwner::Comment(comment) => owner::tag_of(comment) == tag,
+            RuleOwner::Container { network, container_id } => {
                 *network == owner.network && *container_id == owner.attachment.container_id
             }
         }

@@ -7,19 +7,25 @@
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
 
-pub use super::listed::{Effect, Listed, Whose};
+use super::elements::Layout;
+use super::forward::nftables::Forwarding;
+use super::forward::{self, Policy};
+use super::go_chains::{DNAT, MASQUERADE, names_in};
+pub use super::listed::{Effect, Listed, RuleOwner};
+use super::masquerade::nftables::Masquerade;
+use super::portmap::nftables::Portmap;
+use super::spoof::Spoof;
 use super::xtables::{FAMILIES, nat};
-use super::{forward, masquerade, portmap, spoof};
 
 /// All rules with an owner, sorted.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
-    let mut all = masquerade::list(nft)?;
-    all.extend(portmap::list(nft)?);
-    all.extend(forward::list(nft)?);
-    all.extend(spoof::list(nft)?);
+    let mut all = Masquerade::list(nft)?;
+    all.extend(Portmap::list(nft)?);
+    all.extend(Forwarding::list(nft)?);
+    all.extend(Spoof::list(nft)?);
     all.extend(iptables(nft)?);
     all.sort_by(|a, b| (&a.effect, &a.owner).cmp(&(&b.effect, &b.owner)));
     all.dedup();
@@ -30,8 +36,8 @@ pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
-pub fn policies(nft: &mut Nft) -> Result<Vec<(String, forward::Policy)>> {
-    forward::policies(nft)
+pub fn policies(nft: &mut Nft) -> Result<Vec<(String, Policy)>> {
+    forward::nftables::policies(nft)
 }
 
 /// The rules that lead to a container's chain.
@@ -39,8 +45,8 @@ fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     for family in FAMILIES {
         let table: Table<'_> = nat(family);
-        for (chain, purpose) in [("POSTROUTING", "masquerade"), ("CNI-HOSTPORT-DNAT", "port mappings")] {
-            for rule in nft.rules(table, Some(chain))? {
+        for (chains, purpose) in [(MASQUERADE, "masquerade"), (DNAT, "port mappings")] {
+            for rule in nft.rules(table, Some(chains.parent))? {
                 let (Some(owner), Some(target)) = (container(&rule.comment), rule.target()) else { continue };
                 let effect = Effect::Iptables {
                     purpose: purpose.to_owned(),
@@ -54,12 +60,9 @@ fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// `[dnat ]name: "NETWORK" id: "CONTAINER"`
-fn container(comment: &str) -> Option<Whose> {
-    let rest = comment.strip_prefix("dnat ").unwrap_or(comment);
-    let (network, container_id) = rest.strip_prefix("name: \"")?.split_once("\" id: \"")?;
-    let container_id = container_id.strip_suffix('"')?;
-    Some(Whose::Container { network: network.to_owned(), container_id: container_id.to_owned() })
+fn container(comment: &str) -> Option<RuleOwner> {
+    let (network, container_id) = names_in(comment)?;
+    Some(RuleOwner::Container { network: network.to_owned(), container_id: container_id.to_owned() })
 }
 
 #[cfg(test)]
@@ -69,18 +72,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_say_whose_they_are() {
+    fn a_rule_names_its_owner() {
         let owner = Owner {
             network: "net".to_owned(),
             attachment: Attachment { container_id: "abc".to_owned(), ifname: "eth0".to_owned() },
         };
         let tag = owner.tag();
-        assert!(Whose::Comment(owner.comment()).is(&owner, &tag));
-        assert!(!Whose::Comment("x, net: net, if: eth0, id: abc".to_owned()).is(&owner, &tag));
+        assert!(RuleOwner::Comment(owner.comment()).is(&owner, &tag));
+        assert!(!RuleOwner::Comment("x, net: net, if: eth0, id: abc".to_owned()).is(&owner, &tag));
         for comment in ["name: \"net\" id: \"abc\"", "dnat name: \"net\" id: \"abc\""] {
-            assert!(container(comment).is_some_and(|whose| whose.is(&owner, &tag)), "{comment}");
+            assert!(container(comment).is_some_and(|named| named.is(&owner, &tag)), "{comment}");
         }
         assert_eq!(container("name: \"net\""), None);
-        assert!(container("name: \"net\" id: \"ab\"").is_some_and(|whose| !whose.is(&owner, &tag)));
+        assert!(container("name: \"net\" id: \"ab\"").is_some_and(|named| !named.is(&owner, &tag)));
     }
 }

@@ -13,6 +13,8 @@ use cnimble_netlink::nft::{
     Batch, Expr, Family, Header, Hook, HookPoint, Key, Meta, Nft, REG1, Table, Verdict,
 };
 
+use super::retry::retry;
+
 /// The tables, each with the chain that leads to those of the ports.
 const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
@@ -21,7 +23,6 @@ const PLACES: [(Table<'static>, &str); 2] = [
 /// As in `spoof`: before everything else that looks at frames.
 const PRIORITY: i32 = -300;
 const PREFIX: &str = "cni-br-iface-";
-const ATTEMPTS: usize = 20;
 
 fn chain_name(attachment: &Attachment) -> String {
     format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
@@ -33,7 +34,7 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
     let chain = chain_name(attachment);
     let mac_chain = format!("{chain}-mac");
     let comment = format!("macspoofchk-{}-{}", attachment.container_id, attachment.ifname);
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT, Errno::EEXIST], || {
         let mut batch = Batch::new();
         if !nft.has_table(table)? {
             batch.create_table(table);
@@ -65,12 +66,8 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
         batch.add_rule(table.chain(&chain), &[jump(&mac_chain)], &comment);
         batch.add_rule(table.chain(&mac_chain), &allowed, &comment);
         batch.add_rule(table.chain(&mac_chain), &[Expr::verdict(Verdict::Drop)], &comment);
-        match nft.commit(&batch) {
-            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EEXIST)) => {}
-            outcome => return outcome,
-        }
-    }
-    Ok(())
+        nft.commit(&batch)
+    })
 }
 
 /// Removes the attachment's chains and the rules that jump to them.
@@ -90,32 +87,27 @@ pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
 
 fn remove_from(nft: &mut Nft, table: Table<'_>, base: &str, chain: &str) -> netlink::Result<()> {
     let mac_chain = format!("{chain}-mac");
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT, Errno::EBUSY], || {
         let mut batch = Batch::new();
         let present = [chain, mac_chain.as_str()].map(|name| nft.has_chain(table.chain(name)));
         let [first, second] = present;
         let (first, second) = (first?, second?);
         if !first && !second {
-            break;
+            return Ok(());
         }
         for rule in nft.rules(table, Some(base))? {
             if rule.target().is_some_and(|target| target == chain || target == mac_chain) {
                 batch.delete_rule(table.chain(base), rule.handle);
             }
         }
-        for (there, name) in [(first, chain), (second, mac_chain.as_str())] {
-            if there {
+        for (exists, name) in [(first, chain), (second, mac_chain.as_str())] {
+            if exists {
                 batch.flush_chain(table.chain(name));
                 batch.delete_chain(table.chain(name));
             }
         }
-        match nft.commit(&batch) {
-            Ok(()) => break,
-            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(())
+        nft.commit(&batch)
+    })
 }
 
 /// Whether it lets only `mac` in at `port`.

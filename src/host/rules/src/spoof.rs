@@ -21,11 +21,13 @@ use cnimble_netlink::nft::{
     Verdict,
 };
 
-use super::elements::{self, Changes, Claim, Layout, Placed};
-use super::listed::{Effect, Listed, Whose};
+use super::elements::{self, Claim, Layout, Placed};
+use super::listed::Effect;
 use super::reference_spoof;
+pub use super::undo::Applied;
+use super::undo::undone;
 
-struct Spoof;
+pub(super) struct Spoof;
 
 const CHAIN: &str = "prerouting";
 const PORTS: &str = "ports";
@@ -38,10 +40,6 @@ impl Layout for Spoof {
     const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[PORTS, SOURCES];
 
-    fn is_ours(set: &str) -> bool {
-        Self::FIXED.contains(&set)
-    }
-
     /// A port belongs to the pod that has the link now.
     fn claim(_set: &str) -> Claim {
         Claim::Last
@@ -51,8 +49,6 @@ impl Layout for Spoof {
         let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
         batch.create_base_chain(Self::TABLE.chain(chain), hook);
     }
-
-    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 
     fn create_set(batch: &mut Batch, set: &str) {
         let key: &[KeyType] =
@@ -72,6 +68,11 @@ impl Layout for Spoof {
     /// Both rules ask for the ports.
     fn is_rule_over(rule: &Rule, set: &str) -> bool {
         rule.uses_set(PORTS) && rule.uses_set(SOURCES) == (set == SOURCES)
+    }
+
+    fn effect(placed: &Placed) -> Option<Effect> {
+        let (port, mac) = pair_in(placed)?;
+        Some(Effect::MacCheck { port, mac: mac.to_string() })
     }
 }
 
@@ -132,14 +133,12 @@ pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied
         .collect();
     for old in old {
         if let Err(err) = elements::also_delete::<Spoof>(nft, &mut changes, SOURCES, &pair(port, old)) {
-            let err = Error::from(err);
-            return Err(match elements::revert::<Spoof>(nft, &changes) {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and it could not be taken back: {undo}")),
-            });
+            return Err(undone(err, elements::revert::<Spoof>(nft, &changes)));
         }
     }
-    Ok(Applied { changes })
+    let mut undo = Applied::default();
+    undo.push_changes::<Spoof>(changes);
+    Ok(undo)
 }
 
 fn explain(err: netlink::Error) -> Error {
@@ -151,25 +150,6 @@ fn explain(err: netlink::Error) -> Error {
                 .details("it needs CONFIG_NF_TABLES_BRIDGE")
         }
         _ => err.into(),
-    }
-}
-
-/// The changes that [`add`] made, to be taken back exactly.
-#[derive(Debug)]
-pub struct Applied {
-    changes: Changes,
-}
-
-impl Applied {
-    /// Takes it back. Opens its own socket.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
-    pub fn run(self) -> Result<(), Error> {
-        if self.changes.is_empty() {
-            return Ok(());
-        }
-        Ok(elements::revert::<Spoof>(&mut Nft::new(), &self.changes)?)
     }
 }
 
@@ -221,8 +201,8 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
     }
     let chain = Spoof::TABLE.chain(CHAIN);
     let rules = nft.rules(Spoof::TABLE, Some(CHAIN))?;
-    let there = rules.iter().any(|rule| Spoof::is_rule_over(rule, SOURCES));
-    Ok((!there).then(|| format!("chain {chain} has no rule that drops other sources")))
+    let is_checked = rules.iter().any(|rule| Spoof::is_rule_over(rule, SOURCES));
+    Ok((!is_checked).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
 /// Removes the rules of all attachments of `network` that aren't in `valid`.
@@ -233,25 +213,10 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     if !nft.is_there()? {
         return Ok(());
     }
-    let ours = elements::gc::<Spoof>(nft, network, valid);
+    let ours = Spoof::gc(nft, network, valid);
     reference_spoof::gc(nft)?;
     ours?;
     Ok(())
-}
-
-/// All elements of the sets.
-pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
-    elements::find::<Spoof>(nft, |_| true)
-}
-
-/// Whether there is an unused set or chain.
-pub(super) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
-    elements::is_idle::<Spoof>(nft, &[])
-}
-
-/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
-pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
-    elements::forget::<Spoof>(nft, found)
 }
 
 /// Whether the kernel can do it.
@@ -259,7 +224,7 @@ pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
-    elements::try_out::<Spoof>(nft, None).map_err(|err| {
+    Spoof::usable(nft).map_err(|err| {
         let err = explain(err);
         Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
     })
@@ -268,15 +233,4 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
 /// The port and the MAC of an element, of those that have both.
 pub(super) fn pair_in(placed: &Placed) -> Option<(String, Mac)> {
     placed.element.key.as_ifname_and_mac().filter(|_| placed.set == SOURCES)
-}
-
-/// Which MAC may come from which port, for [`super::listing`].
-pub(super) fn list(nft: &mut Nft) -> netlink::Result<Vec<Listed>> {
-    let found = elements::find::<Spoof>(nft, |_| true)?;
-    let read = found.into_iter().filter_map(|placed| {
-        let (port, mac) = pair_in(&placed)?;
-        let effect = Effect::MacCheck { port, mac: mac.to_string() };
-        Some(Listed { owner: Whose::Comment(placed.element.comment), effect })
-    });
-    Ok(read.collect())
 }

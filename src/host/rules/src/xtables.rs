@@ -11,23 +11,13 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
-use cnimble_cni::hash::sha512_hex;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Destination, Family, Nft, Table};
 
 use super::command;
+use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;
-const ATTEMPTS: usize = 20;
-
-/// A container's chain, `CNI-`, the prefix and a hash: 28 characters, as many as iptables takes.
-pub(super) fn chain_name(prefix: &str, network: &str, container_id: &str) -> String {
-    const LENGTH: usize = 28;
-    let hex = sha512_hex(format!("{network}{container_id}"), 12);
-    let mut name = format!("CNI-{prefix}{hex}");
-    name.truncate(LENGTH);
-    name
-}
 
 /// The table `nat` of the nf_tables variant.
 pub(super) fn nat(family: Family) -> Table<'static> {
@@ -38,9 +28,10 @@ pub(super) fn nat(family: Family) -> Table<'static> {
 /// between releases of the Go plugins.
 pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
-    for attempt in 1.. {
+    // A concurrent DEL removes it too, or an ADD is about to add to it.
+    retry(&[Errno::ENOENT, Errno::EBUSY], || {
         if !nft.has_chain(table.chain(chain))? {
-            break;
+            return Ok(());
         }
         let mut batch = Batch::new();
         for rule in nft.rules(table, Some(parent))? {
@@ -50,14 +41,8 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
         }
         batch.flush_chain(table.chain(chain));
         batch.delete_chain(table.chain(chain));
-        match nft.commit(&batch) {
-            Ok(()) => break,
-            // A concurrent DEL removes it too, or an ADD is about to add to it.
-            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(())
+        nft.commit(&batch)
+    })
 }
 
 /// Removes a chain of nf_tables' variant that nothing leads to. The kernel refuses it, and all stays as it is, if by
@@ -155,8 +140,12 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
 /// Deletes rules of the legacy variant, given as iptables-save prints them.
 pub(super) fn delete_legacy_rules(family: Family, rules: &[String]) -> Result<(), Error> {
     let lines: Vec<String> = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
-    let input = format!("*nat\n{}\nCOMMIT\n", lines.join("\n"));
-    command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input).map(|_| ())
+    restore_legacy(family, &format!("*nat\n{}\nCOMMIT\n", lines.join("\n")))
+}
+
+/// Changes legacy tables by the input of `iptables-restore`, all or nothing.
+pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
+    command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
 }
 
 /// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of
@@ -166,20 +155,13 @@ pub(super) fn remove_legacy_chains(
     choose: impl Fn(&[String]) -> BTreeSet<String>,
 ) -> Result<(), Error> {
     for family in FAMILIES {
-        for attempt in 1.. {
-            let Some(rules) = legacy_rules(family)? else { break };
-            let chains = choose(&rules);
-            if chains.is_empty() {
-                break;
+        retry_command(|| {
+            let rules = legacy_rules(family)?.unwrap_or_default();
+            match choose(&rules) {
+                chains if chains.is_empty() => Ok(()),
+                chains => restore_legacy(family, &removal(&rules, parent, &chains)),
             }
-            let input = removal(&rules, parent, &chains);
-            match command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input) {
-                Ok(_) => break,
-                // A part of it may have been removed in between.
-                Err(_) if attempt < 3 => {}
-                Err(err) => return Err(err),
-            }
-        }
+        })?;
     }
     Ok(())
 }
@@ -253,12 +235,5 @@ mod tests {
         let to = destination("-A X ! -d 192.0.2.1/32 -p tcp -m multiport --dports 80,90:99 -j Y");
         assert_eq!((to.protocol, to.address), (Some(6), None));
         assert_eq!(to.ports, [80..=80, 90..=99]);
-    }
-
-    #[test]
-    fn chains_are_named_as_the_reference_does() {
-        let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
-        assert_eq!(chain_name("", "bridge", cid), "CNI-4f6dd6c08c7e1a901788c768");
-        assert_eq!(chain_name("DN-", "net1", "cont1"), "CNI-DN-01d424cb2a9303e21c6e9");
     }
 }

@@ -8,13 +8,14 @@ use cnimble_netlink::nft::{Batch, Key, Nft};
 use cnimble_netlink::{Error, Result};
 
 use super::plan::{Changes, Refusal, create_part};
-use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, is_fixed, lists_part, set};
+use super::{Layout, Placed, delete, drop_unused, is_fixed, lists_part, set};
+use crate::retry::{ATTEMPTS, retry};
 
-/// Whether the kernel could make the part, and a set of those that come and go.
+/// Checks that the kernel could make the part, and a set of those that come and go.
 ///
 /// # Errors
 /// Fails if the kernel would refuse the request.
-pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()> {
+pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {
         return Ok(());
@@ -24,7 +25,7 @@ pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()>
         batch.create_table(L::TABLE);
     }
     create_part::<L>(&mut batch);
-    if let Some(set) = set {
+    if let Some(set) = L::SAMPLE {
         L::create_set(&mut batch, set);
         L::add_rule(&mut batch, set);
     }
@@ -63,28 +64,27 @@ fn insert_if_free<L: Layout>(
         match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
             // Another process was faster: made the table, took or left the address.
-            Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
+            Err(err) if attempt < ATTEMPTS && OVERTAKEN.contains(&err.errno) => {}
             Err(err) => return Err(err.into()),
         }
     }
     Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY).into())
 }
 
-fn is_overtaken(err: &Error) -> bool {
-    matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY)
-}
+/// A concurrent process has made or removed what the plan is about.
+const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
 
 /// Makes the changes. If the kernel had no memory for its answer, they have been made, or refused: a look tells.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
     match nft.commit(&plan.batch::<L>()) {
-        Err(err) if err.is(Errno::ENOBUFS) && is_there::<L>(nft, plan)? => Ok(()),
+        Err(err) if err.is(Errno::ENOBUFS) && is_done::<L>(nft, plan)? => Ok(()),
         answered => answered,
     }
 }
 
-/// Returns true if and only if the changes of the plan, of which none was there before, are: a batch is carried out as a
-/// whole or not at all.
-fn is_there<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
+/// Whether the changes of the plan have been made, of which none was there before. A batch is carried out as a whole or
+/// not at all.
+fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     match plan.inserted.first() {
         Some((placed, _)) => {
             let set = set::<L>(&placed.set);
@@ -109,22 +109,20 @@ pub(crate) fn insert_many<L: Layout>(
     }
     match commit::<L>(nft, &plan) {
         Ok(()) => Ok(plan),
-        Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted, Some(container), look_around),
+        Err(err) if OVERTAKEN.contains(&err.errno) => {
+            insert_if_free::<L>(nft, wanted, Some(container), look_around)
+        }
         Err(err) => Err(err.into()),
     }
 }
 
 /// Makes the part and repairs it, without elements.
 pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
-    for attempt in 1.. {
+    retry(&OVERTAKEN, || {
         let plan = Changes::without_elements::<L>(nft)?;
-        match commit::<L>(nft, &plan) {
-            Ok(()) => return Ok(plan),
-            Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Err(Error::new(format!("make table {}", L::TABLE), Errno::EBUSY))
+        commit::<L>(nft, &plan)?;
+        Ok(plan)
+    })
 }
 
 /// Deletes an element that belonged to one that [`insert`] replaced, and notes it there. Returns
@@ -145,15 +143,10 @@ pub(crate) fn also_delete<L: Layout>(
 /// Undoes [`insert`]: removes the elements that are still ours, then the unused sets and chains that it created or
 /// found. A concurrent DEL may have left the found ones for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT, Errno::EEXIST], || {
         let batch = reverting::<L>(nft, changes)?;
-        match nft.commit(&batch) {
-            Ok(()) => break,
-            // Another process changed it in between.
-            Err(err) if attempt < ATTEMPTS && matches!(err.errno, Errno::ENOENT | Errno::EEXIST) => {}
-            Err(err) => return Err(err),
-        }
-    }
+        nft.commit(&batch)
+    })?;
     let found = changes.inserted.iter().map(|(placed, _)| &placed.set).filter(|set| !is_fixed::<L>(set));
     let sets: Vec<String> = changes.made_sets.iter().chain(found).cloned().collect();
     let part = changes.made_part || !L::STAYS && !changes.inserted.is_empty();

@@ -14,23 +14,25 @@ mod owned;
 mod plan;
 mod unused;
 
-pub(super) use insert::{also_delete, insert, insert_many, prepare, revert, try_out};
-pub(super) use overlap::{There, first, look_up};
-pub(super) use owned::{delete, expel, find, forget, gc, remove, still_there};
+use insert::try_out;
+pub(super) use insert::{also_delete, insert, insert_many, prepare, revert};
+pub(super) use overlap::{LookUp, first, look_up};
+pub(super) use owned::{delete, expel, find, gc, remove, unchanged};
 pub(super) use plan::{Changes, Refusal};
-pub(super) use unused::{drop_all_unused, drop_part, drop_unused, is_idle};
+pub(super) use unused::{drop_all_unused, drop_part, drop_unused};
 
+use cnimble_cni::Attachment;
 use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Element, Nft, Rule, Set, Table};
 
-/// How often to look again at what another process may just have changed.
-const ATTEMPTS: usize = 20;
+use super::listed::{Effect, Listed, RuleOwner};
+
 /// Deletions in one batch: with their errors they stay far below the socket's buffers.
 const CHUNK: usize = 200;
 
 /// One kind of rules, a *part* of a table of ours, which it may share with others.
-pub(super) trait Layout {
+pub(super) trait Layout: Sized {
     /// The table. It is made when the first part needs it, and goes with the last.
     const TABLE: Table<'static>;
 
@@ -43,18 +45,26 @@ pub(super) trait Layout {
     /// Chains with the operator's own rules: never flushed, and in use while there are any.
     const FOREIGN: &'static [&'static str] = &[];
 
+    /// Sets with elements that belong to no attachment and keep nothing alive.
+    const NOTES: &'static [&'static str] = &[];
+
+    /// A set of those that the part makes on demand, for [`usable`](Self::usable).
+    const SAMPLE: Option<&'static str> = None;
+
     /// Whether the part is left when no attachment uses it any more, for [`drop_part`].
     const STAYS: bool = false;
 
     /// Whether a set of the table belongs to the part. Asked with its [`first`] name.
-    fn is_ours(set: &str) -> bool;
+    fn is_ours(set: &str) -> bool {
+        Self::FIXED.contains(&set)
+    }
 
     /// Which of two attachments gets a place in the set that both want. Asked with its [`first`] name.
     fn claim(set: &str) -> Claim;
 
     /// The suffix of a set beside this one, by the comment on an element: the network.
     /// Asked with its [`first`] name.
-    fn apart(_set: &str, comment: &str) -> Option<String> {
+    fn suffix(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }
 
@@ -68,7 +78,7 @@ pub(super) trait Layout {
     fn create_chain(batch: &mut Batch, chain: &str);
 
     /// Adds the rules that stand first in a chain.
-    fn add_first_rules(batch: &mut Batch, chain: &str);
+    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 
     /// Adds the creation of a set.
     fn create_set(batch: &mut Batch, set: &str);
@@ -84,6 +94,55 @@ pub(super) trait Layout {
     /// Whether all rules over a set are among these. An earlier version may have made fewer. All are replaced then.
     fn has_rules(rules: &[Rule], set: &str) -> bool {
         rules.iter().any(|rule| Self::is_rule_over(rule, set))
+    }
+
+    /// The effect of an element for people, or `None` for an element that isn't listed.
+    fn effect(_placed: &Placed) -> Option<Effect> {
+        None
+    }
+
+    /// All elements of attachments.
+    fn all(nft: &mut Nft) -> Result<Vec<Placed>> {
+        let mut all = find::<Self>(nft, |_| true)?;
+        all.retain(|placed| !Self::NOTES.contains(&placed.set.as_str()));
+        Ok(all)
+    }
+
+    /// The elements with an effect, read.
+    fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
+        let read = Self::all(nft)?.into_iter().filter_map(|placed| {
+            let effect = Self::effect(&placed)?;
+            Some(Listed { owner: RuleOwner::Comment(placed.element.comment), effect })
+        });
+        Ok(read.collect())
+    }
+
+    /// Whether there are sets or chains, and no element of an attachment.
+    fn is_idle(nft: &mut Nft) -> Result<bool> {
+        unused::is_idle::<Self>(nft)
+    }
+
+    /// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
+    fn forget(nft: &mut Nft, found: &[Placed]) -> Result<()> {
+        let present = unchanged::<Self>(nft, found)?;
+        delete::<Self>(nft, &present)?;
+        drop_all_unused::<Self>(nft)
+    }
+
+    /// [`forget`](Self::forget) for elements of living pods that other rules have taken the place of.
+    fn let_go(nft: &mut Nft, found: &[Placed]) -> Result<()> {
+        Self::forget(nft, found)
+    }
+
+    /// Removes the elements of all attachments of `network` that aren't in `valid`, and the sets and chains that are
+    /// unused without them. Returns the removed elements.
+    fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
+        gc::<Self>(nft, network, valid)
+    }
+
+    /// Checks that the kernel would make the part.
+    fn usable(nft: &mut Nft) -> Result<()> {
+        try_out::<Self>(nft)
     }
 }
 

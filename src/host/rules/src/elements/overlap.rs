@@ -17,7 +17,7 @@ use super::{Claim, Layout, Placed, set};
 
 /// The name of the set beside `set` for the owner of a comment.
 fn second<L: Layout>(set: &str, comment: &str) -> Option<String> {
-    Some(format!("{set}-{}", L::apart(set, comment)?))
+    Some(format!("{set}-{}", L::suffix(set, comment)?))
 }
 
 /// The set that a set is beside, or itself.
@@ -52,35 +52,35 @@ fn is_shared<L: Layout>(set: &str) -> bool {
 
 /// The outcome of [`look_up`].
 #[derive(Debug)]
-pub(crate) enum There {
+pub(crate) enum LookUp {
     /// An element of the owner.
-    Owners(Placed),
+    Own(Placed),
     /// Another owner's, in the place that it should have.
-    Others(Element),
+    Foreign(Element),
     /// There is no element.
-    Nothing,
+    Missing,
 }
 
-impl There {
+impl LookUp {
     /// The element, if it is the owner's.
-    pub(crate) fn owners(self) -> Option<Placed> {
+    pub(crate) fn own(self) -> Option<Placed> {
         match self {
-            There::Owners(placed) => Some(placed),
-            There::Others(_) | There::Nothing => None,
+            LookUp::Own(placed) => Some(placed),
+            LookUp::Foreign(_) | LookUp::Missing => None,
         }
     }
 }
 
 /// Looks for the owner's element with this key in a set, and beside it.
-pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: &Key) -> Result<There> {
+pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: &Key) -> Result<LookUp> {
     let there = nft.element(set::<L>(name), key)?;
     if let Some(element) = there.as_ref().filter(|element| owner.owns(&element.comment)) {
-        return Ok(There::Owners(Placed { set: name.to_owned(), element: element.clone() }));
+        return Ok(LookUp::Own(Placed { set: name.to_owned(), element: element.clone() }));
     }
     Ok(match (look_beside::<L>(nft, owner, name, key)?, there) {
-        (Some(placed), _) => There::Owners(placed),
-        (None, Some(other)) => There::Others(other),
-        (None, None) => There::Nothing,
+        (Some(placed), _) => LookUp::Own(placed),
+        (None, Some(other)) => LookUp::Foreign(other),
+        (None, None) => LookUp::Missing,
     })
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use crate::masquerade::nftables::Masquerade;
 
     #[test]
-    fn sets_beside_say_whose_they_are() {
+    fn a_set_beside_another_names_its_network() {
         let comment = "b70a60970e0f5394-b85eb1db7af38d45, net: cluster, if: eth0, id: web";
         for name in ["forward4", "masq-fd00-1--/64", "portmap-hairpin-10.1.0.0/16"] {
             let beside = second::<Masquerade>(name, comment).unwrap();

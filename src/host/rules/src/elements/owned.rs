@@ -10,7 +10,8 @@ use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Key, Nft};
 
 use super::overlap::look_beside;
-use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
+use super::{CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
+use crate::retry::ATTEMPTS;
 
 /// All elements of the part with a comment that `matches`.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
@@ -40,28 +41,21 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
 /// Deletes elements, as long as they are what they were when they were found.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     for chunk in elements.chunks(CHUNK) {
-        let mut left: Vec<&Placed> = chunk.iter().collect();
+        let mut remaining = chunk.to_vec();
         let mut attempts = 0;
-        while !left.is_empty() {
+        while !remaining.is_empty() {
             attempts += 1;
             let mut batch = Batch::new();
-            for placed in &left {
+            for placed in &remaining {
                 batch.delete_element(set::<L>(&placed.set), &placed.element.key);
             }
             match nft.commit(&batch) {
                 Ok(()) => break,
-                // Another DEL or GC was there in between.
+                // A concurrent DEL or GC has deleted some.
                 Err(err) if err.is(Errno::ENOENT) && attempts < ATTEMPTS => {}
                 Err(err) => return Err(err),
             }
-            let mut still = Vec::new();
-            for placed in left {
-                if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element)
-                {
-                    still.push(placed);
-                }
-            }
-            left = still;
+            remaining = unchanged::<L>(nft, &remaining)?;
         }
     }
     Ok(())
@@ -158,19 +152,12 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
 }
 
 /// The elements that have not changed since they were found.
-pub(crate) fn still_there<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
-    let mut there = Vec::new();
+pub(crate) fn unchanged<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
+    let mut unchanged = Vec::new();
     for placed in found {
         if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element) {
-            there.push(placed.clone());
+            unchanged.push(placed.clone());
         }
     }
-    Ok(there)
-}
-
-/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
-pub(crate) fn forget<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<()> {
-    let there = still_there::<L>(nft, found)?;
-    delete::<L>(nft, &there)?;
-    drop_all_unused::<L>(nft)
+    Ok(unchanged)
 }

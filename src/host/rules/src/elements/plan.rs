@@ -91,7 +91,7 @@ impl Changes {
 
     /// Whether nothing was changed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_part
+        self.inserted.is_empty() && self.removed.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 
     /// The plan for these elements, after a look at the place of each.

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Nft};
 
-use super::{ATTEMPTS, Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
+use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
+use crate::retry::ATTEMPTS;
 
 /// Deletes unused sets (with their rules) and the part (with the table, if that was all).
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
@@ -105,14 +106,13 @@ pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     drop_unused::<L>(nft, &sets, !L::STAYS)
 }
 
-/// Whether something of the part is there, without any element. Elements of the sets `notes`
-/// don't count.
-pub(crate) fn is_idle<L: Layout>(nft: &mut Nft, notes: &[&str]) -> Result<bool> {
+/// Whether the part has sets or chains, and no element. Elements of [`Layout::NOTES`] don't count.
+pub(super) fn is_idle<L: Layout>(nft: &mut Nft) -> Result<bool> {
     let sets = our_sets::<L>(nft)?;
     if sets.is_empty() && !lists_part::<L>(nft)? {
         return Ok(false);
     }
-    for name in sets.iter().filter(|name| !notes.contains(&name.as_str())) {
+    for name in sets.iter().filter(|name| !L::NOTES.contains(&name.as_str())) {
         if !nft.is_empty(set::<L>(name))? {
             return Ok(false);
         }

@@ -17,9 +17,11 @@ use super::isolation::STAGE2;
 use super::table::{FORWARD, PODS, Plan, STAGE1, TO_ADMIN, TO_PODS, filter};
 use super::{Forward, Policy, table};
 use crate::packet::{DESTINATION, SOURCE, load_address, octets};
+use crate::retry::retry;
+use crate::undo::undone;
 use crate::{command, xtables};
 
-/// How often it is begun again that something else in nf_tables has changed since the look.
+/// Attempts while other rules in nf_tables change after the look. Then the commands are run.
 const ATTEMPTS: usize = 5;
 
 fn jump(comment: &str, chain: &str) -> [Expr; 3] {
@@ -60,8 +62,9 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
         return Ok(None);
     }
     for chain in [STAGE1, STAGE2] {
-        let policies = if forward.doors.is_empty() { Vec::new() } else { nft.rules(table, Some(chain))? };
-        if policies.iter().any(|rule| forward.doors.iter().any(|door| rule.mentions(door.as_bytes()))) {
+        let policies =
+            if forward.interfaces.is_empty() { Vec::new() } else { nft.rules(table, Some(chain))? };
+        if policies.iter().any(|rule| forward.interfaces.iter().any(|name| rule.mentions(name.as_bytes()))) {
             return Ok(None);
         }
     }
@@ -99,12 +102,7 @@ pub(super) fn add(
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {
                 // Whether it was made isn't known, if it is the answer that got lost.
-                return Err(match remove(nft, addrs) {
-                    Ok(_) => Error::from(err),
-                    Err(undo) => {
-                        Error::from(err).details(format!("and what was added could not be removed: {undo}"))
-                    }
-                });
+                return Err(undone(err, remove(nft, addrs).map(drop)));
             }
         }
     }
@@ -146,18 +144,12 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
 pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
     let mut any = false;
     for family in xtables::FAMILIES {
-        let octets: Vec<Vec<u8>> = addrs
-            .iter()
-            .filter_map(|ip| match (ip, family) {
-                (IpAddr::V4(ip), Family::Ipv4) => Some(ip.octets().to_vec()),
-                (IpAddr::V6(ip), Family::Ipv6) => Some(ip.octets().to_vec()),
-                _ => None,
-            })
-            .collect();
+        let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
+        let octets: Vec<Vec<u8>> = of_family.map(|ip| octets(*ip)).collect();
         if octets.is_empty() {
             continue;
         }
-        for attempt in 1.. {
+        retry(&[Errno::ENOENT], || {
             let mut batch = Batch::new();
             for rule in nft.rules(filter(family), Some(PODS))? {
                 any = true;
@@ -165,12 +157,8 @@ pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
                     batch.delete_rule(filter(family).chain(PODS), rule.handle);
                 }
             }
-            match nft.commit(&batch) {
-                Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
-                Err(err) => return Err(err),
-                Ok(()) => break,
-            }
-        }
+            nft.commit(&batch)
+        })?;
     }
     Ok(any)
 }

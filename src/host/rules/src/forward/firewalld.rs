@@ -10,6 +10,8 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_os::dbus::{self as dbus, Bus, Method};
 
+use crate::undo::undone;
+
 const NAME: &str = "org.fedoraproject.FirewallD1";
 /// firewalld's table, with its backend nftables: the default, and the only one in new versions.
 const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
@@ -117,10 +119,7 @@ pub(super) fn add(zone_name: &str, addrs: &[IpAddr]) -> Result<Made, Error> {
                 if matches!(&err, dbus::Error::Refused(_, text) if text.starts_with(CONFLICT)) {
                     failure.code = Code::CONFLICT;
                 }
-                return Err(match revert(&made) {
-                    Ok(()) => failure,
-                    Err(undo) => failure.details(format!("and what was added could not be removed: {undo}")),
-                });
+                return Err(undone(failure, revert(&made)));
             }
         }
     }
@@ -163,9 +162,9 @@ pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>,
     let mut bus = connect()?;
     for source in addrs.iter().copied().map(source) {
         let asked = zone(&mut bus, "querySource", zone_name, &source);
-        let there =
+        let answer =
             asked.map_err(|err| failed(&format!("look for {source} in the zone {zone_name}"), &err))?;
-        if there.truth() != Some(true) {
+        if answer.truth() != Some(true) {
             return Ok(Some(format!("firewalld: {source} is not in the zone {zone_name}")));
         }
     }

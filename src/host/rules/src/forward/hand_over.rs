@@ -10,7 +10,7 @@ use super::{Forward, Policy, direct, firewalld, iptables};
 use crate::xtables::FAMILIES;
 
 /// Whether the Go plugin would turn to firewalld.
-pub(crate) fn goes_to_firewalld(nft: &mut Nft) -> Result<bool, Error> {
+pub(crate) fn uses_firewalld(nft: &mut Nft) -> Result<bool, Error> {
     firewalld::is_running(nft)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn write(
         iptables::add(nft, &forward)?;
     }
     for (bridge, policy) in policies {
-        let forward = Forward { policy: *policy, doors: vec![bridge.clone()], ..Forward::default() };
+        let forward = Forward { policy: *policy, interfaces: vec![bridge.clone()], ..Forward::default() };
         for family in FAMILIES {
             iptables::add_family(nft, family, &forward, &[], &mut iptables::Made::default())?;
         }

@@ -20,9 +20,9 @@ use cnimble_netlink::nft::{Family, Nft};
 
 use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter, pod_rules};
 use super::{Forward, direct, isolation};
+use crate::retry::retry_command;
+use crate::undo::undone;
 use crate::{command, xtables};
-
-const ATTEMPTS: usize = 3;
 
 /// The rules that [`add`] made.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ pub(crate) fn fuzz(text: &str) {
         let forward = Forward {
             addrs: addrs.to_vec(),
             policy,
-            doors: vec!["br0".to_owned()],
+            interfaces: vec!["br0".to_owned()],
             admin_chain: "CNI-ADMIN".to_owned(),
             ..Forward::default()
         };
@@ -114,10 +114,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
             made.tables.push(family);
         }
         if let Err(err) = add_family(nft, family, forward, &addrs, &mut made) {
-            return Err(match revert(nft, &made) {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-            });
+            return Err(undone(err, revert(nft, &made)));
         }
     }
     Ok(made)
@@ -134,24 +131,16 @@ pub(super) fn add_family(
         made.added.push((family, plan));
         return Ok(());
     }
-    for attempt in 1.. {
+    retry_command(|| {
         let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
         let plan = plan(&Saved::new(&saved), forward, addrs);
         let lines = plan.lines();
-        if lines.is_empty() {
-            return Ok(());
+        if !lines.is_empty() {
+            restore(family, &lines)?;
+            made.added.push((family, plan));
         }
-        match restore(family, &lines) {
-            Ok(()) => {
-                made.added.push((family, plan));
-                return Ok(());
-            }
-            // A concurrent ADD or DEL has made or removed something since.
-            Err(_) if attempt < ATTEMPTS => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Puts the bridge's policy beside those that are there, in families that have any.
@@ -162,10 +151,7 @@ pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Made, Error
             continue;
         }
         if let Err(err) = add_family(nft, family, forward, &[], &mut made) {
-            return Err(match revert(nft, &made) {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-            });
+            return Err(undone(err, revert(nft, &made)));
         }
     }
     Ok(made)
@@ -225,13 +211,11 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
         any = true;
         let lines: Vec<String> = ours
             .iter()
-            .filter(|rule| rules.iter().any(|there| there.strip_prefix("-A ") == Some(rule)))
+            .filter(|rule| rules.iter().any(|present| present.strip_prefix("-A ") == Some(rule)))
             .map(|rule| format!("-D {rule}"))
             .collect();
         if !lines.is_empty() {
-            let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
-            let command = xtables::legacy_command(family, "restore");
-            command::run(&command, &["--noflush", "--wait=10"], &input)?;
+            xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n")))?;
         }
     }
     Ok(any)

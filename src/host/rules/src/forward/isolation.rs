@@ -19,11 +19,10 @@ use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Verdict};
 
 use super::table::{FORWARD, Plan, STAGE1, Saved, commented, filter, uncommented};
 use super::{Forward, Policy, Unused, nftables};
-use crate::{command, xtables};
+use crate::retry::ATTEMPTS;
+use crate::xtables;
 
 pub(super) const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
-/// How often a removal is begun again that something else came in between.
-const ATTEMPTS: usize = 20;
 
 fn comment(policy: &str) -> String {
     commented(&format!("{OURS}{policy})"))
@@ -71,7 +70,7 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
 /// Adds to a plan what the policy of the bridge takes.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
-    let ours = |bridge: &str| forward.doors.iter().any(|door| door == bridge);
+    let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
     if forward.policy != Policy::Open {
         for chain in [STAGE1, STAGE2] {
             if !saved.has_chain(chain) {
@@ -87,7 +86,7 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
         if let Some(line) = plan.shared.first().cloned() {
             plan.lacks(&line);
         }
-        wanted.extend(forward.doors.iter().flat_map(|door| bridge_rules(door, forward.policy)));
+        wanted.extend(forward.interfaces.iter().flat_map(|name| bridge_rules(name, forward.policy)));
     }
     let bare: Vec<String> = wanted.iter().map(|rule| uncommented(rule)).collect();
     let there: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule).is_some_and(ours)).collect();
@@ -112,7 +111,7 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
 
 /// Whether policies are in iptables that the bridge has to be put beside, or for `open` its own.
 pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Result<bool, Error> {
-    if forward.doors.is_empty() {
+    if forward.interfaces.is_empty() {
         return Ok(false);
     }
     let rules = nf_tables(nft, family)?;
@@ -120,8 +119,8 @@ pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Resu
     let legacy = || legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
     let bridges = || rules.iter().filter_map(named);
     Ok(if forward.policy == Policy::Open {
-        bridges().any(|name| forward.doors.contains(&name))
-            || legacy().any(|name| forward.doors.iter().any(|door| door == name))
+        bridges().any(|name| forward.interfaces.contains(&name))
+            || legacy().any(|name| forward.interfaces.iter().any(|interface| interface == name))
     } else {
         bridges().next().is_some() || legacy().next().is_some()
     })
@@ -153,7 +152,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
             let names: BTreeSet<String> = rules.iter().filter_map(named).collect();
             let mut dead = BTreeSet::new();
             for name in names {
-                if unused(&name)? || own.contains(&name) && !nftables::has_pods(nft)? {
+                if unused(&name)? || own.contains(&name) && !nftables::any_pod(nft)? {
                     dead.insert(name);
                 }
             }
@@ -221,11 +220,7 @@ pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
         }
         let restore = |lines: Vec<String>| match lines.as_slice() {
             [] => Ok(()),
-            lines => {
-                let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
-                let command = xtables::legacy_command(family, "restore");
-                command::run(&command, &["--noflush", "--wait=10"], &input).map(drop)
-            }
+            lines => xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n"))),
         };
         restore(dead.iter().map(|(_, rule)| format!("-D {rule}")).collect())?;
         let mut back = Vec::new();
@@ -244,7 +239,7 @@ mod tests {
     use super::*;
 
     fn planned(saved: &str, policy: Policy) -> Plan {
-        let forward = Forward { policy, doors: vec!["br0".into()], ..Forward::default() };
+        let forward = Forward { policy, interfaces: vec!["br0".into()], ..Forward::default() };
         let mut made = Plan::default();
         plan(&Saved::new(saved), &forward, &mut made);
         made

@@ -36,10 +36,13 @@ use std::net::IpAddr;
 use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
-use super::backend::{self as rules, Made};
+use super::backend as rules;
+use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
-use super::listed::Listed;
+pub use super::undo::Applied;
+use super::undo::undone;
 use super::{command, xtables};
+use nftables::{Forwarding, When};
 use others::Found;
 use walk::{Pods, Way};
 
@@ -87,7 +90,7 @@ pub struct Forward {
     pub policy: Policy,
     /// The interfaces by which the host receives its packets: the bridge and the vlan's gateway, or the host's end of a
     /// pod without a bridge. Any policy but `Open` needs one.
-    pub doors: Vec<String>,
+    pub interfaces: Vec<String>,
     /// The administrator's chain, for iptables.
     pub admin_chain: String,
     /// Whether it was asked for by name. Then iptables is needed.
@@ -99,7 +102,7 @@ pub struct Forward {
 impl Forward {
     /// The interfaces that have a policy.
     fn policed(&self) -> &[String] {
-        if self.policy == Policy::Open { &[] } else { &self.doors }
+        if self.policy == Policy::Open { &[] } else { &self.interfaces }
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = IpAddr> {
@@ -179,10 +182,7 @@ pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> R
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
         Ok(()) => Ok(undo),
-        Err(err) => Err(match undo.run() {
-            Ok(()) => err,
-            Err(left) => err.details(format!("and what was added could not be removed: {left}")),
-        }),
+        Err(err) => Err(undone(err, undo.run())),
     }
 }
 
@@ -194,50 +194,31 @@ fn add_all(
     undo: &mut Applied,
 ) -> Result<(), Error> {
     if backend == Backend::Firewalld {
-        undo.sources = Some(firewalld::add(&forward.zone, &forward.addrs)?);
+        let made = firewalld::add(&forward.zone, &forward.addrs)?;
+        undo.push(move |_| firewalld::revert(&made));
     }
     if backend != Backend::Firewalld || !forward.policed().is_empty() {
         let socket = RefCell::new(&mut *nft);
         let who =
             if backend == Backend::Iptables { rules::Backend::Iptables } else { rules::Backend::Nftables };
-        undo.rules.push(who.add(
+        let made = who.add(
             "forwarding",
             || nftables::add(&mut socket.borrow_mut(), owner, forward),
             || iptables::add(&mut socket.borrow_mut(), forward),
-        )?);
+        )?;
+        undo.push(move |nft| made.revert::<Forwarding>(nft, iptables::revert));
     }
-    if forward.doors.is_empty() {
+    if forward.interfaces.is_empty() {
         return Ok(());
     }
     if backend != Backend::Nftables && nft.is_there()? {
-        undo.rules.push(Made::Nftables(Box::new(nftables::add_policy(nft, owner, forward)?)));
+        undo.push_changes::<Forwarding>(nftables::add_policy(nft, owner, forward)?);
     }
     if backend != Backend::Iptables && has_iptables {
-        undo.rules.push(Made::Iptables(iptables::add_policy(nft, forward)?));
+        let made = iptables::add_policy(nft, forward)?;
+        undo.push(move |nft| iptables::revert(nft, &made));
     }
     Ok(())
-}
-
-/// The changes that [`add`] made.
-#[derive(Debug, Default)]
-pub struct Applied {
-    sources: Option<firewalld::Made>,
-    rules: Vec<Made<iptables::Made>>,
-}
-
-impl Applied {
-    /// Takes it back. Opens its own socket.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
-    pub fn run(self) -> Result<(), Error> {
-        let mut failures = Failures::default();
-        for made in self.rules.iter().rev() {
-            failures.note(made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert));
-        }
-        failures.note(self.sources.map_or(Ok(()), |made| firewalld::revert(&made)));
-        failures.outcome()
-    }
 }
 
 /// Whether a bridge is of no use any more, by its name.
@@ -255,9 +236,9 @@ pub struct Leaving<'a> {
     /// The addresses of the pod.
     pub addrs: &'a [IpAddr],
     /// The interfaces that its packets came by, as in [`Forward`].
-    pub doors: &'a [String],
+    pub interfaces: &'a [String],
     /// Whether these are all. Without the result of ADD, unused ones may be its own, too.
-    pub knows_doors: bool,
+    pub knows_interfaces: bool,
 }
 
 /// Removes the rules that accept the pod's traffic. Elements in nf_tables are found by their owner. Rules of iptables
@@ -291,20 +272,20 @@ pub fn remove(
         in_iptables |= failures.value(direct::remove(nft, leaving.addrs)).unwrap_or_default();
     }
     let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
-    if leaving.doors.is_empty() && leaving.knows_doors {
+    if leaving.interfaces.is_empty() && leaving.knows_interfaces {
         return failures.outcome();
     }
     if policed {
-        for door in leaving.doors {
-            failures.note(nftables::remove_policy(nft, door, &mut unused, true));
+        for interface in leaving.interfaces {
+            failures.note(nftables::remove_policy(nft, interface, &mut unused, When::Idle));
         }
     }
-    if nf_tables && !leaving.knows_doors {
-        failures.note(nftables::remove_unused_policies(nft, &mut unused));
+    if nf_tables && !leaving.knows_interfaces {
+        failures.note(nftables::remove_unused(nft, &mut unused));
     }
     // Other bridges' go along if they are unused, too: the Go plugin never removes any.
     if nf_tables && (policed || in_iptables) {
-        failures.note(isolation::remove_nf_tables(nft, leaving.doors, &mut unused));
+        failures.note(isolation::remove_nf_tables(nft, leaving.interfaces, &mut unused));
     }
     if legacy {
         failures.note(isolation::remove_legacy(&mut unused));
@@ -325,19 +306,10 @@ pub fn gc(
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        failures.note(nftables::gc(nft, network, valid, &mut unused));
+        failures.note(Forwarding::gc(nft, network, valid).map(drop));
+        failures.note(nftables::remove_unused(nft, &mut unused));
         failures.note(isolation::remove_nf_tables(nft, &[], &mut unused));
     }
     failures.note(isolation::remove_legacy(&mut unused));
     failures.outcome()
-}
-
-/// All elements of pods, for [`super::listing`].
-pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
-    nftables::list(nft)
-}
-
-/// The policies of bridges, for [`super::listing`].
-pub(super) fn policies(nft: &mut Nft) -> cnimble_netlink::Result<Vec<(String, Policy)>> {
-    nftables::policies(nft)
 }

@@ -3,8 +3,10 @@
 use cnimble_cni::{Code, Error, Owner};
 use cnimble_netlink::nft::Nft;
 
+use super::nftables::{self, Forwarding};
 use super::walk::{Pods, Way};
-use super::{Backend, Forward, firewalld, iptables, nftables, others, table};
+use super::{Backend, Forward, firewalld, iptables, others, table};
+use crate::elements::Layout;
 use crate::failures::is_unsupported;
 use crate::{backend as rules, command, xtables};
 
@@ -112,7 +114,7 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
                 .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details));
         }
     };
-    rules.status(|| nftables::usable(nft), || command::usable("filter", "backend"))?;
+    rules.status(|| Forwarding::usable(nft), || command::usable("filter", "backend"))?;
     for family in xtables::FAMILIES {
         if others::way(nft, family, pods)? == (Way::Shut { surely: true }) {
             let what = format!("{} FORWARD drops what pods send", table::filter(family));

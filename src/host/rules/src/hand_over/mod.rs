@@ -34,14 +34,13 @@ use cnimble_netlink::nft::{Family, Nft};
 use super::elements::Placed;
 use super::forward::{self, Policy};
 use super::portmap::{Forward, hand_over as ports};
+use super::retry::retry_command;
 use pod::without_iptables;
 pub use pod::{Pod, Settings};
 
 use super::survey::{PARTS, Part, Trace};
 use super::xtables::{self, FAMILIES};
 use super::{command, masquerade, portmap, reference_spoof, spoof};
-
-const ATTEMPTS: usize = 3;
 
 /// Pods and bridges to hand over.
 #[derive(Debug, Default)]
@@ -116,18 +115,10 @@ impl HandOver {
 
     /// The table `nat` of a family, in one step.
     fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
-        for attempt in 1.. {
-            let lines = self.nat_lines(nft, family)?;
-            if lines.is_empty() {
-                return Ok(());
-            }
-            match command::restore(family, "nat", &lines) {
-                // A concurrent ADD or DEL has made or removed something since.
-                Err(_) if attempt < ATTEMPTS => {}
-                outcome => return outcome,
-            }
-        }
-        Ok(())
+        retry_command(|| match self.nat_lines(nft, family)?.as_slice() {
+            [] => Ok(()),
+            lines => command::restore(family, "nat", lines),
+        })
     }
 
     fn nat_lines(&self, nft: &mut Nft, family: Family) -> Result<Vec<String>, Error> {
@@ -163,7 +154,7 @@ impl HandOver {
     pub fn left(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
         let mut there = Vec::new();
         for part in PARTS {
-            there.extend(part.all(nft)?.into_iter().map(|placed| (part, placed)));
+            there.extend((part.operations().all)(nft)?.into_iter().map(|placed| (part, placed)));
         }
         let has_lost = |pod: &&Pod| {
             PARTS.into_iter().any(|part| {
@@ -208,7 +199,7 @@ impl HandOver {
                 elements.extend(self.bridges.iter().cloned());
             }
             if !elements.is_empty() {
-                part.let_go(nft, &elements)?;
+                (part.operations().let_go)(nft, &elements)?;
             }
         }
         Ok(())

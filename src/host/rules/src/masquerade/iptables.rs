@@ -9,7 +9,8 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Nft, Table};
 
-use super::reference;
+use crate::go_chains::MASQUERADE;
+use crate::undo::undone;
 use crate::xtables::FAMILIES;
 use crate::{command, xtables};
 
@@ -39,10 +40,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
         match add_family(owner, family, &addrs) {
             Ok(undo) => made.undo.push((family, undo)),
             Err(err) => {
-                return Err(match revert(nft, &made) {
-                    Ok(()) => err,
-                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-                });
+                return Err(undone(err, revert(nft, &made)));
             }
         }
     }
@@ -101,8 +99,8 @@ struct Rules {
 
 impl Rules {
     fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Self {
-        let chain = reference::owners_chain(owner);
-        let comment = reference::comment(&owner.network, &owner.attachment.container_id);
+        let chain = MASQUERADE.of(owner);
+        let comment = MASQUERADE.comment(&owner.network, &owner.attachment.container_id);
         let comment =
             format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
         let (multicast, host) = if family == Family::Ipv4 { ("224.0.0.0/4", 32) } else { ("ff00::/8", 128) };
@@ -140,8 +138,8 @@ impl Rules {
         if !saved.lines().any(|line| line.starts_with(&chain)) {
             return None;
         }
-        let there = |rule: &str| saved.lines().any(|line| line.strip_prefix("-A ") == Some(rule));
-        Some(self.lines.into_iter().filter(|line| !there(&line.rule)).collect())
+        let is_saved = |rule: &str| saved.lines().any(|line| line.strip_prefix("-A ") == Some(rule));
+        Some(self.lines.into_iter().filter(|line| !is_saved(&line.rule)).collect())
     }
 }
 

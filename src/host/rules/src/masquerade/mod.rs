@@ -17,10 +17,12 @@ pub use super::backend::Backend;
 use cnimble_cni::{Attachment, Code, Error, Owner, PluginConfig, Verb, json};
 use cnimble_netlink::nft::Nft;
 
-use super::backend::Made;
 use super::command;
+use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
-use super::listed::Listed;
+use super::go_chains::MASQUERADE;
+pub use super::undo::Applied;
+use nftables::Masquerade;
 
 /// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables
 /// elsewhere.
@@ -103,7 +105,7 @@ impl Families {
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
     if addrs.is_empty() {
-        return Ok(Applied(Made::Nftables(Box::default())));
+        return Ok(Applied::default());
     }
     let socket = RefCell::new(nft);
     let made = backend.add(
@@ -111,22 +113,9 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
         || nftables::add(&mut socket.borrow_mut(), owner, addrs),
         || iptables::add(&mut socket.borrow_mut(), owner, addrs),
     )?;
-    Ok(Applied(made))
-}
-
-/// The changes that [`add`] made, to be taken back exactly (also the table, if it was made and is
-/// not in use by now).
-#[derive(Debug)]
-pub struct Applied(Made<iptables::Made>);
-
-impl Applied {
-    /// Takes it back. Opens its own socket.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
-    pub fn run(self) -> Result<(), Error> {
-        self.0.revert::<nftables::Masquerade>(&mut Nft::new(), iptables::revert)
-    }
+    let mut undo = Applied::default();
+    undo.push(move |nft| made.revert::<Masquerade>(nft, iptables::revert));
+    Ok(undo)
 }
 
 /// Removes all masquerading of the owner: ours, and what the Go plugins left with either
@@ -181,10 +170,10 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        failures.note(nftables::gc(nft, network, valid));
+        failures.note(Masquerade::gc(nft, network, valid).map(drop));
         failures.note(reference::gc_nf_tables(nft, network, valid));
     }
-    failures.note(reference::gc_legacy(network, valid));
+    failures.note(MASQUERADE.gc_legacy(network, valid));
     failures.outcome()
 }
 
@@ -197,10 +186,5 @@ pub fn status(configured: Option<&str>) -> Result<(), Error> {
     let backend = choose(configured, nft).map_err(|err| {
         Error::new(Code::NOT_AVAILABLE, "masquerading can't be used").details(err.to_string())
     })?;
-    backend.status(|| nftables::usable(nft), || command::usable("nat", "ipMasqBackend"))
-}
-
-/// All elements, for [`super::listing`].
-pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
-    nftables::list(nft)
+    backend.status(|| Masquerade::usable(nft), || command::usable("nat", "ipMasqBackend"))
 }

@@ -30,14 +30,14 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use cnimble_cni::{Attachment, Owner};
+use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
-use crate::elements::{self, Changes, Claim, Layout, Placed, There};
-use crate::listed::{Effect, Listed, Whose};
+use crate::elements::{self, Changes, Claim, Layout, LookUp, Placed};
+use crate::listed::Effect;
 use crate::packet::{
     DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
 };
@@ -59,6 +59,7 @@ impl Layout for Masquerade {
     const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
     const CHAINS: &'static [&'static str] = &[CHAIN, INVALID, GUARD];
     const FIXED: &'static [&'static str] = &[];
+    const SAMPLE: Option<&'static str> = Some("masq-0.0.0.0/0");
 
     fn is_ours(set: &str) -> bool {
         subnet(set).is_some()
@@ -130,6 +131,10 @@ impl Layout for Masquerade {
         let over = |chain| rules.iter().filter(|rule| rule.chain == chain && rule.uses_set(set)).count();
         over(CHAIN) == 1 && over(INVALID) == 2
     }
+
+    fn effect(placed: &Placed) -> Option<Effect> {
+        Some(Effect::Masquerade { address: placed.element.key.as_ip()?, network: subnet(&placed.set)? })
+    }
 }
 
 /// The set for the pods of a network: `masq-10.1.0.0/16`.
@@ -171,20 +176,16 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netli
     elements::remove::<Masquerade>(nft, owner, &hints).map(drop)
 }
 
-pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
-    elements::gc::<Masquerade>(nft, network, valid).map(drop)
-}
-
 /// The missing element or rule for `addr`, or `None` if it is masqueraded.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::Result<Option<String>> {
     let name = set_name(addr);
     let set = Masquerade::TABLE.set(&name);
     let used = match elements::look_up::<Masquerade>(nft, owner, &name, &Key::ip(addr.ip()))? {
-        There::Owners(placed) => placed.set,
-        There::Others(other) => {
+        LookUp::Own(placed) => placed.set,
+        LookUp::Foreign(other) => {
             return Ok(Some(format!("its element in set {set} is another's: {}", other.comment)));
         }
-        There::Nothing => return Ok(Some(format!("set {set} has no element for it"))),
+        LookUp::Missing => return Ok(Some(format!("set {set} has no element for it"))),
     };
     let rules = nft.rules(Masquerade::TABLE, Some(CHAIN))?;
     if rules.iter().any(|rule| rule.uses_set(&used) && rule.has("masq")) {
@@ -194,39 +195,9 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::R
     Ok(Some(format!("chain {chain} has no rule for set {used}")))
 }
 
-/// All elements of the sets.
-pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
-    elements::find::<Masquerade>(nft, |_| true)
-}
-
-/// Whether there is an unused set or chain.
-pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
-    elements::is_idle::<Masquerade>(nft, &[])
-}
-
-/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
-pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
-    elements::forget::<Masquerade>(nft, found)
-}
-
 /// The address of an element, with the prefix length of its network.
 pub(crate) fn address(placed: &Placed) -> Option<IpNetwork> {
     IpNetwork::new(placed.element.key.as_ip()?, subnet(&placed.set)?.prefix()).ok()
-}
-
-/// Whether the kernel would masquerade for us.
-pub(super) fn usable(nft: &mut Nft) -> netlink::Result<()> {
-    elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))
-}
-
-/// The element of every address, read.
-pub(super) fn list(nft: &mut Nft) -> netlink::Result<Vec<Listed>> {
-    let found = elements::find::<Masquerade>(nft, |_| true)?;
-    let read = found.into_iter().filter_map(|Placed { set, element }| {
-        let effect = Effect::Masquerade { address: element.key.as_ip()?, network: subnet(&set)? };
-        Some(Listed { owner: Whose::Comment(element.comment), effect })
-    });
-    Ok(read.collect())
 }
 
 #[cfg(test)]

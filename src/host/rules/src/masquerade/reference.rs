@@ -19,35 +19,24 @@ use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
+use crate::go_chains::MASQUERADE;
+use crate::packet::octets;
+use crate::retry::retry;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
-pub(crate) const POSTROUTING: &str = "POSTROUTING";
+const POSTROUTING: &str = MASQUERADE.parent;
 const GO_TABLE: Table<'static> = Table::new(Family::Inet, "cni_plugins_masquerade");
 const GO_CHAIN: &str = "masq_checks";
-const ATTEMPTS: usize = 20;
-
-/// The comment on all rules of a container.
-pub(super) fn comment(network: &str, container_id: &str) -> String {
-    format!("name: \"{network}\" id: \"{container_id}\"")
-}
-
-fn chain_name(network: &str, container_id: &str) -> String {
-    xtables::chain_name("", network, container_id)
-}
-
-pub(super) fn owners_chain(owner: &Owner) -> String {
-    chain_name(&owner.network, &owner.attachment.container_id)
-}
 
 /// Removes the owner's objects from nf_tables, whichever of the two ways made them.
 ///
 /// A chain is the container's: if rules for others than `addrs` lead there, too, they are
 /// another interface's, and it stays for them.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<()> {
-    let chain = owners_chain(owner);
+    let chain = MASQUERADE.of(owner);
     for family in FAMILIES {
         if nft.has_chain(nat(family).chain(&chain))? && !remove_jumps(nft, family, &chain, addrs)? {
-            xtables::remove_chain(nft, family, POSTROUTING, &chain)?;
+            MASQUERADE.remove(nft, family, owner)?;
         }
     }
     let tag = owner.tag();
@@ -57,7 +46,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]
 /// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether
 /// that was so.
 fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork]) -> netlink::Result<bool> {
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT], || {
         let mut jumps = nft.rules(nat(family), Some(POSTROUTING))?;
         jumps.retain(|rule| rule.target().as_deref() == Some(chain));
         let all = jumps.len();
@@ -69,12 +58,9 @@ fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork])
         for rule in &jumps {
             batch.delete_rule(nat(family).chain(POSTROUTING), rule.handle);
         }
-        match nft.commit(&batch) {
-            Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
-            outcome => return outcome.map(|()| true),
-        }
-    }
-    Ok(false)
+        nft.commit(&batch)?;
+        Ok(true)
+    })
 }
 
 fn is_of(family: Family, addr: &IpNetwork) -> bool {
@@ -83,25 +69,20 @@ fn is_of(family: Family, addr: &IpNetwork) -> bool {
 
 /// Removes rules from the reference's own table by their comments.
 pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> netlink::Result<()> {
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT], || {
         let mut batch = Batch::new();
         for rule in nft.rules(GO_TABLE, Some(GO_CHAIN))? {
             if matches(&rule.comment) {
                 batch.delete_rule(GO_TABLE.chain(GO_CHAIN), rule.handle);
             }
         }
-        match nft.commit(&batch) {
-            Ok(()) => break,
-            Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(())
+        nft.commit(&batch)
+    })
 }
 
 /// Whether the Go plugins (or our iptables backend) masquerade this address for the owner.
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
-    let chain = owners_chain(owner);
+    let chain = MASQUERADE.of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     if nft.is_there()? {
         let jumps = nft.rules(nat(family), Some(POSTROUTING))?;
@@ -129,41 +110,15 @@ fn legacy_source(rule: &str) -> Option<IpNetwork> {
 
 /// Whether the rule compares with this address or with the network that it is in.
 fn mentions(rule: &Rule, ip: IpAddr) -> bool {
-    let octets = match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
+    let octets = octets(ip);
     // A prefix that isn't whole bytes is compared masked.
     rule.has("bitwise") || rule.constants().any(|constant| octets.starts_with(constant))
 }
 
 /// Removes what attachments of `network` that aren't in `valid` left in nf_tables.
 pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
-    let keep = kept_chains(network, valid);
-    for family in FAMILIES {
-        let table = nat(family);
-        let chains = nft.chains(table)?;
-        if !chains.iter().any(|chain| is_container_chain(chain) && !keep.contains(chain)) {
-            continue;
-        }
-        let mut stale = BTreeSet::new();
-        for rule in nft.rules(table, None)? {
-            if is_container_chain(&rule.chain)
-                && !keep.contains(&rule.chain)
-                && rule.comment.starts_with(&comment_prefix(network))
-            {
-                stale.insert(rule.chain);
-            }
-        }
-        for chain in &stale {
-            xtables::remove_chain(nft, family, POSTROUTING, chain)?;
-        }
-    }
+    MASQUERADE.gc(nft, network, valid)?;
     remove_go_rules(nft, owner::stale(network, valid))
-}
-
-fn kept_chains(network: &str, valid: &[Attachment]) -> BTreeSet<String> {
-    valid.iter().map(|attachment| chain_name(network, &attachment.container_id)).collect()
 }
 
 /// The rules of containers in the reference's own table.
@@ -171,20 +126,10 @@ pub(crate) fn go_rules(nft: &mut Nft) -> netlink::Result<Vec<Rule>> {
     nft.rules(GO_TABLE, Some(GO_CHAIN))
 }
 
-/// `CNI-` and 24 hex digits; the plugin portmap has `CNI-DN-…` and others beside it.
-pub(crate) fn is_container_chain(name: &str) -> bool {
-    name.strip_prefix("CNI-")
-        .is_some_and(|hash| hash.len() == 24 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
-fn comment_prefix(network: &str) -> String {
-    format!("name: \"{network}\" id: \"")
-}
-
 /// Removes the owner's chain from iptables' legacy tables, unless another interface of the
 /// container needs it, as in [`remove_nf_tables`].
 pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let chain = owners_chain(owner);
+    let chain = MASQUERADE.of(owner);
     let shared = RefCell::new(Vec::new());
     xtables::remove_legacy_chains(POSTROUTING, |rules| {
         let jumps = rules.iter().filter(|rule| jumps_to(rule, POSTROUTING, &chain));
@@ -209,36 +154,4 @@ pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
         }
     }
     Ok(())
-}
-
-/// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.
-pub(super) fn gc_legacy(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    xtables::remove_legacy_chains(POSTROUTING, |rules| stale_legacy(rules, network, valid))
-}
-
-/// The chains of such, among rules as iptables-save prints them.
-pub(crate) fn stale_legacy(rules: &[String], network: &str, valid: &[Attachment]) -> BTreeSet<String> {
-    let keep = kept_chains(network, valid);
-    // As iptables-save quotes it.
-    let mark = format!("--comment \"{}", comment_prefix(network).replace('"', "\\\""));
-    let ours = rules.iter().filter(|rule| rule.contains(&mark));
-    ours.filter_map(|rule| rule.split(' ').nth(1))
-        .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
-        .map(str::to_owned)
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_chain_is_the_references() {
-        let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
-        assert_eq!(chain_name("bridge", cid), "CNI-4f6dd6c08c7e1a901788c768");
-        assert!(is_container_chain(&chain_name("bridge", cid)));
-        assert!(
-            !is_container_chain("CNI-HOSTPORT-DNAT") && !is_container_chain("CNI-DN-4f6dd6c08c7e1a901788c")
-        );
-    }
 }

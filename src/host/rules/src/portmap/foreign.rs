@@ -14,6 +14,7 @@ use cnimble_netlink::nft::{Destination, Family, Nft, Rule, Table};
 use super::holder::{Holder, IsGone, refusal};
 use super::{Forward, Mapping, reference};
 use crate::backend::Refused;
+use crate::go_chains::DNAT;
 use crate::xtables::{self, in_chain, legacy_rules, nat};
 
 /// A port that is led away.
@@ -108,8 +109,8 @@ fn in_chains(
     family: Family,
     wanted: &[Mapping],
 ) -> cnimble_netlink::Result<Option<Found>> {
-    for jump in nft.rules(nat(family), Some(reference::DNAT))? {
-        let Some(chain) = jump.target().filter(|chain| reference::is_container_chain(chain)) else {
+    for jump in nft.rules(nat(family), Some(DNAT.parent))? {
+        let Some(chain) = jump.target().filter(|chain| DNAT.has(chain)) else {
             continue;
         };
         let Some(holder) = reference::holder(&jump.comment) else { continue };
@@ -148,8 +149,8 @@ fn in_go_table(
 
 /// Among rules as iptables-save prints them.
 fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping]) -> Option<Found> {
-    for jump in rules.iter().filter(|rule| in_chain(rule, reference::DNAT)) {
-        let chain = jump.rsplit(' ').next().filter(|chain| reference::is_container_chain(chain));
+    for jump in rules.iter().filter(|rule| in_chain(rule, DNAT.parent)) {
+        let chain = jump.rsplit(' ').next().filter(|chain| DNAT.has(chain));
         let holder = reference::holder(&jump.replace("\\\"", "\""));
         let (Some(chain), Some(holder)) = (chain, holder) else { continue };
         if is_same(&holder, owner) {

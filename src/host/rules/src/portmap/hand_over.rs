@@ -8,11 +8,12 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Key, Nft, Table};
 
-use super::iptables::{self, GUARD, There};
+use super::iptables::{self, GUARD, Shared};
 use super::nftables::{hairpin_network, has_ports, is_all};
-use super::{Forward, Mapping, Protocol, localnet, reference};
+use super::{Forward, Mapping, Protocol, localnet};
 use crate::command;
 use crate::elements::Placed;
+use crate::go_chains::DNAT;
 use crate::xtables::{FAMILIES, jumps_to};
 
 /// The port mappings in the elements of an attachment, for each of its addresses.
@@ -75,11 +76,10 @@ pub(crate) fn lines(
         return Ok(lines);
     }
     let marks = targets.iter().find(|(_, forward, _)| forward.snat);
-    iptables::shared(&mut lines, marks.map(|(_, forward, _)| forward.mark_bit), &There::look(nft, family)?);
-    let chain = |owner: &Owner| reference::chain(&owner.network, &owner.attachment.container_id);
+    iptables::shared(&mut lines, marks.map(|(_, forward, _)| forward.mark_bit), &Shared::look(nft, family)?);
     // A chain is a container's, with all of its interfaces in the network.
-    for chain in targets.iter().map(|(owner, ..)| chain(owner)).collect::<BTreeSet<_>>() {
-        let jumps = saved.iter().filter(|rule| jumps_to(rule, reference::DNAT, &chain));
+    for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
+        let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));
         lines.extend(jumps.map(|rule| rule.replacen("-A ", "-D ", 1)));
         lines.push(format!(":{chain} - [0:0]"));
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_maps_say_is_read_back() {
+    fn mappings_are_read_back_from_the_maps() {
         let (v4, v6): (IpAddr, IpAddr) = ("10.1.0.4".parse().unwrap(), "fd00::4".parse().unwrap());
         let host: IpAddr = "192.0.2.1".parse().unwrap();
         let elements = [

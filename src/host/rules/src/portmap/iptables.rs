@@ -15,6 +15,8 @@ use cnimble_netlink::nft::{Family, Nft, Table};
 use super::holder::IsGone;
 use super::{Forward, Protocol, foreign, reference};
 use crate::command;
+use crate::go_chains::DNAT;
+use crate::undo::undone;
 use crate::xtables::{self, in_chain, jumps_to, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
@@ -50,10 +52,7 @@ pub(super) fn add(
             continue;
         }
         if let Err(err) = add_pod(nft, owner, forward, pod) {
-            return Err(match revert(nft, &made) {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-            });
+            return Err(undone(err, revert(nft, &made)));
         }
     }
     Ok(made)
@@ -61,23 +60,23 @@ pub(super) fn add(
 
 fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> Result<(), Error> {
     let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let mut there = There::look(nft, family)?;
+    let mut present = Shared::look(nft, family)?;
     loop {
-        let input = input(owner, forward, pod, &there);
+        let input = input(owner, forward, pod, &present);
         let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
         let Err(err) = restored else { return Ok(()) };
         // A concurrent ADD may have made the chain since. Nothing removes it again.
-        let had_chain = there.dnat;
-        there = There::look(nft, family)?;
-        if had_chain || !there.dnat {
+        let had_chain = present.dnat;
+        present = Shared::look(nft, family)?;
+        if had_chain || !present.dnat {
             return Err(err);
         }
     }
 }
 
-/// The chains that containers share, as far as they are there.
+/// The chains that containers share, as far as they are present.
 #[derive(Debug, Default)]
-pub(super) struct There {
+pub(super) struct Shared {
     dnat: bool,
     prerouting: bool,
     output: bool,
@@ -85,7 +84,7 @@ pub(super) struct There {
     guard: bool,
 }
 
-impl There {
+impl Shared {
     pub(super) fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
         if !xtables::is_legacy(&command::tool(family, "restore")) {
             let rules = nft.rules(nat(family), None)?;
@@ -93,10 +92,10 @@ impl There {
                 rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
             };
             let guard = nft.rules(Table::new(family, "mangle"), Some("PREROUTING"))?;
-            return Ok(There {
-                dnat: nft.has_chain(nat(family).chain(reference::DNAT))?,
-                prerouting: leads("PREROUTING", reference::DNAT),
-                output: leads("OUTPUT", reference::DNAT),
+            return Ok(Shared {
+                dnat: nft.has_chain(nat(family).chain(DNAT.parent))?,
+                prerouting: leads("PREROUTING", DNAT.parent),
+                output: leads("OUTPUT", DNAT.parent),
                 postrouting: leads("POSTROUTING", MASQ),
                 guard: guard.iter().any(|rule| rule.target().as_deref() == Some(GUARD)),
             });
@@ -104,11 +103,11 @@ impl There {
         let saved = xtables::legacy_table(family, "nat")?.unwrap_or_default();
         let rules = xtables::rules_in(&saved);
         let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
-        let dnat = format!(":{} ", reference::DNAT);
-        Ok(There {
+        let dnat = format!(":{} ", DNAT.parent);
+        Ok(Shared {
             dnat: saved.lines().any(|line| line.starts_with(&dnat)),
-            prerouting: leads("PREROUTING", reference::DNAT),
-            output: leads("OUTPUT", reference::DNAT),
+            prerouting: leads("PREROUTING", DNAT.parent),
+            output: leads("OUTPUT", DNAT.parent),
             postrouting: leads("POSTROUTING", MASQ),
             guard: xtables::legacy_rules_of(family, "mangle")?
                 .unwrap_or_default()
@@ -126,7 +125,7 @@ fn quoted(argument: &str) -> String {
 /// `:CHAIN` makes a chain, or empties it: nothing is there twice. `-N` doesn't empty one that exists: what others
 /// have put there since the look stays. The legacy variant refuses it, and the whole table with it; that of nf_tables
 /// may let it pass, and the jumps are there twice then, which changes nothing.
-fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> String {
+fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {
         lines.push("*mangle".to_owned());
@@ -134,15 +133,15 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> St
         for end in ["-d", "-s"] {
             lines.push(format!("-A {GUARD} ! -i lo {end} 127.0.0.0/8 -j DROP"));
         }
-        if !there.guard {
+        if !present.guard {
             lines.push(format!("-I PREROUTING -j {GUARD}"));
         }
         lines.push("COMMIT".to_owned());
     }
     lines.push("*nat".to_owned());
     let marks = forward.snat && forward.external_mark_chain.is_none();
-    shared(&mut lines, marks.then_some(forward.mark_bit), there);
-    lines.push(format!(":{} - [0:0]", reference::chain(&owner.network, &owner.attachment.container_id)));
+    shared(&mut lines, marks.then_some(forward.mark_bit), present);
+    lines.push(format!(":{} - [0:0]", DNAT.of(owner)));
     container(&mut lines, owner, forward, pod);
     lines.push("COMMIT\n".to_owned());
     lines.join("\n")
@@ -150,7 +149,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> St
 
 /// The chains of the table `nat` that containers share; `mark` is the bit of those that
 /// masquerade.
-pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, there: &There) {
+pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
         lines.push(format!(":{SETMARK} - [0:0]"));
@@ -158,18 +157,18 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, there: &There) {
         let comment = quoted("CNI portfwd masquerade mark");
         lines.push(format!("-A {SETMARK} -m comment --comment {comment} -j MARK --set-xmark {mark}"));
         lines.push(format!("-A {MASQ} -m mark --mark {mark} -j MASQUERADE"));
-        if !there.postrouting {
+        if !present.postrouting {
             // In front of what bridge and ptp masquerade.
             let comment = quoted("CNI portfwd requiring masquerade");
             lines.push(format!("-I POSTROUTING -m comment --comment {comment} -j {MASQ}"));
         }
     }
-    if !there.dnat {
-        lines.push(format!("-N {}", reference::DNAT));
+    if !present.dnat {
+        lines.push(format!("-N {}", DNAT.parent));
     }
-    for (chain, is_there) in [("PREROUTING", there.prerouting), ("OUTPUT", there.output)] {
-        if !is_there {
-            lines.push(format!("-A {chain} -m addrtype --dst-type LOCAL -j {}", reference::DNAT));
+    for (chain, has_jump) in [("PREROUTING", present.prerouting), ("OUTPUT", present.output)] {
+        if !has_jump {
+            lines.push(format!("-A {chain} -m addrtype --dst-type LOCAL -j {}", DNAT.parent));
         }
     }
 }
@@ -177,7 +176,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, there: &There) {
 /// The rules of the container's own chain, and what leads to it.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
-    let chain = reference::chain(network, &attachment.container_id);
+    let chain = DNAT.of(owner);
     let comment = quoted(&reference::comment(network, &attachment.container_id));
     let conditions = if pod.is_ipv4() { &forward.conditions_v4 } else { &forward.conditions_v6 };
     let conditions: String = conditions.iter().map(|argument| format!(" {}", quoted(argument))).collect();
@@ -192,7 +191,7 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
             let ports: Vec<String> = chunk.iter().map(u16::to_string).collect();
             lines.push(format!(
                 "-A {} -p {protocol} -m comment --comment {comment} -m multiport --destination-ports {}{conditions} -j {chain}",
-                reference::DNAT,
+                DNAT.parent,
                 ports.join(",")
             ));
         }

@@ -23,7 +23,6 @@ mod foreign;
 pub(super) mod hand_over;
 mod holder;
 mod iptables;
-mod listing;
 mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
@@ -42,8 +41,11 @@ pub use holder::{Holder, IsGone};
 
 use super::backend::Made;
 use super::command;
+use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
-use super::listed::Listed;
+use super::go_chains::DNAT;
+use super::undo::undone;
+use nftables::Portmap;
 
 /// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -220,10 +222,7 @@ pub fn add(
             Made::Iptables(_) => localnet::open_for_good(pod),
         };
         if let Err(err) = opened {
-            return Err(match undo.run() {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-            });
+            return Err(undone(err, undo.run()));
         }
     }
     conntrack::before(forward);
@@ -250,7 +249,7 @@ impl Applied {
         if let (Some(opened), Made::Nftables(changes)) = (&self.localnet, &self.made) {
             failures.note(nftables::close_link(&mut nft, changes, &opened.link));
         }
-        failures.note(self.made.revert::<nftables::Portmap>(&mut nft, iptables::revert));
+        failures.note(self.made.revert::<Portmap>(&mut nft, iptables::revert));
         conntrack::after(conntrack::targets(&self.forward));
         failures.outcome()
     }
@@ -335,14 +334,14 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        match nftables::gc(nft, network, valid) {
+        match Portmap::gc(nft, network, valid) {
             Ok(removed) => conntrack::after(conntrack::of_elements(&removed).collect()),
             Err(err) => failures.note::<Error>(Err(err.into())),
         }
         failures.note(close_links(nft));
-        failures.note(reference::gc_nf_tables(nft, network, valid));
+        failures.note(DNAT.gc(nft, network, valid));
     }
-    failures.note(reference::gc_legacy(network, valid));
+    failures.note(DNAT.gc_legacy(network, valid));
     failures.outcome()
 }
 
@@ -351,7 +350,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
-    backend.status(|| nftables::usable(nft), || command::usable("nat", "backend"))
+    backend.status(|| Portmap::usable(nft), || command::usable("nat", "backend"))
 }
 
 /// Whether conditions in the language of the `nft` command can be used now.
@@ -361,9 +360,4 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
 pub fn conditions_status() -> Result<(), Error> {
     nftables::conditions::available()
         .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
-}
-
-/// All mappings in nf_tables, for [`super::listing`].
-pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
-    listing::list(nft)
 }

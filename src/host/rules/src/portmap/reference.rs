@@ -20,42 +20,30 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_cni::{Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
 use super::holder::Holder;
 use super::{Forward, Mapping};
+use crate::go_chains::{self, GoChains, OLD_SNAT, names_in};
 use crate::packet::octets;
+use crate::retry::retry;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
 /// The chain that leads to those of the containers.
-pub(crate) const DNAT: &str = "CNI-HOSTPORT-DNAT";
-/// The same of older releases.
-pub(crate) const OLD_SNAT: &str = "CNI-HOSTPORT-SNAT";
+pub(super) const DNAT: &str = go_chains::DNAT.parent;
+/// A container's chains.
+const OWN: [GoChains; 2] = [go_chains::DNAT, OLD_SNAT];
+
 /// The reference's own table, of either family.
 pub(crate) const GO_TABLE: &str = "cni_hostport";
 pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
-const ATTEMPTS: usize = 20;
-
-/// The name of the container's chain.
-pub(super) fn chain(network: &str, container_id: &str) -> String {
-    xtables::chain_name("DN-", network, container_id)
-}
-
-/// The container's chains, each with the one that leads to it.
-fn chains(network: &str, container_id: &str) -> [(&'static str, String); 2] {
-    [(DNAT, chain(network, container_id)), (OLD_SNAT, xtables::chain_name("SN-", network, container_id))]
-}
-
-fn owners(owner: &Owner) -> [(&'static str, String); 2] {
-    chains(&owner.network, &owner.attachment.container_id)
-}
 
 /// The comment on the rules that lead to a container's chain; iptables takes 255 bytes.
 pub(super) fn comment(network: &str, container_id: &str) -> String {
     const LIMIT: usize = 255;
-    let mut comment = format!("{}{container_id}\"", comment_prefix(network));
+    let mut comment = go_chains::DNAT.comment(network, container_id);
     if comment.len() > LIMIT {
         comment.truncate(LIMIT - 1);
         comment.push('"');
@@ -65,14 +53,8 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
 
 /// The holder that such a comment names, possibly among other words.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
-    let (_, rest) = comment.split_once("dnat name: \"")?;
-    let (network, rest) = rest.split_once("\" id: \"")?;
-    let (container, _) = rest.split_once('"')?;
+    let (network, container) = names_in(comment)?;
     Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
-}
-
-fn comment_prefix(network: &str) -> String {
-    format!("dnat name: \"{network}\" id: \"")
 }
 
 /// Removes the owner's objects from nf_tables, whichever of the two ways made them.
@@ -87,8 +69,8 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<
 /// Removes the owner's chains from iptables' nf_tables variant.
 pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     for family in FAMILIES {
-        for (parent, chain) in owners(owner) {
-            xtables::remove_chain(nft, family, parent, &chain)?;
+        for chains in OWN {
+            chains.remove(nft, family, owner)?;
         }
     }
     Ok(())
@@ -96,17 +78,13 @@ pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()>
 
 /// Removes a container's rules from the reference's own table.
 pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<()> {
-    for attempt in 1.. {
+    retry(&[Errno::ENOENT], || {
         let mut batch = Batch::new();
         for rule in go_rules(nft, table, container_id)? {
             batch.delete_rule(table.chain(&rule.chain), rule.handle);
         }
-        match nft.commit(&batch) {
-            Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
-            outcome => return outcome,
-        }
-    }
-    Ok(())
+        nft.commit(&batch)
+    })
 }
 
 pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
@@ -117,61 +95,14 @@ pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> n
 
 /// Removes the owner's chains from iptables' legacy tables.
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
-    for (parent, chain) in owners(owner) {
+    for chains in OWN {
+        let (parent, chain) = (chains.parent, chains.of(owner));
         xtables::remove_legacy_chains(parent, |rules| {
             let mentioned = rules.iter().any(|rule| in_chain(rule, &chain) || jumps_to(rule, parent, &chain));
             if mentioned { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
         })?;
     }
     Ok(())
-}
-
-/// Removes what attachments of `network` that aren't in `valid` left in nf_tables' variant of
-/// iptables.
-pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
-    let keep = kept(network, valid);
-    let prefix = comment_prefix(network);
-    for family in FAMILIES {
-        let stale: BTreeSet<String> = nft
-            .rules(nat(family), Some(DNAT))?
-            .into_iter()
-            .filter(|rule| rule.comment.starts_with(&prefix))
-            .filter_map(|rule| rule.target())
-            .filter(|chain| is_container_chain(chain) && !keep.contains(chain))
-            .collect();
-        for chain in &stale {
-            xtables::remove_chain(nft, family, DNAT, chain)?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.
-pub(super) fn gc_legacy(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    xtables::remove_legacy_chains(DNAT, |rules| stale_legacy(rules, network, valid))
-}
-
-/// The chains of such, among rules as iptables-save prints them.
-pub(crate) fn stale_legacy(rules: &[String], network: &str, valid: &[Attachment]) -> BTreeSet<String> {
-    let keep = kept(network, valid);
-    // As iptables-save quotes it.
-    let mark = format!("--comment \"{}", comment_prefix(network).replace('"', "\\\""));
-    let ours = rules.iter().filter(|rule| in_chain(rule, DNAT) && rule.contains(&mark));
-    ours.filter_map(|rule| rule.rsplit(' ').next())
-        .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
-        .map(str::to_owned)
-        .collect()
-}
-
-fn kept(network: &str, valid: &[Attachment]) -> BTreeSet<String> {
-    valid.iter().map(|attachment| chain(network, &attachment.container_id)).collect()
-}
-
-/// `CNI-DN-` or `CNI-SN-` and as many hex digits as fit into a chain's name.
-pub(crate) fn is_container_chain(name: &str) -> bool {
-    name.strip_prefix("CNI-DN-")
-        .or_else(|| name.strip_prefix("CNI-SN-"))
-        .is_some_and(|hash| hash.len() == 21 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Whether the reference's own table leads every port of the pod to it, from both hooks.
@@ -222,7 +153,7 @@ fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
 /// Whether the Go plugins or our iptables backend map these ports for the owner. Each family must have the chain, a
 /// jump to it, and a rule for each port.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
-    let chain = chain(&owner.network, &owner.attachment.container_id);
+    let chain = go_chains::DNAT.of(owner);
     for pod in &forward.addrs {
         let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
         let count = forward.targets().filter(|(_, used)| *used == pod).count();

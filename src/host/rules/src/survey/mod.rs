@@ -10,13 +10,16 @@ use std::net::IpAddr;
 
 use cnimble_cni::Error;
 
-use super::elements::Placed;
-use super::masquerade::nftables as masquerade;
+use super::elements::{Layout, Placed};
+use super::forward::nftables::{self as forwarding, Forwarding};
+use super::isolation::{self, Isolation};
+use super::masquerade::nftables::Masquerade;
 pub use cnimble_cni::owner::tag;
+use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Key, Nft, Table};
 
-use super::portmap::nftables as portmap;
-use super::{apart, forward, spoof};
+use super::portmap::nftables::Portmap;
+use super::spoof::Spoof;
 
 /// Something that is for one pod.
 #[derive(Debug, Clone)]
@@ -62,56 +65,38 @@ pub(super) enum Part {
     Forward,
     Portmap,
     Spoof,
-    Apart,
+    Isolation,
 }
 
 pub(super) const PARTS: [Part; 5] =
-    [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof, Part::Apart];
+    [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof, Part::Isolation];
 pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
+/// The operations of a part's [`Layout`].
+pub(super) struct Operations {
+    table: Table<'static>,
+    pub(super) all: fn(&mut Nft) -> netlink::Result<Vec<Placed>>,
+    is_idle: fn(&mut Nft) -> netlink::Result<bool>,
+    forget: fn(&mut Nft, &[Placed]) -> netlink::Result<()>,
+    pub(super) let_go: fn(&mut Nft, &[Placed]) -> netlink::Result<()>,
+}
+
+impl Operations {
+    fn of<L: Layout>() -> Self {
+        Operations { table: L::TABLE, all: L::all, is_idle: L::is_idle, forget: L::forget, let_go: L::let_go }
+    }
+}
+
 impl Part {
-    pub(super) fn all(self, nft: &mut Nft) -> Result<Vec<Placed>, Error> {
-        Ok(match self {
-            Part::Masquerade => masquerade::all(nft),
-            Part::Forward => forward::nftables::all(nft),
-            Part::Portmap => portmap::all(nft),
-            Part::Spoof => spoof::all(nft),
-            Part::Apart => apart::all(nft),
-        }?)
-    }
-
-    fn is_idle(self, nft: &mut Nft) -> Result<bool, Error> {
-        Ok(match self {
-            Part::Masquerade => masquerade::is_idle(nft),
-            Part::Forward => forward::nftables::is_idle(nft),
-            Part::Portmap => portmap::is_idle(nft),
-            Part::Spoof => spoof::is_idle(nft),
-            Part::Apart => apart::is_idle(nft),
-        }?)
-    }
-
-    fn forget(self, nft: &mut Nft, found: &[Placed]) -> Result<(), Error> {
-        Ok(match self {
-            Part::Masquerade => masquerade::forget(nft, found),
-            Part::Forward => forward::nftables::forget(nft, found),
-            Part::Portmap => portmap::forget(nft, found),
-            Part::Spoof => spoof::forget(nft, found),
-            Part::Apart => apart::forget(nft, found),
-        }?)
-    }
-
-    /// The same for elements of living pods that other rules have taken the place of.
-    pub(super) fn let_go(self, nft: &mut Nft, found: &[Placed]) -> Result<(), Error> {
+    pub(super) fn operations(self) -> Operations {
         match self {
-            Part::Portmap => Ok(portmap::let_go(nft, found)?),
-            other => other.forget(nft, found),
+            Part::Masquerade => Operations::of::<Masquerade>(),
+            Part::Forward => Operations::of::<Forwarding>(),
+            Part::Portmap => Operations::of::<Portmap>(),
+            Part::Spoof => Operations::of::<Spoof>(),
+            Part::Isolation => Operations::of::<Isolation>(),
         }
-    }
-
-    fn table(self) -> Table<'static> {
-        let family = if matches!(self, Part::Spoof | Part::Apart) { Family::Bridge } else { Family::Inet };
-        Table::new(family, "cnimble")
     }
 
     /// The name in messages.
@@ -121,7 +106,7 @@ impl Part {
             Part::Forward => "forwarding",
             Part::Portmap => "port mappings",
             Part::Spoof => "the MAC check",
-            Part::Apart => "isolated ports",
+            Part::Isolation => "isolated ports",
         }
     }
 }
@@ -132,23 +117,23 @@ impl Part {
 /// The kernel's, or what iptables printed.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
-    let nf_tables = nft.is_there()?;
-    if nf_tables {
+    let has_nf_tables = nft.is_there()?;
+    if has_nf_tables {
         for part in PARTS {
-            traces.extend(part.all(nft)?.into_iter().map(|placed| of_element(part, placed)));
+            traces.extend((part.operations().all)(nft)?.into_iter().map(|placed| of_element(part, placed)));
         }
     }
-    reference::traces(nft, nf_tables, &mut traces)?;
+    reference::traces(Some(nft).filter(|_| has_nf_tables), &mut traces)?;
     Ok(traces)
 }
 
 fn of_element(part: Part, placed: Placed) -> Trace {
     let element = &placed.element;
     let link = match part {
-        Part::Forward => forward::nftables::bridge(&placed),
+        Part::Forward => forwarding::bridge(&placed),
         // The pair of port and MAC names its owner, too, but goes by the port.
         Part::Spoof => Some(link_in(element.key.bytes())),
-        Part::Apart => apart::port(&placed),
+        Part::Isolation => isolation::port(&placed),
         Part::Masquerade | Part::Portmap => None,
     };
     let mut addrs = Vec::new();
@@ -157,7 +142,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
         addrs.extend(data.or_else(|| element.key.as_ip()));
     }
     Trace {
-        what: format!("element {} of set {}", element.key, part.table().set(&placed.set)),
+        what: format!("element {} of set {}", element.key, part.operations().table.set(&placed.set)),
         named: match link {
             Some(link) => Named::Link(link),
             None => Named::Comment(element.comment.clone()),
@@ -196,7 +181,7 @@ impl Trace {
 
     /// Whether it is a bridge's rather than a pod's (an `ingressPolicy`).
     pub fn is_of_bridge(&self) -> bool {
-        matches!(&self.place, Place::Element(Part::Forward, placed) if forward::nftables::bridge(placed).is_some())
+        matches!(&self.place, Place::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
     }
 
     /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
@@ -205,7 +190,9 @@ impl Trace {
     /// The kernel's, or what iptables printed.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
-            Place::Element(part, placed) => part.forget(nft, std::slice::from_ref(placed)),
+            Place::Element(part, placed) => {
+                Ok((part.operations().forget)(nft, std::slice::from_ref(placed))?)
+            }
             Place::Reference(place) => place.remove(nft),
         }
     }
@@ -221,8 +208,9 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
         return Ok(idle);
     }
     for part in PARTS {
-        if part.is_idle(nft)? {
-            idle.push(format!("chains and sets for {} in table {}", part.name(), part.table()));
+        let operations = part.operations();
+        if (operations.is_idle)(nft)? {
+            idle.push(format!("chains and sets for {} in table {}", part.name(), operations.table));
         }
     }
     for table in TABLES {
@@ -243,8 +231,9 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
 /// Fails if the kernel refuses the request.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
-        if part.is_idle(nft)? {
-            part.forget(nft, &[])?;
+        let operations = part.operations();
+        if (operations.is_idle)(nft)? {
+            (operations.forget)(nft, &[])?;
         }
     }
     super::portmap::close_links(nft)?;

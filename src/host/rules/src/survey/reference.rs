@@ -6,17 +6,18 @@ use std::net::IpAddr;
 use cnimble_cni::{Error, owner};
 use cnimble_netlink::nft::{Family, Nft, Rule, Table};
 
-use super::super::masquerade::reference as masquerade;
-use super::super::portmap::reference as portmap;
-use super::super::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
-use super::super::{forward, reference_spoof};
 use super::{Named, Trace};
+use crate::go_chains::{DNAT, GoChains, MASQUERADE, OLD_SNAT, names_in};
+use crate::masquerade::reference as masquerade;
+use crate::portmap::reference as portmap;
+use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
+use crate::{forward, reference_spoof};
 
 /// How it is removed.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// A container's chain of iptables, and the chain that leads to it.
-    Chain { family: Family, parent: &'static str, chain: String, legacy: bool },
+    Chain { variant: Variant, family: Family, parent: &'static str, chain: String },
     /// A chain without a jump to it, in the nf_tables variant.
     Unused { family: Family, chain: String },
     /// Rules in `inet cni_plugins_masquerade`.
@@ -32,14 +33,14 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match self {
-            Place::Chain { family, parent, chain, legacy: false } => {
+            Place::Chain { variant: Variant::NfTables, family, parent, chain } => {
                 Ok(xtables::remove_chain(nft, *family, parent, chain)?)
             }
-            Place::Chain { parent, chain, legacy: true, .. } => {
+            Place::Chain { variant: Variant::Legacy, parent, chain, .. } => {
                 xtables::remove_legacy_chains(parent, |rules| {
-                    let there =
+                    let exists =
                         rules.iter().any(|rule| in_chain(rule, chain) || jumps_to(rule, parent, chain));
-                    if there { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
+                    if exists { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
                 })
             }
             Place::Unused { family, chain } => Ok(xtables::remove_unused_chain(nft, *family, chain)?),
@@ -60,20 +61,28 @@ impl Place {
     }
 }
 
-/// The chains of iptables that lead to containers' own.
-const PARENTS: [&str; 3] = [masquerade::POSTROUTING, portmap::DNAT, portmap::OLD_SNAT];
+/// A variant of iptables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Variant {
+    NfTables,
+    Legacy,
+}
 
-pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) -> Result<(), Error> {
+/// All chains of containers.
+const KINDS: [GoChains; 3] = [MASQUERADE, DNAT, OLD_SNAT];
+
+/// Adds everything of the Go plugins. `nft` is missing on a kernel without nf_tables.
+pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let mut forwarded = BTreeSet::new();
     for family in FAMILIES {
-        if nf_tables {
+        if let Some(nft) = nft.as_deref_mut() {
             let rules = nft.rules(nat(family), None)?;
             let of = rules.iter().map(|rule| (rule.chain.as_str(), rule.target(), rule.comment.as_str()));
             traces.extend(unused(family, &of.collect::<Vec<_>>()));
             let jumps = rules.iter().filter_map(|rule| {
                 Some((rule.chain.clone(), rule.target()?, rule.comment.clone(), addresses(rule, family)))
             });
-            traces.extend(chains(family, false, jumps.collect()));
+            traces.extend(chains(Variant::NfTables, family, jumps.collect()));
             hostports(nft, family, traces)?;
             let filter = Table::new(family, "filter");
             for rule in nft.rules(filter, Some(forward::table::PODS))? {
@@ -87,7 +96,7 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
         let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
         traces.push(Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) });
     }
-    if nf_tables {
+    if let Some(nft) = nft {
         masqueraded(nft, traces)?;
         for (table, chain) in reference_spoof::stale(nft)? {
             // The port isn't there; its owner doesn't matter.
@@ -106,7 +115,7 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
         let comment = rule.replace("\\\"", "\"");
         Some((rule.split(' ').nth(1)?.to_owned(), target.to_owned(), comment, sources(rule)))
     });
-    chains(family, true, jumps.collect())
+    chains(Variant::Legacy, family, jumps.collect())
 }
 
 /// The addresses in CNI-FORWARD, as iptables-save prints it.
@@ -132,16 +141,15 @@ fn of(place: Place) -> super::Place {
 }
 
 /// Containers' chains among the jumps: from, to, comment, addresses.
-fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<IpAddr>)>) -> Vec<Trace> {
+fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, Vec<IpAddr>)>) -> Vec<Trace> {
     let mut found: BTreeMap<(&'static str, String), (String, String, Vec<IpAddr>)> = BTreeMap::new();
     for (from, to, comment, addrs) in jumps {
-        let Some(parent) = PARENTS.into_iter().find(|parent| *parent == from) else { continue };
-        let ours = masquerade::is_container_chain(&to) || portmap::is_container_chain(&to);
-        let Some((network, id)) = names(&comment).filter(|_| ours) else { continue };
-        let of = found.entry((parent, to)).or_insert_with(|| (network, id, Vec::new()));
+        let Some(kind) = KINDS.iter().find(|kind| kind.parent == from && kind.has(&to)) else { continue };
+        let Some((network, id)) = names(&comment) else { continue };
+        let of = found.entry((kind.parent, to)).or_insert_with(|| (network, id, Vec::new()));
         of.2.extend(addrs);
     }
-    let tables = if legacy { "legacy table" } else { "table" };
+    let tables = if variant == Variant::Legacy { "legacy table" } else { "table" };
     let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     found
         .into_iter()
@@ -149,7 +157,7 @@ fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<
             what: format!("chain {chain} in {version}' {tables} nat"),
             named: Named::Container { network: Some(network), id },
             addrs,
-            place: of(Place::Chain { family, parent, chain, legacy }),
+            place: of(Place::Chain { variant, family, parent, chain }),
         })
         .collect()
 }
@@ -158,8 +166,7 @@ fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<
 /// fills such a chain before it leads there, and may be killed in between. The addresses in it are no pod's.
 fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
     let used: BTreeSet<&str> = rules.iter().filter_map(|(_, target, _)| target.as_deref()).collect();
-    let filled =
-        rules.iter().filter(|(chain, ..)| masquerade::is_container_chain(chain) && !used.contains(chain));
+    let filled = rules.iter().filter(|(chain, ..)| MASQUERADE.has(chain) && !used.contains(chain));
     let found: BTreeMap<&str, (String, String)> =
         filled.filter_map(|(chain, _, comment)| Some((*chain, names(comment)?))).collect();
     let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
@@ -172,12 +179,8 @@ fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> 
     found.into_iter().map(trace).collect()
 }
 
-/// Network and container of `… name: "NETWORK" id: "CONTAINER"`.
 fn names(comment: &str) -> Option<(String, String)> {
-    let (_, rest) = comment.split_once("name: \"")?;
-    let (network, rest) = rest.split_once("\" id: \"")?;
-    let (id, _) = rest.split_once('"')?;
-    Some((network.to_owned(), id.to_owned()))
+    names_in(comment).map(|(network, id)| (network.to_owned(), id.to_owned()))
 }
 
 fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(), Error> {
@@ -254,7 +257,6 @@ mod tests {
             r#"-A POSTROUTING -s 10.0.0.2/32 -m comment --comment "name: \"n\" id: \"c1\"" -j CNI-4f6d"#;
         assert_eq!(names(&rule.replace("\\\"", "\"")), Some(("n".to_owned(), "c1".to_owned())));
         assert_eq!(sources(rule), [IpAddr::from([10, 0, 0, 2])]);
-        assert_eq!(names("-A POSTROUTING -j X"), None);
     }
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
         let found = unused(Family::Ipv4, &rules);
         let named = Named::Container { network: Some("n".to_owned()), id: "c1".to_owned() };
         assert_eq!(found.iter().map(|trace| &trace.named).collect::<Vec<_>>(), [&named]);
-        rules.push((masquerade::POSTROUTING, Some(chain.to_owned()), comment));
+        rules.push((MASQUERADE.parent, Some(chain.to_owned()), comment));
         assert!(unused(Family::Ipv4, &rules).is_empty());
     }
 }

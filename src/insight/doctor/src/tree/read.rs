@@ -133,8 +133,10 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
 
 fn stray(rule: &Listed) -> String {
     let owner = match &rule.owner {
-        listing::Whose::Comment(comment) => comment.clone(),
-        listing::Whose::Container { network, container_id } => format!("net: {network}, id: {container_id}"),
+        listing::RuleOwner::Comment(comment) => comment.clone(),
+        listing::RuleOwner::Container { network, container_id } => {
+            format!("net: {network}, id: {container_id}")
+        }
     };
     format!("{} ({owner})", rule.effect)
 }

@@ -8,7 +8,7 @@ use cnimble_netlink::nft::{Element, Nft};
 
 use super::layout::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
 use super::wanted;
-use crate::elements::{self, Layout, There};
+use crate::elements::{self, Layout, LookUp};
 use crate::portmap::Forward;
 
 /// A missing element or rule, or `None` if all is there.
@@ -26,15 +26,15 @@ pub(in crate::portmap) fn check(
             nft.elements(place)?.into_iter().map(|element| (element.key.bytes().to_vec(), element)).collect();
         for placed in wanted.iter().filter(|placed| placed.set == set) {
             let key = &placed.element.key;
-            let listed = listed.remove(key.bytes()).filter(|there| owner.owns(&there.comment));
+            let listed = listed.remove(key.bytes()).filter(|found| owner.owns(&found.comment));
             let (element, set) = match listed {
                 Some(element) => (element, set.to_owned()),
                 None => match elements::look_up::<Portmap>(nft, owner, set, key)? {
-                    There::Owners(placed) => (placed.element, placed.set),
-                    There::Others(there) => {
-                        return Ok(Some(format!("element {key} of {place} is another's: {}", there.comment)));
+                    LookUp::Own(placed) => (placed.element, placed.set),
+                    LookUp::Foreign(other) => {
+                        return Ok(Some(format!("element {key} of {place} is another's: {}", other.comment)));
                     }
-                    There::Nothing => return Ok(Some(format!("{place} has no element {key}"))),
+                    LookUp::Missing => return Ok(Some(format!("{place} has no element {key}"))),
                 },
             };
             if element.data != placed.element.data {

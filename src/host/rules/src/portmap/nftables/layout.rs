@@ -4,20 +4,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-use cnimble_cni::Owner;
 use cnimble_cni::hash::hash16;
 use cnimble_cni::owner::tag;
+use cnimble_cni::{Attachment, Owner};
+use cnimble_netlink::Result;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, REG1, Table, Verdict, word,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
+    protocol_name, word,
 };
 
-use crate::elements::{Claim, Layout, Placed, first};
+use super::links::leave;
+use crate::elements::{self, Claim, Layout, Placed, first};
+use crate::listed::Effect;
 use crate::packet::{
     DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
 };
-use crate::portmap::Mapping;
+use crate::portmap::{Mapping, conntrack};
 
-pub(in crate::portmap) struct Portmap;
+pub(crate) struct Portmap;
 
 /// Where the mappings are looked up.
 pub(super) const DISPATCH: &str = "portmap";
@@ -75,6 +79,8 @@ impl Layout for Portmap {
     ];
     /// Until [`leave`](super::leave) has switched `route_localnet` off, the guard has to be there.
     const STAYS: bool = true;
+    const NOTES: &'static [&'static str] = &[LINKS];
+    const SAMPLE: Option<&'static str> = Some("portmap-hairpin-0.0.0.0/0");
 
     fn is_ours(set: &str) -> bool {
         Self::FIXED.contains(&set) || set.starts_with(HAIRPIN) || is_conditional(set)
@@ -96,7 +102,7 @@ impl Layout for Portmap {
     }
 
     /// A container may want a port for two of its interfaces in one network.
-    fn apart(set: &str, comment: &str) -> Option<String> {
+    fn suffix(set: &str, comment: &str) -> Option<String> {
         let tag = tag(comment)?;
         if !has_ports(set) {
             return Some(tag.split_once('-')?.0.to_owned());
@@ -170,6 +176,36 @@ impl Layout for Portmap {
         rule.push(Expr::in_set(REG1, set));
         rule.push(Expr::masquerade());
         batch.add_rule(Self::TABLE.chain(POSTROUTING), &rule, "");
+    }
+
+    /// A mapping. The elements for hairpin and localhost aren't listed.
+    fn effect(placed: &Placed) -> Option<Effect> {
+        let (host_address, protocol, host_port) = placed.element.key.as_port()?;
+        let (address, port) = placed.element.data.as_ref()?.as_service()?;
+        let protocol = protocol_name(protocol);
+        Some(Effect::PortMapping { protocol, host_address, host_port, address, port })
+    }
+
+    fn forget(nft: &mut Nft, found: &[Placed]) -> Result<()> {
+        let present = elements::unchanged::<Self>(nft, found)?;
+        elements::delete::<Self>(nft, &present)?;
+        conntrack::after(conntrack::of_elements(&present).collect());
+        leave(nft, &[])
+    }
+
+    /// The connections go on.
+    fn let_go(nft: &mut Nft, found: &[Placed]) -> Result<()> {
+        let present = elements::unchanged::<Self>(nft, found)?;
+        elements::delete::<Self>(nft, &present)?;
+        leave(nft, &[])
+    }
+
+    fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
+        let removed = elements::gc::<Self>(nft, network, valid)?;
+        if !removed.is_empty() || Self::is_idle(nft)? {
+            leave(nft, &removed)?;
+        }
+        Ok(removed)
     }
 }
 

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Element, Key, Nft};
 
@@ -30,9 +30,10 @@ use super::holder::{Holder, IsGone};
 use super::{Forward, foreign};
 use crate::backend::Refused;
 use crate::elements::{self, Changes, Layout, Placed, Refusal, first};
+use crate::undo::undone;
 pub(super) use check::check;
-pub(super) use layout::Portmap;
-use layout::{ALL, HAIRPIN, LINKS, LOCAL, element, for_family, hairpin_set};
+pub(crate) use layout::Portmap;
+use layout::{ALL, LOCAL, element, for_family, hairpin_set};
 pub(super) use layout::{hairpin_network, has_ports, is_all, is_conditional};
 use links::leave;
 pub(super) use links::{close_link, close_orphans, is_noted, note_link, orphans};
@@ -102,9 +103,7 @@ pub(super) fn add(
         Err(refused) if made.is_empty() => Err(refused),
         Err(refused) => match elements::revert::<Portmap>(nft, &made) {
             Ok(()) => Err(refused),
-            Err(undo) => Err(Refused::Taken(
-                Error::from(refused).details(format!("and what was added could not be removed: {undo}")),
-            )),
+            failed => Err(Refused::Taken(undone(refused, failed))),
         },
     }
 }
@@ -183,11 +182,10 @@ pub(super) fn remove(
     owner: &Owner,
     forward: Option<&Forward>,
 ) -> netlink::Result<Vec<Placed>> {
-    let told = told(nft, owner, forward)?;
-    elements::delete::<Portmap>(nft, &told)?;
-    let complete =
-        !told.is_empty() && told.iter().all(|placed| count_in(&placed.element.comment) == Some(told.len()));
-    let mut removed = told;
+    let mut removed = configured(nft, owner, forward)?;
+    elements::delete::<Portmap>(nft, &removed)?;
+    let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
+    let complete = !removed.is_empty() && removed.iter().all(is_counted);
     // Again, as a listing may lack something while the kernel's hash table grows, because of others.
     if !complete {
         loop {
@@ -199,7 +197,7 @@ pub(super) fn remove(
         }
     }
     // A DEL that was killed may have left what it had emptied.
-    if !removed.is_empty() || is_idle(nft)? {
+    if !removed.is_empty() || Portmap::is_idle(nft)? {
         leave(nft, &removed)?;
     }
     Ok(removed)
@@ -207,24 +205,16 @@ pub(super) fn remove(
 
 /// The owner's elements among those that the configuration leads to; none if there are too many
 /// to ask for each.
-fn told(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
+fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
-    let told = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
-    if told.len() > ONE_BY_ONE {
+    let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
+    if wanted.len() > ONE_BY_ONE {
         return Ok(found);
     }
-    for placed in told {
-        found.extend(elements::look_up::<Portmap>(nft, owner, &placed.set, &placed.element.key)?.owners());
+    for placed in wanted {
+        found.extend(elements::look_up::<Portmap>(nft, owner, &placed.set, &placed.element.key)?.own());
     }
     Ok(found)
-}
-
-pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<Vec<Placed>> {
-    let removed = elements::gc::<Portmap>(nft, network, valid)?;
-    if !removed.is_empty() || is_idle(nft)? {
-        leave(nft, &removed)?;
-    }
-    Ok(removed)
 }
 
 /// The rules and switches that let localhost talk to pods.
@@ -242,35 +232,4 @@ fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
 /// Pods that localhost may talk to.
 pub(super) fn local_pods(nft: &mut Nft) -> netlink::Result<Vec<IpAddr>> {
     Ok(local(nft)?.iter().filter_map(|placed| placed.element.key.as_ip()).collect())
-}
-
-/// All elements of pods.
-pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
-    let mut all = elements::find::<Portmap>(nft, |_| true)?;
-    all.retain(|placed| placed.set != LINKS);
-    Ok(all)
-}
-
-/// Whether there is an unused set or chain.
-pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
-    elements::is_idle::<Portmap>(nft, &[LINKS])
-}
-
-/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
-pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
-    let there = elements::still_there::<Portmap>(nft, found)?;
-    elements::delete::<Portmap>(nft, &there)?;
-    super::conntrack::after(super::conntrack::of_elements(&there).collect());
-    leave(nft, &[])
-}
-
-/// The same for mappings that another chain has by now: connections stay what they are.
-pub(crate) fn let_go(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
-    let there = elements::still_there::<Portmap>(nft, found)?;
-    elements::delete::<Portmap>(nft, &there)?;
-    leave(nft, &[])
-}
-
-pub(super) fn usable(nft: &mut Nft) -> netlink::Result<()> {
-    elements::try_out::<Portmap>(nft, Some(&format!("{HAIRPIN}0.0.0.0/0")))
 }

@@ -1,4 +1,4 @@
-//! Isolated ports stay apart by way of a router, too (`portIsolation`).
+//! Isolation of ports by way of a router (`portIsolation`).
 //!
 //! A bridge separates the frames of isolated ports, but not from the gateway. The host would then route a packet back
 //! to another port of the same bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
@@ -21,10 +21,11 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
 };
 
-use super::elements::{self, Changes, Claim, Layout, Placed, There, first};
+use super::elements::{self, Claim, Layout, LookUp, Placed, first};
 use super::packet::{DESTINATION, load_address};
+pub use super::undo::Applied;
 
-struct Apart;
+pub(super) struct Isolation;
 
 const CHAIN: &str = "isolation";
 const PORTS: &str = "isolated-ports";
@@ -40,14 +41,10 @@ pub(super) fn port(placed: &Placed) -> Option<String> {
     if placed.set == PORTS { placed.element.key.as_ifname() } else { None }
 }
 
-impl Layout for Apart {
+impl Layout for Isolation {
     const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
     const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[PORTS, PODS4, PODS6];
-
-    fn is_ours(set: &str) -> bool {
-        Self::FIXED.contains(&set)
-    }
 
     /// A port belongs to the pod that has the link now.
     fn claim(set: &str) -> Claim {
@@ -58,8 +55,6 @@ impl Layout for Apart {
         let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
         batch.create_base_chain(Self::TABLE.chain(chain), hook);
     }
-
-    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 
     fn create_set(batch: &mut Batch, set: &str) {
         let key = match first(set) {
@@ -112,8 +107,10 @@ fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
-    let changes = elements::insert::<Apart>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
-    Ok(Applied { changes })
+    let changes = elements::insert::<Isolation>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
+    let mut undo = Applied::default();
+    undo.push_changes::<Isolation>(changes);
+    Ok(undo)
 }
 
 fn explain(err: netlink::Error) -> Error {
@@ -125,25 +122,6 @@ fn explain(err: netlink::Error) -> Error {
             )
         }
         _ => err.into(),
-    }
-}
-
-/// The changes that [`add`] made, to be taken back exactly.
-#[derive(Debug)]
-pub struct Applied {
-    changes: Changes,
-}
-
-impl Applied {
-    /// Takes it back. Opens its own socket.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
-    pub fn run(self) -> Result<(), Error> {
-        if self.changes.is_empty() {
-            return Ok(());
-        }
-        Ok(elements::revert::<Apart>(&mut Nft::new(), &self.changes)?)
     }
 }
 
@@ -162,7 +140,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
         }
         _ => Vec::new(),
     };
-    elements::remove::<Apart>(nft, owner, &hints)?;
+    elements::remove::<Isolation>(nft, owner, &hints)?;
     Ok(())
 }
 
@@ -183,23 +161,23 @@ pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Resu
 fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlink::Result<Option<String>> {
     let mut sets = Vec::new();
     for Placed { set, element } in wanted(owner, port, addrs) {
-        match elements::look_up::<Apart>(nft, owner, &set, &element.key)? {
-            There::Owners(placed) => sets.push(placed.set),
-            There::Others(there) => {
-                let set = Apart::TABLE.set(&set);
+        match elements::look_up::<Isolation>(nft, owner, &set, &element.key)? {
+            LookUp::Own(placed) => sets.push(placed.set),
+            LookUp::Foreign(other) => {
+                let set = Isolation::TABLE.set(&set);
                 return Ok(Some(format!(
                     "element {} of set {set} is another's: {}",
-                    element.key, there.comment
+                    element.key, other.comment
                 )));
             }
-            There::Nothing => {
-                return Ok(Some(format!("set {} lacks {}", Apart::TABLE.set(&set), element.key)));
+            LookUp::Missing => {
+                return Ok(Some(format!("set {} lacks {}", Isolation::TABLE.set(&set), element.key)));
             }
         }
     }
-    let rules = nft.rules(Apart::TABLE, Some(CHAIN))?;
+    let rules = nft.rules(Isolation::TABLE, Some(CHAIN))?;
     let lacking = sets.iter().find(|set| !rules.iter().any(|rule| rule.uses_set(set)));
-    Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Apart::TABLE.chain(CHAIN))))
+    Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Isolation::TABLE.chain(CHAIN))))
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`.
@@ -208,24 +186,9 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 /// If an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_there()? {
-        elements::gc::<Apart>(nft, network, valid)?;
+        Isolation::gc(nft, network, valid)?;
     }
     Ok(())
-}
-
-/// All elements of the sets.
-pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
-    elements::find::<Apart>(nft, |_| true)
-}
-
-/// Whether there is something that no pod uses.
-pub(super) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
-    elements::is_idle::<Apart>(nft, &[])
-}
-
-/// Deletes elements that are still as they were found, and what no pod uses without them.
-pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
-    elements::forget::<Apart>(nft, found)
 }
 
 /// Whether the kernel can do it.
@@ -233,7 +196,7 @@ pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
-    elements::try_out::<Apart>(nft, None).map_err(|err| {
+    Isolation::usable(nft).map_err(|err| {
         let err = explain(err);
         Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
     })

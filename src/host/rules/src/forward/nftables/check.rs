@@ -1,0 +1,64 @@
+//! CHECK: every element of the pod and of its bridge's policy, and the rules over them.
+
+use cnimble_cni::Owner;
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::Nft;
+
+use super::layout::{ADMIN, BRIDGES, FORWARD, Forwarding, INSIDE, POLICY, pair};
+use super::wanted;
+use crate::elements::{self, Layout, LookUp, Placed};
+use crate::forward::{Forward, Policy};
+
+/// The missing element or rule.
+pub(in crate::forward) fn check(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> netlink::Result<Option<String>> {
+    let table = Forwarding::TABLE;
+    let wanted = wanted(owner, forward);
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let mut pods = Vec::new();
+    for Placed { set, element } in wanted {
+        let place = table.set(&set);
+        match elements::look_up::<Forwarding>(nft, owner, &set, &element.key)? {
+            LookUp::Own(placed) => pods.push(placed.set),
+            // A policy, which has no owner.
+            LookUp::Foreign(other) if other.comment == element.comment => {}
+            LookUp::Foreign(other) => {
+                return Ok(Some(format!("{} in set {place} is another's: {}", element.key, other.comment)));
+            }
+            LookUp::Missing => return Ok(Some(format!("set {place} lacks {}", element.key))),
+        }
+    }
+    for bridge in forward.policed().iter().filter(|_| forward.policy == Policy::Isolated) {
+        if nft.element(table.set(INSIDE), &pair(bridge))?.is_none() {
+            continue;
+        }
+        return Ok(Some(format!("set {} has {bridge}, which should be isolated", table.set(INSIDE))));
+    }
+    missing_rule(nft, &pods, forward)
+}
+
+/// The missing rule; `pods` are the sets that the pod is in.
+fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
+    let table = Forwarding::TABLE;
+    let rules = nft.rules(table, None)?;
+    let in_chain = |chain: &'static str| rules.iter().filter(move |rule| rule.chain == chain);
+    for target in [ADMIN, POLICY] {
+        if !in_chain(FORWARD).any(|rule| rule.target().as_deref() == Some(target)) {
+            return Ok(Some(format!("chain {} has no jump to {target}", table.chain(FORWARD))));
+        }
+    }
+    if !forward.policed().is_empty() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
+        return Ok(Some(format!("chain {} has no rule for bridges", table.chain(POLICY))));
+    }
+    for set in pods {
+        if in_chain(FORWARD).filter(|rule| rule.uses_set(set)).count() < 2 {
+            return Ok(Some(format!("chain {} lacks rules for {set}", table.chain(FORWARD))));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,89 @@
+//! Forwarding in nf_tables: chains in the table `inet cnimble`.
+//!
+//! ```text
+//! chain admin { }                          the operator's
+//! chain forward-policy {
+//!     iifname @forward-bridges oifname @forward-bridges iifname . oifname != @forward-inside drop
+//! }
+//! chain forward {
+//!     type filter hook forward priority filter; policy accept;
+//!     jump admin
+//!     jump forward-policy
+//!     ip daddr @forward4 ct state established,related accept
+//!     ip saddr @forward4 accept
+//!     …
+//! }
+//! ```
+//!
+//! A pod is one element for each address. A bridge with a policy is one element, too, and the
+//! pair of itself with itself is another one unless it is isolated.
+
+mod check;
+mod layout;
+mod policy;
+
+use cnimble_cni::Owner;
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Element, Key, Nft};
+
+use super::{Forward, Leaving, Policy};
+use crate::elements::{self, Changes, Layout, Placed};
+pub(super) use check::check;
+use layout::{ADMIN, BRIDGES, INSIDE, pair, pods};
+pub(crate) use layout::{Forwarding, address};
+pub(super) use policy::{When, add_policy, any_pod, remove_policy, remove_unused};
+pub(crate) use policy::{bridge, policies};
+use policy::{forget_others, policy_comment};
+
+fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
+    let comment = owner.comment();
+    let mut wanted: Vec<Placed> = Vec::new();
+    let mut put = |set: &str, key: Key, comment: &str| {
+        let placed = Placed { set: set.to_owned(), element: Element::new(key, comment) };
+        if !wanted.contains(&placed) {
+            wanted.push(placed);
+        }
+    };
+    for bridge in forward.policed() {
+        let comment = policy_comment(forward.policy);
+        if forward.policy == Policy::SameBridge {
+            put(INSIDE, pair(bridge), comment);
+        }
+        put(BRIDGES, Key::ifname(bridge), comment);
+    }
+    for ip in &forward.addrs {
+        put(pods(*ip), Key::ip(*ip), &comment);
+    }
+    wanted
+}
+
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::Result<Changes> {
+    let wanted = wanted(owner, forward);
+    let mut changes = match wanted.as_slice() {
+        [] => Changes::default(),
+        wanted => elements::insert::<Forwarding>(nft, wanted)?,
+    };
+    if let Err(err) = forget_others(nft, forward, &mut changes) {
+        elements::revert::<Forwarding>(nft, &changes)?;
+        return Err(err);
+    }
+    Ok(changes)
+}
+
+/// Removes the pod's elements. Returns whether its bridge has a policy.
+pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
+    let addrs = leaving.addrs.iter();
+    let hints: Vec<(String, Key)> = addrs.map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
+    elements::remove::<Forwarding>(nft, owner, &hints)?;
+    for interface in leaving.interfaces {
+        if nft.element(Forwarding::TABLE.set(BRIDGES), &Key::ifname(interface))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// How many rules of the operator's own there are.
+pub(crate) fn admin_rules(nft: &mut Nft) -> netlink::Result<usize> {
+    Ok(nft.rules(Forwarding::TABLE, Some(ADMIN))?.len())
+}

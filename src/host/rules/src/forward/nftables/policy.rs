@@ -1,0 +1,141 @@
+//! The policies of bridges: written beside each other, and removed with the bridge.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Element, Key, Nft};
+
+use super::layout::{BRIDGES, Forwarding, INSIDE, has_pods, pair};
+use super::{add, elements};
+use crate::elements::{Changes, Layout, Placed};
+use crate::forward::{Forward, Policy, Unused, table};
+use crate::retry::ATTEMPTS;
+
+/// Policies belong to no pod, so that their comment names none.
+pub(super) fn policy_comment(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Open => "ingressPolicy: open",
+        Policy::SameBridge => "ingressPolicy: same-bridge",
+        Policy::Isolated => "ingressPolicy: isolated",
+    }
+}
+
+/// Deletes what an earlier ADD with another policy has left of the bridge.
+pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {
+    for bridge in &forward.interfaces {
+        let has_inside = match forward.policy {
+            Policy::Open => elements::also_delete::<Forwarding>(nft, changes, BRIDGES, &Key::ifname(bridge))?,
+            Policy::SameBridge => false,
+            Policy::Isolated => true,
+        };
+        if has_inside {
+            elements::also_delete::<Forwarding>(nft, changes, INSIDE, &pair(bridge))?;
+        }
+    }
+    Ok(())
+}
+
+/// The bridge's policy alone, beside those of other bridges, if there are any.
+pub(in crate::forward) fn add_policy(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> netlink::Result<Changes> {
+    if forward.policy != Policy::Open && nft.is_empty(Forwarding::TABLE.set(BRIDGES))? {
+        return Ok(Changes::default());
+    }
+    add(nft, owner, &Forward { addrs: Vec::new(), ..forward.clone() })
+}
+
+/// The reason to remove a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::forward) enum When {
+    /// The bridge is unused.
+    Unused,
+    /// The bridge is unused, or no pod has rules. This is for the bridge of a pod that leaves.
+    Idle,
+}
+
+/// Removes the policies of all unused bridges.
+pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Result<(), Error> {
+    let mut bridges = BTreeSet::new();
+    for set in [BRIDGES, INSIDE] {
+        bridges.extend(nft.elements(Forwarding::TABLE.set(set))?.iter().filter_map(first_name));
+    }
+    for bridge in bridges {
+        if unused(&bridge)? {
+            // A concurrent ADD may have come since.
+            remove_policy(nft, &bridge, unused, When::Unused)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the policy of a bridge. Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its port before its rules, so it is
+/// either seen or restores the policy.
+pub(in crate::forward) fn remove_policy(
+    nft: &mut Nft,
+    bridge: &str,
+    unused: Unused<'_>,
+    when: When,
+) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        let generation = nft.generation()?;
+        if !unused(bridge)? && (when == When::Unused || any_pod(nft)?) {
+            return Ok(());
+        }
+        let mut batch = Batch::only_in(generation);
+        for (set, key) in [(BRIDGES, Key::ifname(bridge)), (INSIDE, pair(bridge))] {
+            if nft.element(Forwarding::TABLE.set(set), &key)?.is_some() {
+                batch.delete_element(Forwarding::TABLE.set(set), &key);
+            }
+        }
+        match nft.commit(&batch) {
+            Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
+            Err(err) => return Err(err.into()),
+            Ok(()) => return Ok(elements::drop_all_unused::<Forwarding>(nft)?),
+        }
+    }
+    log::debug!("the policy of {bridge} stays until GC: too much is going on");
+    Ok(())
+}
+
+/// Whether any pod has rules: the ports of pods that are being deleted at this moment don't keep
+/// a policy.
+pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
+    for set in nft.sets(Forwarding::TABLE)? {
+        if has_pods(&set) && !nft.is_empty(Forwarding::TABLE.set(&set))? {
+            return Ok(true);
+        }
+    }
+    table::has_pods(nft)
+}
+
+/// The name that an element's key begins with.
+fn first_name(element: &Element) -> Option<String> {
+    let name = element.key.bytes().split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// The bridge that an element is about, of those that are about one.
+pub(crate) fn bridge(placed: &Placed) -> Option<String> {
+    first_name(&placed.element).filter(|_| [BRIDGES, INSIDE].contains(&placed.set.as_str()))
+}
+
+/// Which bridges have which policy, by name.
+pub(crate) fn policies(nft: &mut Nft) -> netlink::Result<Vec<(String, Policy)>> {
+    let all = [Policy::SameBridge, Policy::Isolated];
+    let found = nft.elements(Forwarding::TABLE.set(BRIDGES))?;
+    let mut read: Vec<_> = found
+        .into_iter()
+        .filter_map(|element| {
+            let policy = all.into_iter().find(|policy| policy_comment(*policy) == element.comment)?;
+            Some((element.key.as_ifname()?, policy))
+        })
+        .collect();
+    read.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(read)
+}

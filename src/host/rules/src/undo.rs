@@ -1,0 +1,56 @@
+//! The undo of an ADD.
+
+use std::fmt;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::Nft;
+
+use super::elements::{self, Changes, Layout};
+use super::failures::Failures;
+
+type Action = Box<dyn FnOnce(&mut Nft) -> Result<(), Error> + Send>;
+
+/// The changes that an ADD made, to be taken back exactly.
+#[derive(Default)]
+pub struct Applied(Vec<Action>);
+
+impl Applied {
+    /// Adds an action that takes the last change back.
+    pub(super) fn push(&mut self, action: impl FnOnce(&mut Nft) -> Result<(), Error> + Send + 'static) {
+        self.0.push(Box::new(action));
+    }
+
+    /// Adds the removal of a part's elements.
+    pub(super) fn push_changes<L: Layout>(&mut self, changes: Changes) {
+        if !changes.is_empty() {
+            self.push(move |nft| Ok(elements::revert::<L>(nft, &changes)?));
+        }
+    }
+
+    /// Takes everything back, the latest change first. Opens its own socket.
+    ///
+    /// # Errors
+    /// Fails if a change could not be taken back. Everything has been tried.
+    pub fn run(self) -> Result<(), Error> {
+        let (mut nft, mut failures) = (Nft::new(), Failures::default());
+        for action in self.0.into_iter().rev() {
+            failures.note(action(&mut nft));
+        }
+        failures.outcome()
+    }
+}
+
+impl fmt::Debug for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} changes", self.0.len())
+    }
+}
+
+/// Adds to the error of a failed ADD that its changes could not be taken back, if so.
+pub(super) fn undone<E: Into<Error>>(err: impl Into<Error>, undo: Result<(), E>) -> Error {
+    let err = err.into();
+    match undo {
+        Ok(()) => err,
+        Err(left) => err.details(format!("and what was added could not be removed: {}", left.into())),
+    }
+}
