@@ -1,6 +1,6 @@
 //! The host as the pods' gateway: addresses on the bridge, forwarding and default routes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::forward;
 
 use crate::config::Config;
-use crate::{POD_INTERFACE, pod, vlan_gateway};
+use crate::{POD_INTERFACE, vlan_gateway};
 
 /// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the
 /// bridge is one. Adds a missing default route if it is configured. Returns the addresses that the
@@ -24,15 +24,15 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
         if !config.is_gateway {
             continue;
         }
-        let gateway = *ip.gateway.get_or_insert_with(|| pod::first_address(ip.address));
+        let gateway = *ip.gateway.get_or_insert_with(|| cidr::first_address(ip.address));
         if gateway == ip.address.ip() {
             return Err(Error::new(
                 Code::CONFLICT,
                 format!("IPAM gave the pod its own gateway's address, {gateway}"),
             ));
         }
+        let everything = cidr::everywhere(ip.address);
         if config.is_default_gateway
-            && let Some(everything) = everywhere(ip.address)
             && !result.routes.iter().any(|route| route.dst == everything && route.gw.is_some())
         {
             result.routes.push(Route::new(everything, Some(gateway)));
@@ -58,15 +58,6 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
         }
     }
     Ok(gateways)
-}
-
-/// Returns `0.0.0.0/0` or `::/0`.
-fn everywhere(like: IpNetwork) -> Option<IpNetwork> {
-    let unspecified = match like {
-        IpNetwork::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpNetwork::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    IpNetwork::new(unspecified, 0).ok()
 }
 
 /// Adds the gateway addresses to the bridge or to the vlan's gateway, and switches forwarding on.

@@ -141,11 +141,3 @@ pub(crate) fn wait(
     inside.wait_oper_up(pair.pod_index, timeout)?;
     if arrival.probed { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
 }
-
-/// Returns the gateway of a pod address for which IPAM named none: the first address of its network.
-pub(crate) fn first_address(net: ipnetwork::IpNetwork) -> IpAddr {
-    match net.network() {
-        IpAddr::V4(ip) => IpAddr::V4(u32::from(ip).wrapping_add(1).into()),
-        IpAddr::V6(ip) => IpAddr::V6(u128::from(ip).wrapping_add(1).into()),
-    }
-}

@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 
-use cnimble_cni::{Code, Error};
+use cnimble_cni::{Code, Error, cidr};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, Netlink};
@@ -21,7 +21,7 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
 use crate::config::{Config, vlan_gateway_name};
-use crate::{ours, pod, vlan_gateway};
+use crate::{ours, vlan_gateway};
 
 const DIR: &str = "/run/cnimble";
 const FILE: &str = "/run/cnimble/bridges.lock";
@@ -166,7 +166,7 @@ struct Range {
 impl Range {
     fn gateway(&self) -> Option<IpNetwork> {
         let net: IpNetwork = self.subnet.parse().ok()?;
-        let gateway = self.gateway.parse().unwrap_or_else(|_| pod::first_address(net));
+        let gateway = self.gateway.parse().unwrap_or_else(|_| cidr::first_address(net));
         IpNetwork::new(gateway, net.prefix()).ok()
     }
 }

@@ -4,7 +4,7 @@
 //! and signs, which a configuration must not. An IPv4 address in IPv6 clothes
 //! (`::ffff:10.1.2.3`) is the IPv4 address, here as in the reference.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
@@ -46,6 +46,23 @@ pub fn parse_ip_or_cidr(text: &str) -> Option<(IpAddr, Option<u8>)> {
 /// The default route of the family of `net`.
 pub fn default_route(net: IpNetwork) -> &'static str {
     if net.is_ipv4() { "0.0.0.0/0" } else { "::/0" }
+}
+
+/// The network of all addresses of the family of `net`: `0.0.0.0/0` or `::/0`.
+pub fn everywhere(net: IpNetwork) -> IpNetwork {
+    let unspecified = match net {
+        IpNetwork::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpNetwork::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    IpNetwork::new(unspecified, 0).unwrap_or(net)
+}
+
+/// The first address after that of the network, which is the gateway's unless a configuration names another.
+pub fn first_address(net: IpNetwork) -> IpAddr {
+    match net.network() {
+        IpAddr::V4(ip) => IpAddr::V4(u32::from(ip).wrapping_add(1).into()),
+        IpAddr::V6(ip) => IpAddr::V6(u128::from(ip).wrapping_add(1).into()),
+    }
 }
 
 /// The network that `net` lies in: host bits cleared.

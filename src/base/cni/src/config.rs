@@ -52,8 +52,8 @@ impl PluginConfig {
     /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key
     /// of the wrong type; the message has the path. `null` is an object without keys.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let (config, prev_result) = Self::parse_parts(bytes)?;
-        Ok(PluginConfig { prev_result: prev_result?, ..config })
+        let config = Self::parse_without_result(bytes)?;
+        Ok(PluginConfig { prev_result: config.read_prev_result()?, ..config })
     }
 
     /// Reads a configuration for DEL. An unreadable `prevResult` counts as none; its error is
@@ -62,8 +62,8 @@ impl PluginConfig {
     /// # Errors
     /// As [`PluginConfig::parse`], but for `prevResult`.
     pub fn parse_for_del(bytes: &[u8]) -> Result<(Self, Option<Error>), Error> {
-        let (config, prev_result) = Self::parse_parts(bytes)?;
-        Ok(match prev_result {
+        let config = Self::parse_without_result(bytes)?;
+        Ok(match config.read_prev_result() {
             Ok(prev_result) => (PluginConfig { prev_result, ..config }, None),
             Err(err) => (config, Some(err)),
         })
@@ -87,9 +87,8 @@ impl PluginConfig {
         Some(Error::new(Code::DECODE, format!("failed to convert {which} version part \"{part}\"")))
     }
 
-    /// A configuration still without its `prevResult`, and that by itself.
-    #[allow(clippy::type_complexity)] // a name for it would say less
-    fn parse_parts(bytes: &[u8]) -> Result<(Self, Result<Option<CniResult>, Error>), Error> {
+    /// A configuration still without its `prevResult`.
+    fn parse_without_result(bytes: &[u8]) -> Result<Self, Error> {
         let lists = attachments::Lists::default();
         let document = match bytes.trim_ascii() {
             b"null" => Value::Object(serde_json::Map::new()),
@@ -103,16 +102,12 @@ impl PluginConfig {
             }
         };
         let common: Common = json::from_value(&document, "")?;
-        let prev_result = match json::get(&document, "prevResult") {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => CniResult::from_value(value, version, "prevResult").map(Some),
-        };
         // Which key is there counts, so null must not pass for missing here.
         let valid_attachments = [VALID_ATTACHMENTS, OLD_ATTACHMENTS]
             .into_iter()
             .find_map(|key| json::get(&document, key).map(|list| lists.take_out(list, key)))
             .transpose()?;
-        let config = PluginConfig {
+        Ok(PluginConfig {
             version,
             name: common.name,
             plugin_type: common.plugin_type,
@@ -120,8 +115,14 @@ impl PluginConfig {
             prev_result: None,
             valid_attachments,
             document,
-        };
-        Ok((config, prev_result))
+        })
+    }
+
+    fn read_prev_result(&self) -> Result<Option<CniResult>, Error> {
+        match json::get(&self.document, "prevResult") {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => CniResult::from_value(value, self.version, "prevResult").map(Some),
+        }
     }
 
     /// The plugin's own keys, as `T`.

@@ -264,6 +264,4 @@ fn unknown_version(text: &str, path: &str) -> Error {
 }
 
 #[cfg(test)]
-mod properties;
-#[cfg(test)]
 mod tests;

@@ -1,3 +1,5 @@
+mod properties;
+
 use serde_json::json;
 
 use super::*;

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::{CniResult, Dns, Interface, IpConfig, Route};
 use crate::Version;
+use crate::result::{CniResult, Dns, Interface, IpConfig, Route};
 
 fn ip() -> impl Strategy<Value = IpAddr> {
     // An IPv4 address in the form of IPv6 is read as the former, as in Go.
