@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 
 use cnimble_cni::{Code, Error};
 use cnimble_leases::boot::{self, Boot};
-use cnimble_leases::files::{self, Content};
+use cnimble_leases::files::{self, Entry};
 use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
 /// A lease file that was removed to make room.
@@ -81,14 +81,14 @@ impl Journal {
         let after = ip.to_string().into_bytes();
         let failed = |err| store.failed("writing", &name, err);
         let before = match files::open_regular(store.fd(), &name).map_err(failed)? {
-            Ok(file) => match files::read_open(&file).map_err(failed)? {
-                Content::Bytes(bytes) => {
+            Entry::Regular(file) => match files::read_open(&file).map_err(failed)? {
+                Entry::Regular(bytes) => {
                     let mode = file.metadata().map_err(failed)?.permissions().mode();
                     Some((bytes, mode))
                 }
                 _ => None,
             },
-            Err(_) => None,
+            _ => None,
         };
         if before.as_ref().is_some_and(|(bytes, _)| *bytes == after) {
             return Ok(());
@@ -154,7 +154,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
         Change::Gave { ip, content } => {
             let name = ip.to_string();
             let now = files::read(store.fd(), &name).map_err(|err| store.failed("reading", &name, err))?;
-            if now == Content::Bytes(content) {
+            if now == Entry::Regular(content) {
                 store.remove(ip)?;
             }
             Ok(())
@@ -172,7 +172,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
         }
         Change::Moved { name, before, after } => {
             let failed = |err| store.failed("restoring", &name, err);
-            if files::read(store.fd(), &name).map_err(failed)? != Content::Bytes(after) {
+            if files::read(store.fd(), &name).map_err(failed)? != Entry::Regular(after) {
                 return Ok(());
             }
             match before {
@@ -189,10 +189,10 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
 /// Reads all of a lease that is about to go. A new file has a new inode with the time of
 /// today, so the restored lease is marked as one of an earlier boot: that is known of it.
 fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
-    let Ok(file) = files::open_regular(store.fd(), name)? else {
+    let Entry::Regular(file) = files::open_regular(store.fd(), name)? else {
         return Ok(None);
     };
-    let Content::Bytes(content) = files::read_open(&file)? else {
+    let Entry::Regular(content) = files::read_open(&file)? else {
         return Ok(None);
     };
     saved(&file, content, boot).map(Some)

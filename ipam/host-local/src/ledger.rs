@@ -64,7 +64,7 @@ impl Holders for Ledger<'_> {
         match self.owner(ip).as_deref() {
             None | Some(Holder::Unknown) => false,
             Some(_) => match files::open_regular(self.dir.fd(), &ip.to_string()) {
-                Ok(Ok(file)) => self.boot.is_after(&file),
+                Ok(files::Entry::Regular(file)) => self.boot.is_after(&file),
                 _ => false,
             },
         }

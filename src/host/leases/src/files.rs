@@ -42,42 +42,59 @@ fn temporary_name() -> String {
     format!("{TEMPORARY}{}-{count}", std::process::id())
 }
 
-/// The outcome of reading a file.
+/// The object of a name in a directory.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum Entry<T> {
     /// There is no such file.
     Absent,
     /// Not a regular file, or larger than any lease.
     Foreign,
-    /// All of the file.
-    Bytes(Vec<u8>),
+    /// A regular file.
+    Regular(T),
 }
+
+impl<T> Entry<T> {
+    /// The same with another form of the regular file.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Entry<U> {
+        match self {
+            Entry::Absent => Entry::Absent,
+            Entry::Foreign => Entry::Foreign,
+            Entry::Regular(file) => Entry::Regular(change(file)),
+        }
+    }
+
+    fn and_then<U>(self, next: impl FnOnce(T) -> io::Result<Entry<U>>) -> io::Result<Entry<U>> {
+        match self {
+            Entry::Absent => Ok(Entry::Absent),
+            Entry::Foreign => Ok(Entry::Foreign),
+            Entry::Regular(file) => next(file),
+        }
+    }
+}
+
+/// All of a small file.
+pub type Content = Entry<Vec<u8>>;
 
 /// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic
 /// link and never waits for the other end of a pipe.
 ///
 /// # Errors
 /// Fails if the system refuses it.
-pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
-    let file = match open(dir, name)? {
-        Ok(file) => file,
-        Err(content) => return Ok(Err(content)),
-    };
-    let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
-    Ok(if kind == SFlag::S_IFREG.bits() { Ok(file) } else { Err(Content::Foreign) })
+pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Entry<File>> {
+    open(dir, name, OFlag::O_RDONLY)?.and_then(|file| {
+        let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
+        Ok(if kind == SFlag::S_IFREG.bits() { Entry::Regular(file) } else { Entry::Foreign })
+    })
 }
 
-fn open(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
-    open_with(dir, name, OFlag::O_RDONLY)
-}
-
-fn open_with(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Result<File, Content>> {
+/// Opens `name`, which may also be a directory or the end of a pipe.
+fn open(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Entry<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     match openat(dir, name, access | flags, Mode::empty()) {
-        Ok(file) => Ok(Ok(file.into())),
-        Err(Errno::ENOENT) => Ok(Err(Content::Absent)),
+        Ok(file) => Ok(Entry::Regular(file.into())),
+        Err(Errno::ENOENT) => Ok(Entry::Absent),
         // A symbolic link; a socket, or a device without a driver; a directory, for writing.
-        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Err(Content::Foreign)),
+        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Entry::Foreign),
         Err(err) => Err(err.into()),
     }
 }
@@ -87,10 +104,7 @@ fn open_with(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Resul
 /// # Errors
 /// Fails if the system refuses it.
 pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
-    match open_regular(dir, name)? {
-        Ok(file) => read_open(&file),
-        Err(content) => Ok(content),
-    }
+    open_regular(dir, name)?.and_then(|file| read_open(&file))
 }
 
 /// Reads a small file that is open.
@@ -99,34 +113,28 @@ pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
 /// Fails if the system refuses it.
 pub fn read_open(file: &File) -> io::Result<Content> {
     let mut buffer = BUFFER;
-    Ok(match fill(file, &mut buffer)? {
-        Some(bytes) => Content::Bytes(bytes.to_vec()),
-        None => Content::Foreign,
-    })
+    Ok(fill(file, &mut buffer)?.map(<[u8]>::to_vec))
 }
 
 /// Reads a small file that the directory says is a regular one, in three system calls:
-/// this is what a verb does for each lease. `Err` as in [`open_regular`].
+/// this is what a verb does for each lease.
 pub(crate) fn read_known<'b>(
     dir: BorrowedFd<'_>,
     name: &str,
     buffer: &'b mut Buffer,
-) -> io::Result<Result<&'b [u8], Content>> {
-    match open(dir, name)? {
-        Ok(file) => Ok(fill(&file, buffer)?.ok_or(Content::Foreign)),
-        Err(content) => Ok(Err(content)),
-    }
+) -> io::Result<Entry<&'b [u8]>> {
+    open(dir, name, OFlag::O_RDONLY)?.and_then(|file| fill(&file, buffer))
 }
 
-/// The whole file, in one call; `None` if it is too large.
-fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Option<&'b [u8]>> {
+/// Reads the whole file in one call.
+fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8]>> {
     let length = loop {
         match file.read(buffer) {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
             outcome => break outcome?,
         }
     };
-    Ok(buffer.get(..length).filter(|bytes| bytes.len() <= LIMIT))
+    Ok(buffer.get(..length).filter(|bytes| bytes.len() <= LIMIT).map_or(Entry::Foreign, Entry::Regular))
 }
 
 /// Makes `name` in `dir` with `content`, after `prepare` had the file in its hands. False
@@ -197,7 +205,7 @@ fn create_by_name(
 /// # Errors
 /// Fails if the system refuses it.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
-    if let Ok(file) = open_with(dir, name, OFlag::O_WRONLY)? {
+    if let Entry::Regular(file) = open(dir, name, OFlag::O_WRONLY)? {
         let meta = file.metadata()?;
         // A hard link's content is some other file's as well.
         if meta.is_file() && meta.nlink() == 1 && meta.len() <= content.len() as u64 {
@@ -285,21 +293,21 @@ mod tests {
         let fd = File::open(dir.path()).unwrap();
         assert!(create(fd.as_fd(), "a", b"one", |_| Ok(())).unwrap());
         assert!(!create(fd.as_fd(), "a", b"two", |_| Ok(())).unwrap());
-        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Regular(b"one".to_vec()));
         let mode = std::fs::metadata(dir.path().join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         // Longer, as long, shorter, shorter again; the mode stays through the first two.
         for text in ["three", "seven", "two", "x"] {
             replace(fd.as_fd(), "a", text.as_bytes(), MODE).unwrap();
-            assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(text.into()));
+            assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Regular(text.into()));
         }
         replace(fd.as_fd(), "a", b"three", MODE).unwrap();
-        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"three".to_vec()));
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Regular(b"three".to_vec()));
         // Another name of the file keeps what it had.
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         replace(fd.as_fd(), "a", b"seven", MODE).unwrap();
-        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"seven".to_vec()));
-        assert_eq!(read(fd.as_fd(), "b").unwrap(), Content::Bytes(b"three".to_vec()));
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Regular(b"seven".to_vec()));
+        assert_eq!(read(fd.as_fd(), "b").unwrap(), Content::Regular(b"three".to_vec()));
         remove(fd.as_fd(), "b").unwrap();
         assert_eq!(listing(&dir), ["a"]);
         remove(fd.as_fd(), "a").unwrap();
@@ -327,7 +335,7 @@ mod tests {
         assert!(!create_by_name(fd.as_fd(), "a", fill).unwrap());
         create_by_name(fd.as_fd(), "b", |_| Err(io::Error::other("no"))).unwrap_err();
         assert_eq!(listing(&dir), ["a"]);
-        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Regular(b"one".to_vec()));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct Range {
 }
 
 /// The address as a number.
-fn number(ip: IpAddr) -> u128 {
+pub fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u32::from(ip).into(),
         IpAddr::V6(ip) => ip.into(),
@@ -73,7 +73,7 @@ fn number(ip: IpAddr) -> u128 {
 }
 
 /// The address of that number in the family of `like`.
-fn address(number: u128, like: IpAddr) -> IpAddr {
+pub fn address(number: u128, like: IpAddr) -> IpAddr {
     match like {
         // Only numbers between two IPv4 addresses come in; the cut loses nothing.
         IpAddr::V4(_) => Ipv4Addr::from(number as u32).into(),

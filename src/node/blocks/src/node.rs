@@ -311,7 +311,14 @@ fn fresh(cluster: &Cluster) -> Result<Share> {
         offline: 0,
         turn: 0,
     };
-    Ok(Share { identity, registered: false, revision: 0, confirmed: 0, owned: Vec::new(), told: Vec::new() })
+    Ok(Share {
+        identity,
+        registered: false,
+        revision: 0,
+        confirmed: 0,
+        owned: Vec::new(),
+        announced: Vec::new(),
+    })
 }
 
 /// Waits for the lock of those who change the share.

@@ -28,7 +28,7 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
 /// The node's files can't be read.
 pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(false) };
-    if !ips.is_empty() && share.told != ips {
+    if !ips.is_empty() && share.announced != ips {
         return Ok(false);
     }
     let configured = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
@@ -66,7 +66,7 @@ impl Node<'_> {
                 return Err(BlocksError::Contended);
             }
         }
-        self.share.told = wanted.ips;
+        self.share.announced = wanted.ips;
         self.save()
     }
 }

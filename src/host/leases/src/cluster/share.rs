@@ -81,8 +81,8 @@ pub struct Share {
     /// In the order of the claims.
     pub owned: Vec<Owned>,
     /// The node's own addresses that etcd has; empty without an agent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub told: Vec<IpAddr>,
+    #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
+    pub announced: Vec<IpAddr>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -220,7 +220,7 @@ mod tests {
             revision: 1,
             confirmed: now().unwrap(),
             owned: parts,
-            told: Vec::new(),
+            announced: Vec::new(),
         }
     }
 

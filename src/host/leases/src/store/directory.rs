@@ -20,7 +20,7 @@ use cnimble_os::files::is_absent;
 use super::reading::{Found, Identity, Lease, Leases};
 use super::{Result, StoreError, last_name};
 use crate::boot::Boot;
-use crate::files::{self, Content};
+use crate::files::{self, Entry};
 use crate::holder::Holder;
 use crate::index::{self, Index};
 use crate::{INDEX, address, is_temporary};
@@ -67,11 +67,9 @@ impl Directory {
     /// The directory can't be listed.
     pub fn leases(&self) -> Result<Leases> {
         let failed = |err: Errno| self.failed("listing", "", err);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
         let mut leases = Leases::default();
         let mut buffer = files::BUFFER;
-        for entry in dir.iter() {
+        for entry in self.entries()?.iter() {
             let entry = entry.map_err(failed)?;
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
@@ -81,22 +79,18 @@ impl Directory {
                 leases.temporary.push(name.to_owned());
             }
             let Some(ip) = address(name) else { continue };
-            let content = match entry.file_type() {
+            let found = match entry.file_type() {
                 // Told by the directory itself in most file systems: saves a call each.
                 Some(Type::File) => {
-                    let read = files::read_known(self.fd(), name, &mut buffer);
-                    read.map(|content| content.map(Holder::parse))
+                    files::read_known(self.fd(), name, &mut buffer).map(|found| found.map(Holder::parse))
                 }
-                None => files::read(self.fd(), name).map(|content| match content {
-                    Content::Bytes(bytes) => Ok(Holder::parse(&bytes)),
-                    other => Err(other),
-                }),
-                Some(_) => Ok(Err(Content::Foreign)),
+                None => files::read(self.fd(), name).map(|found| found.map(|bytes| Holder::parse(&bytes))),
+                Some(_) => Ok(Entry::Foreign),
             };
-            let owner = match content {
-                Ok(Ok(owner)) => owner,
-                Ok(Err(Content::Absent)) => continue,
-                Ok(Err(_)) => Holder::Unknown,
+            let owner = match found {
+                Ok(Entry::Regular(owner)) => owner,
+                Ok(Entry::Absent) => continue,
+                Ok(Entry::Foreign) => Holder::Unknown,
                 Err(err) => {
                     let err = self.failed("reading", name, err);
                     log::warn!("{err}");
@@ -110,17 +104,21 @@ impl Directory {
         Ok(leases)
     }
 
+    /// Opens a list of its own of all entries.
+    pub(super) fn entries(&self) -> Result<Dir> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(|err| self.failed("listing", "", err))
+    }
+
     /// The names of all files, in order.
     ///
     /// # Errors
     /// The directory can't be listed.
     pub fn names(&self) -> Result<Vec<String>> {
-        let failed = |err: Errno| self.failed("listing", "", err);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
         let mut names = Vec::new();
-        for entry in dir.iter() {
-            names.extend(entry.map_err(failed)?.file_name().to_str().ok().map(str::to_owned));
+        for entry in self.entries()?.iter() {
+            let entry = entry.map_err(|err| self.failed("listing", "", err))?;
+            names.extend(entry.file_name().to_str().ok().map(str::to_owned));
         }
         names.sort_unstable();
         Ok(names)
@@ -140,14 +138,14 @@ impl Directory {
     /// # Errors
     /// There is something, and the system doesn't say what.
     pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
-        let Some(there) = self.identity(name)? else { return Ok(None) };
-        let unknown = Found { owner: Holder::Unknown, identity: there, before_boot: false };
+        let Some(identity) = self.identity(name)? else { return Ok(None) };
+        let unknown = Found { owner: Holder::Unknown, identity, before_boot: false };
         let file = match files::open_regular(self.fd(), name) {
-            Ok(Ok(file)) => file,
-            Ok(Err(Content::Absent)) => return Ok(None),
-            Ok(Err(_)) | Err(_) => return Ok(Some(unknown)),
+            Ok(Entry::Regular(file)) => file,
+            Ok(Entry::Absent) => return Ok(None),
+            Ok(Entry::Foreign) | Err(_) => return Ok(Some(unknown)),
         };
-        let Ok(Content::Bytes(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
+        let Ok(Entry::Regular(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
         let identity = fstat(&file).map_err(|err| self.failed("reading", name, err))?;
         let (owner, before_boot) = (Holder::parse(&bytes), boot.is_after(&file));
         Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
@@ -200,9 +198,9 @@ impl Directory {
     fn try_owner(&self, ip: IpAddr) -> Result<Option<Holder>> {
         let name = ip.to_string();
         match files::read(self.fd(), &name) {
-            Ok(Content::Bytes(bytes)) => Ok(Some(Holder::parse(&bytes))),
-            Ok(Content::Absent) => Ok(None),
-            Ok(Content::Foreign) => Ok(Some(Holder::Unknown)),
+            Ok(Entry::Regular(bytes)) => Ok(Some(Holder::parse(&bytes))),
+            Ok(Entry::Absent) => Ok(None),
+            Ok(Entry::Foreign) => Ok(Some(Holder::Unknown)),
             Err(err) => Err(self.failed("reading", &name, err)),
         }
     }
@@ -211,7 +209,7 @@ impl Directory {
     /// costs the turn, not the ADD.
     pub fn last(&self, set: usize) -> Option<IpAddr> {
         match files::read(self.fd(), &last_name(set)) {
-            Ok(Content::Bytes(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
+            Ok(Entry::Regular(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
             Ok(_) => None,
             Err(err) => {
                 log::warn!("{}: {err}", self.path.join(last_name(set)).display());
@@ -227,17 +225,16 @@ impl Directory {
 /// # Errors
 /// Why it couldn't.
 pub fn probe_writing(path: &Path) -> Result<()> {
-    let is_there =
-        |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
+    let exists = |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
     let ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
         true => Path::new("."),
         false => path,
     });
-    let there = ancestors.into_iter().find(is_there).unwrap_or(Path::new("/"));
+    let nearest = ancestors.into_iter().find(exists).unwrap_or(Path::new("/"));
     File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY)
-        .open(there)
+        .open(nearest)
         .and_then(|dir| files::probe(dir.as_fd()))
-        .map_err(|source| StoreError::Io { what: "writing to", path: there.to_owned(), source })
+        .map_err(|source| StoreError::Io { what: "writing to", path: nearest.to_owned(), source })
 }

@@ -20,11 +20,6 @@ mod reading;
 
 use std::net::IpAddr;
 
-use nix::dir::Dir;
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
-
 use crate::lock::{LOCK, Lock};
 use crate::{INDEX, files, index};
 
@@ -122,11 +117,8 @@ impl Store {
         if !self.lock.guards(self.fd(), self.path()) {
             return Ok(());
         }
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let failed = |err: Errno| self.failed("listing", "", err);
-        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
-        for entry in dir.iter() {
-            let entry = entry.map_err(failed)?;
+        for entry in self.entries()?.iter() {
+            let entry = entry.map_err(|err| self.failed("listing", "", err))?;
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b".." | b"lock") && name != INDEX.as_bytes() {
                 return Ok(());
