@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use cnimble_agent::conflist::{Conflist, Plugin};
 use cnimble_agent::plan::Plan;
-use cnimble_agent::shares::ClusterLocal;
+use cnimble_agent::shares::{Added, ClusterLocal};
 use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
 use cnimble_api::{Error, Server as Api, StartError};
 use cnimble_cni::names;
@@ -175,8 +175,9 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let named = given.node_name.clone().filter(|name| !name.is_empty());
     let read = |path: &PathBuf| {
-        let is_bridge = given.plugin == Some(Main::Bridge);
-        ClusterLocal::read(path, &given.name, named.as_deref(), given.data_dir.as_deref(), is_bridge)
+        let routed = given.plugin == Some(Main::Bridge);
+        let added = Added { node: named.as_deref(), data_dir: given.data_dir.as_deref(), routed };
+        ClusterLocal::read(path, &given.name, &added)
             .map_err(|why| Report::new(Exit::Config, "--cluster-local can't be used").row("why", why))
     };
     let cluster = given.cluster_local.as_ref().map(read).transpose()?;

@@ -178,10 +178,10 @@ impl Agent {
     /// Updates the runtime's file. Returns the networks in the file.
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
-        let there = conflist.ranges();
+        let current = conflist.ranges();
         let mut wrong = |why: String| report.conditions.push((node.clone(), why));
         if !host.shared.is_empty() {
-            return self.write_file(&host.shared, there, host, report);
+            return self.write_file(&host.shared, current, host, report);
         }
         let Some(known) = nodes.get(node) else {
             if self.options.remove_on_delete {
@@ -194,7 +194,7 @@ impl Agent {
             wrong(format!(
                 "the API server has no node {node}: the configuration stays as it is (--node-name, --remove-on-delete)"
             ));
-            return there;
+            return current;
         };
         if plan.own.is_empty() || plan.own.len() < known.cidrs.len() {
             if known.cidrs.is_empty() {
@@ -203,16 +203,16 @@ impl Agent {
                         .to_owned(),
                 );
             }
-            return there;
+            return current;
         }
-        self.write_file(&plan.own, there, host, report)
+        self.write_file(&plan.own, current, host, report)
     }
 
     /// Writes the file for pods of these networks, unless a living pod has another network.
     fn write_file(
         &mut self,
         own: &[IpNetwork],
-        there: Vec<IpNetwork>,
+        current: Vec<IpNetwork>,
         host: &Host,
         report: &mut Report,
     ) -> Vec<IpNetwork> {
@@ -229,11 +229,11 @@ impl Agent {
                         words(own),
                         words(&host.living)
                     ));
-                    return there;
+                    return current;
                 }
                 Err(why) => {
                     wrong(format!("leases can't be read, so the configuration stays as it is: {why}"));
-                    return there;
+                    return current;
                 }
             }
         }
@@ -254,7 +254,7 @@ impl Agent {
             }
             Err(why) => {
                 report.failures.push(why);
-                there
+                current
             }
         }
     }
@@ -271,13 +271,13 @@ fn words(cidrs: &[IpNetwork]) -> String {
 pub fn remove(conflist: &Conflist) -> Result<usize, String> {
     let mut failures = Vec::new();
     let mut count = 0;
-    let away = || -> netlink::Result<(usize, Vec<String>)> {
+    let remove_routes = || -> netlink::Result<(usize, Vec<String>)> {
         let mut netlink = Netlink::open()?;
-        let there = netlink.routes_by_protocol()?;
-        let written = routes::apply(&mut netlink, &there, &std::collections::BTreeMap::new())?;
+        let current = netlink.routes_by_protocol()?;
+        let written = routes::apply(&mut netlink, &current, &BTreeMap::new())?;
         Ok((written.writes, written.failures))
     };
-    match away() {
+    match remove_routes() {
         Ok((writes, failed)) => {
             count += writes;
             failures.extend(failed);

@@ -150,7 +150,7 @@ impl Conflist {
     /// Fails if the file cannot be written.
     pub fn write(&self, text: &str) -> io::Result<bool> {
         let path = self.path();
-        if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|there| there == text.as_bytes()) {
+        if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|current| current == text.as_bytes()) {
             return Ok(false);
         }
         std::fs::create_dir_all(&self.dir)?;

@@ -77,23 +77,23 @@ pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 /// # Errors
 /// Fails if the kernel refuses the request. Nothing is changed then.
 pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
-    let there = nft.has_table(TABLE)?;
-    let rules = if there { nft.rules(TABLE, None)? } else { Vec::new() };
+    let exists = nft.has_table(TABLE)?;
+    let rules = if exists { nft.rules(TABLE, None)? } else { Vec::new() };
     let before = match known.0.take() {
         Some((before, listed)) if listed == rules => Some(before),
         // An agent that has exited made the table, or another program has changed it since.
-        _ if there && stands(nft, &rules, wanted)? => Some(wanted.clone()),
+        _ if exists && is_complete(nft, &rules, wanted)? => Some(wanted.clone()),
         _ => None,
     };
     let mut batch = Batch::new();
     let fits = |before: &&Masquerade| {
-        there
+        exists
             && before.own == wanted.own
             && before.others == wanted.others
             && before.lengths() == wanted.lengths()
     };
-    let kept = before.as_ref().filter(fits);
-    match kept {
+    let updated = before.as_ref().filter(fits);
+    match updated {
         Some(before) => {
             for cidr in before.pods.difference(&wanted.pods) {
                 batch.delete_element(TABLE.set(&Length::of(cidr).set()), &Key::ip(cidr.network()));
@@ -103,7 +103,7 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
             }
         }
         None => {
-            if there {
+            if exists {
                 batch.drop_table(TABLE);
             }
             if !wanted.own.is_empty() {
@@ -114,7 +114,7 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
     let written = !batch.is_empty();
     nft.commit(&batch)?;
     // The rules are stored in the kernel's form. A difference from the written form is no change.
-    let rules = if kept.is_some() || !written { rules } else { nft.rules(TABLE, None)? };
+    let rules = if updated.is_some() || !written { rules } else { nft.rules(TABLE, None)? };
     known.0 = Some((wanted.clone(), rules));
     Ok(written)
 }
@@ -174,12 +174,12 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
 }
 
 /// Whether the table is as wanted: its rules, and the elements of its sets.
-fn stands(nft: &mut Nft, there: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
+fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
     let rules = rules(wanted);
     // All wanted rules are different.
     let has =
-        |chain: &str, wanted: &[Expr]| there.iter().any(|rule| rule.chain == chain && rule.does(wanted));
-    if there.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
+        |chain: &str, wanted: &[Expr]| found.iter().any(|rule| rule.chain == chain && rule.does(wanted));
+    if found.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
         return Ok(false);
     }
     let keys: BTreeSet<String> = wanted.lengths().into_iter().map(Length::set).collect();
@@ -187,13 +187,13 @@ fn stands(nft: &mut Nft, there: &[Rule], wanted: &Masquerade) -> netlink::Result
         return Ok(false);
     }
     for length in wanted.lengths() {
-        let there: BTreeSet<Vec<u8>> = nft
+        let elements: BTreeSet<Vec<u8>> = nft
             .elements(TABLE.set(&length.set()))?
             .iter()
             .map(|element| element.key.bytes().to_vec())
             .collect();
         let pods = wanted.pods.iter().filter(|cidr| Length::of(cidr) == length);
-        if there != pods.map(|cidr| octets(cidr.network())).collect() {
+        if elements != pods.map(|cidr| octets(cidr.network())).collect() {
             return Ok(false);
         }
     }
@@ -205,11 +205,11 @@ fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     let ipv6 = own.is_ipv6();
     let number = if ipv6 { FAMILY_IPV6 } else { FAMILY_IPV4 };
     let mut rule = vec![Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[number])];
-    rule.extend(load(own, false));
+    rule.extend(load(End::Source, own));
     rule.push(Expr::equal(REG1, &octets(own.network())));
     for length in wanted.lengths().into_iter().filter(|length| length.ipv6 == ipv6) {
         if let Ok(any) = IpNetwork::new(own.ip(), length.prefix) {
-            rule.extend(load(any, true));
+            rule.extend(load(End::Destination, any));
             rule.push(Expr::not_in_set(REG1, &length.set()));
         }
     }
@@ -218,7 +218,7 @@ fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
         true => IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
     };
     for other in wanted.others.iter().copied().chain(group).filter(|other| other.is_ipv6() == ipv6) {
-        rule.extend(load(other, true));
+        rule.extend(load(End::Destination, other));
         rule.push(Expr::differ(REG1, &octets(other.network())));
     }
     rule
@@ -228,13 +228,19 @@ fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
 
+/// The address of a packet that is compared.
+enum End {
+    Source,
+    Destination,
+}
+
 /// Loads the network part of the source or the destination.
-fn load(cidr: IpNetwork, destination: bool) -> Vec<Expr> {
-    let (offset, len) = match (cidr.is_ipv6(), destination) {
-        (false, false) => (12, 4),
-        (false, true) => (16, 4),
-        (true, false) => (8, 16),
-        (true, true) => (24, 16),
+fn load(end: End, cidr: IpNetwork) -> Vec<Expr> {
+    let (offset, len) = match (end, cidr) {
+        (End::Source, IpNetwork::V4(_)) => (12, 4),
+        (End::Destination, IpNetwork::V4(_)) => (16, 4),
+        (End::Source, IpNetwork::V6(_)) => (8, 16),
+        (End::Destination, IpNetwork::V6(_)) => (24, 16),
     };
     let mut load = vec![Expr::payload(Header::Network, offset, len, REG1)];
     if u32::from(cidr.prefix()) < len * 8 {

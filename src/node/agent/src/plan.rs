@@ -12,7 +12,7 @@ use ipnetwork::IpNetwork;
 
 use cnimble_netlink::route::NewRoute;
 
-use crate::Nodes;
+use crate::{Node, Nodes};
 
 /// The protocol of the agent's routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
 pub const PROTOCOL: u8 = 203;
@@ -76,84 +76,122 @@ pub struct Plan {
 
 /// Returns the planned state for the node `own`.
 pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
-    let mut plan = Plan::default();
-    let addresses: BTreeSet<IpAddr> = nodes.values().flat_map(|node| node.ips.iter().copied()).collect();
-    let ways = Ways::new(host);
+    let mut planner = Planner {
+        nodes,
+        own,
+        host,
+        addresses: nodes.values().flat_map(|node| node.ips.iter().copied()).collect(),
+        ways: Ways::new(host),
+        taken: Taken { is_nested: !host.shared.is_empty(), ..Taken::default() },
+        plan: Plan::default(),
+    };
     for (name, node) in nodes {
-        plan.conditions.extend(node.wrong.iter().map(|why| (name.clone(), why.clone())));
+        planner.plan.conditions.extend(node.wrong.iter().map(|why| (name.clone(), why.clone())));
     }
-    let mut taken = Taken { is_nested: !host.shared.is_empty(), ..Taken::default() };
-    if let Some(node) = nodes.get(own) {
-        for cidr in &node.cidrs {
-            let why = refused(*cidr, &addresses, &taken, host).or_else(|| ways.wider(*cidr));
+    planner.plan_own();
+    planner.plan_others();
+    planner.plan_local();
+    planner.plan
+}
+
+/// A plan in the making.
+struct Planner<'p> {
+    nodes: &'p Nodes,
+    own: &'p str,
+    host: &'p Host,
+    /// The addresses of all nodes.
+    addresses: BTreeSet<IpAddr>,
+    ways: Ways<'p>,
+    taken: Taken,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    fn plan_own(&mut self) {
+        let (own, host) = (self.own, self.host);
+        for cidr in self.nodes.get(own).into_iter().flat_map(|node| &node.cidrs) {
+            let why = self.refused(*cidr).or_else(|| self.ways.wider(*cidr));
             match why.or_else(|| host.reserves(*cidr)) {
-                Some(why) => plan.conditions.push((own.to_owned(), why)),
+                Some(why) => self.plan.conditions.push((own.to_owned(), why)),
                 None => {
-                    taken.take(*cidr, own);
-                    plan.own.push(*cidr);
+                    self.taken.take(*cidr, own);
+                    self.plan.own.push(*cidr);
                 }
             }
         }
-    }
-    for cidr in &host.living {
-        if taken.overlap(*cidr).is_none() {
-            taken.take(*cidr, own);
-        }
-    }
-    // An existing route wins. After that, the older node comes first.
-    let has = |cidr: &IpNetwork, ips: &[IpAddr]| ways.ours.get(cidr).is_some_and(|via| ips.contains(via));
-    let mut wanted: Vec<_> = nodes
-        .iter()
-        .filter(|(name, _)| *name != own)
-        .flat_map(|(name, node)| node.cidrs.iter().map(move |cidr| (name, node, *cidr)))
-        .map(|(name, node, cidr)| ((!has(&cidr, &node.ips), &node.created, name, cidr), node))
-        .collect();
-    wanted.sort_by_key(|(key, _)| *key);
-    for ((_, _, name, cidr), node) in wanted {
-        let why = refused(cidr, &addresses, &taken, host).or_else(|| ways.connected(cidr));
-        let why = why.or_else(|| host.reserves(cidr));
-        let hop = match why {
-            Some(why) => Err(why),
-            None => {
-                taken.take(cidr, name);
-                plan.pods.insert(cidr);
-                ways.foreign(cidr).map_or_else(|| ways.hop(cidr, &node.ips), Err)
-            }
-        };
-        match hop {
-            Ok((via, index)) => {
-                drop(plan.routes.insert(cidr, Hop { via: Some(via), index, node: name.clone() }));
-            }
-            Err(why) => plan.conditions.push((name.clone(), why)),
-        }
-    }
-    plan.pods.extend(plan.own.iter().copied());
-    if let Some(index) = host.bridge {
-        let borrowed: Vec<IpNetwork> = plan.own.iter().copied().filter(|cidr| is_host(*cidr)).collect();
-        for cidr in host.shared.iter().copied().chain(borrowed) {
-            match ways.foreign(cidr) {
-                Some(why) => plan.conditions.push((own.to_owned(), why)),
-                None => drop(plan.local.insert(cidr, Hop { via: None, index, node: own.to_owned() })),
+        for cidr in &host.living {
+            if self.taken.overlap(*cidr).is_none() {
+                self.taken.take(*cidr, own);
             }
         }
     }
-    if !host.shared.is_empty() {
-        plan.pods = host.shared.iter().copied().collect();
-    }
-    plan
-}
 
-/// Returns why no node may have the network, or `None`.
-fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken, host: &Host) -> Option<String> {
-    let (noun, shared) = (host.noun(), &host.shared);
-    if let Some(ip) = addresses.range(cidr.network()..=cidr.broadcast()).next() {
-        return Some(format!("{noun} {cidr} is refused: {ip} is the address of a node"));
+    /// Plans the routes to the pods of other nodes. An existing route wins. After that, the older node comes first.
+    fn plan_others(&mut self) {
+        let ours = &self.ways.ours;
+        let has = |cidr: &IpNetwork, ips: &[IpAddr]| ours.get(cidr).is_some_and(|via| ips.contains(via));
+        let others = self.nodes.iter().filter(|(name, _)| *name != self.own);
+        let mut wanted: Vec<_> = others
+            .flat_map(|(name, node)| node.cidrs.iter().map(move |cidr| (name, node, *cidr)))
+            .map(|(name, node, cidr)| ((!has(&cidr, &node.ips), &node.created, name, cidr), node))
+            .collect();
+        wanted.sort_by_key(|(key, _)| *key);
+        for ((_, _, name, cidr), node) in wanted {
+            match self.hop(cidr, name, node) {
+                Ok((via, index)) => {
+                    let hop = Hop { via: Some(via), index, node: name.clone() };
+                    self.plan.routes.insert(cidr, hop);
+                }
+                Err(why) => self.plan.conditions.push((name.clone(), why)),
+            }
+        }
+        self.plan.pods.extend(self.plan.own.iter().copied());
     }
-    if !shared.is_empty() && !shared.iter().any(|subnet| is_within(cidr, *subnet)) {
-        return Some(format!("{noun} {cidr} is refused: it is no part of the network's subnet"));
+
+    /// Gives another node its network, and returns the way to it.
+    fn hop(&mut self, cidr: IpNetwork, name: &str, node: &Node) -> Result<(IpAddr, u32), String> {
+        let why = self.refused(cidr).or_else(|| self.ways.connected(cidr));
+        if let Some(why) = why.or_else(|| self.host.reserves(cidr)) {
+            return Err(why);
+        }
+        self.taken.take(cidr, name);
+        self.plan.pods.insert(cidr);
+        self.ways.foreign(cidr).map_or_else(|| self.ways.hop(cidr, &node.ips), Err)
     }
-    let (other, whose) = taken.overlap(cidr)?;
-    Some(format!("{noun} {cidr} is refused: it overlaps {other} of node {whose}"))
+
+    /// Plans the routes to local pods with addresses of a shared subnet.
+    fn plan_local(&mut self) {
+        let shared = &self.host.shared;
+        if let Some(index) = self.host.bridge {
+            let borrowed: Vec<IpNetwork> =
+                self.plan.own.iter().copied().filter(|cidr| is_host(*cidr)).collect();
+            for cidr in shared.iter().copied().chain(borrowed) {
+                match self.ways.foreign(cidr) {
+                    Some(why) => self.plan.conditions.push((self.own.to_owned(), why)),
+                    None => {
+                        let hop = Hop { via: None, index, node: self.own.to_owned() };
+                        self.plan.local.insert(cidr, hop);
+                    }
+                }
+            }
+        }
+        if !shared.is_empty() {
+            self.plan.pods = shared.iter().copied().collect();
+        }
+    }
+
+    /// Returns why no node may have the network, or `None`.
+    fn refused(&self, cidr: IpNetwork) -> Option<String> {
+        let (noun, shared) = (self.host.noun(), &self.host.shared);
+        if let Some(ip) = self.addresses.range(cidr.network()..=cidr.broadcast()).next() {
+            return Some(format!("{noun} {cidr} is refused: {ip} is the address of a node"));
+        }
+        if !shared.is_empty() && !shared.iter().any(|subnet| is_within(cidr, *subnet)) {
+            return Some(format!("{noun} {cidr} is refused: it is no part of the network's subnet"));
+        }
+        let (other, owner) = self.taken.overlap(cidr)?;
+        Some(format!("{noun} {cidr} is refused: it overlaps {other} of node {owner}"))
+    }
 }
 
 /// Networks that do not overlap, by their first address.

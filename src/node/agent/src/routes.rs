@@ -24,29 +24,29 @@ pub struct Written {
 
 /// Returns the requests that change the existing routes to the wanted ones. A new route is added before the old one is
 /// removed.
-pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
+pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
     let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
-    for (route, _) in there.iter().filter(|(_, by)| *by == PROTOCOL) {
+    for (route, _) in current.iter().filter(|(_, by)| *by == PROTOCOL) {
         ours.entry(route.dst).or_default().push(route);
     }
     let name = |index: u32| format!("number {index}");
     let mut requests = Vec::new();
     for (dst, hop) in wanted {
-        let there = ours.remove(dst).unwrap_or_default();
+        let existing = ours.remove(dst).unwrap_or_default();
         let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
-        if !there.iter().any(is_same) {
+        if !existing.iter().any(is_same) {
             let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
             // Append only next to the agent's own route. Next to another route, the kernel must refuse the new one.
-            let make = if there.is_empty() { route::add_of } else { route::append_of };
+            let make = if existing.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));
         }
-        requests.extend(there.into_iter().filter(|route| !is_same(route)).map(gone));
+        requests.extend(existing.into_iter().filter(|route| !is_same(route)).map(deletion));
     }
-    requests.extend(ours.into_values().flatten().map(gone));
+    requests.extend(ours.into_values().flatten().map(deletion));
     requests
 }
 
-fn gone(route: &NewRoute) -> Request {
+fn deletion(route: &NewRoute) -> Request {
     let old = NewRoute { priority: route.priority, via: route.via, ..NewRoute::to(route.dst, route.index) };
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
@@ -57,10 +57,10 @@ fn gone(route: &NewRoute) -> Request {
 /// Fails if the kernel refuses to list routes.
 pub fn apply(
     netlink: &mut Netlink,
-    there: &[(NewRoute, u8)],
+    current: &[(NewRoute, u8)],
     wanted: &BTreeMap<IpNetwork, Hop>,
 ) -> netlink::Result<Written> {
-    let requests = difference(there, wanted);
+    let requests = difference(current, wanted);
     let mut written = Written { writes: requests.len(), failures: Vec::new() };
     let mut requests = requests.into_iter().peekable();
     while requests.peek().is_some() {

@@ -33,44 +33,42 @@ pub struct ClusterLocal {
     pub subnets: Vec<IpNetwork>,
 }
 
+/// Keys that the agent adds to those of a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Added<'a> {
+    /// `nodeName`
+    pub node: Option<&'a str>,
+    /// `dataDir`
+    pub data_dir: Option<&'a Path>,
+    /// `routed`, for a bridge.
+    pub routed: bool,
+}
+
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and adds missing ones: type, node, directory, routes, and `routed` for a
-    /// bridge.
+    /// Reads a file with the keys of `ipam`, and adds missing ones: type, routes, and those of `added`.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or if the plugin would refuse it.
-    pub fn read(
-        path: &Path,
-        network: &str,
-        node: Option<&str>,
-        data_dir: Option<&Path>,
-        routed: bool,
-    ) -> Result<Self, String> {
+    pub fn read(path: &Path, network: &str, added: &Added<'_>) -> Result<Self, String> {
         let shown = path.display();
         let text = files::read(path, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
         let ipam: Map<String, Value> = serde_json::from_slice(&text)
             .map_err(|err| format!("{shown}: it is to hold an object with the keys of ipam: {err}"))?;
-        Self::complete(ipam, network, node, data_dir, routed).map_err(|why| format!("{shown}: {why}"))
+        Self::complete(ipam, network, added).map_err(|why| format!("{shown}: {why}"))
     }
 
-    fn complete(
-        mut ipam: Map<String, Value>,
-        network: &str,
-        node: Option<&str>,
-        data_dir: Option<&Path>,
-        routed: bool,
-    ) -> Result<Self, String> {
+    fn complete(mut ipam: Map<String, Value>, network: &str, added: &Added<'_>) -> Result<Self, String> {
         if ipam.get("type").is_some_and(|kind| kind != PLUGIN) {
             return Err(format!("ipam.type: only {PLUGIN} is known here"));
         }
         ipam.insert("type".to_owned(), json!(PLUGIN));
-        if let Some(node) = node {
+        if let Some(node) = added.node {
             ipam.insert("nodeName".to_owned(), json!(node));
         }
-        if let Some(dir) = data_dir {
+        if let Some(dir) = added.data_dir {
             ipam.insert("dataDir".to_owned(), json!(dir));
         }
-        if routed {
+        if added.routed {
             ipam.insert("routed".to_owned(), json!(true));
         }
         let document = json!({"cniVersion": "1.0.0", "name": network, "type": "ptp", "ipam": ipam});
@@ -135,7 +133,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pods.json");
         std::fs::write(&path, text).unwrap();
-        ClusterLocal::read(&path, "pods", Some("a"), Some(Path::new("/run/x")), true)
+        let added = Added { node: Some("a"), data_dir: Some(Path::new("/run/x")), routed: true };
+        ClusterLocal::read(&path, "pods", &added)
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
                 };
                 let (body, behind) = block(behind)?;
                 for (number, item) in list.iter().enumerate() {
-                    body_of(body, index, value, number, item, &mut out)?;
+                    Iteration { index, value, number, item }.fill(body, &mut out)?;
                 }
                 behind
             }
@@ -58,39 +58,39 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     Ok(out)
 }
 
-/// Returns the text of one iteration of a range.
-fn body_of(
-    body: &str,
-    index: &str,
-    value: &str,
+/// One iteration of a range.
+struct Iteration<'t> {
+    /// The name of the variable with the number, or an empty text.
+    index: &'t str,
+    /// The name of the variable with the item.
+    value: &'t str,
     number: usize,
-    item: &str,
-    out: &mut String,
-) -> Result<(), String> {
-    let mut rest = body;
-    while let Some((before, action, behind)) = next(rest)? {
-        out.push_str(before);
-        rest = match action.split_whitespace().collect::<Vec<_>>().as_slice() {
-            [one] if *one == value || *one == "." => {
-                out.push_str(item);
-                behind
-            }
-            [one] if *one == index => {
-                out.push_str(&number.to_string());
-                behind
-            }
-            ["if", one] if *one == index => {
-                let (inner, behind) = block(behind)?;
-                if number > 0 {
-                    body_of(inner, index, value, number, item, out)?;
+    item: &'t str,
+}
+
+impl Iteration<'_> {
+    /// Appends the text of the iteration.
+    fn fill(&self, body: &str, out: &mut String) -> Result<(), String> {
+        let mut rest = body;
+        while let Some((before, action, behind)) = next(rest)? {
+            out.push_str(before);
+            rest = behind;
+            match action.split_whitespace().collect::<Vec<_>>().as_slice() {
+                [one] if *one == self.value || *one == "." => out.push_str(self.item),
+                [one] if *one == self.index => out.push_str(&self.number.to_string()),
+                ["if", one] if *one == self.index => {
+                    let (inner, behind) = block(behind)?;
+                    if self.number > 0 {
+                        self.fill(inner, out)?;
+                    }
+                    rest = behind;
                 }
-                behind
+                _ => return Err(format!("{{{{{action}}}}} can't stand in a range")),
             }
-            _ => return Err(format!("{{{{{action}}}}} can't stand in a range")),
-        };
+        }
+        out.push_str(rest);
+        Ok(())
     }
-    out.push_str(rest);
-    Ok(())
 }
 
 /// Splits at the next action: the text before, the action, and the rest. `{{-` and `-}}` remove white space.

@@ -26,9 +26,9 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
 pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };
-    let mut there = netlink.addrs(index)?;
-    there.retain(|addr| addr.scope == GLOBAL && !addr.tentative && is_host(addr.net.ip()));
-    there.sort_by_key(|addr| !addr.permanent);
-    let first = |ipv4| there.iter().map(|addr| addr.net.ip()).find(|ip| ip.is_ipv4() == ipv4);
+    let mut addrs = netlink.addrs(index)?;
+    addrs.retain(|addr| addr.scope == GLOBAL && !addr.tentative && is_host(addr.net.ip()));
+    addrs.sort_by_key(|addr| !addr.permanent);
+    let first = |ipv4| addrs.iter().map(|addr| addr.net.ip()).find(|ip| ip.is_ipv4() == ipv4);
     Ok([true, false].into_iter().filter_map(first).collect())
 }
