@@ -21,7 +21,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::source::{PodConfig, StartError, StatusWriter};
-use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
+use cnimble_pod::sync::{
+    Ended, Handle, Listener, Phase, PodReport, Pods, SandboxWork, SyncLoop, SyncOptions,
+};
 use cnimble_runtime::{Observer, Stderr};
 
 use super::args::run::Run;
@@ -183,7 +185,7 @@ impl Running {
                 ended = &mut self.looping => return ended.map_err(|err| cannot_run(&err)),
                 _ = settled, if given.once && !stopping => {
                     stopping = true;
-                    self.handle.stop(false);
+                    self.handle.stop(Pods::Leave);
                 }
                 word = signals.next() => match word {
                     Word::Reload => self.reload().await,
@@ -197,7 +199,8 @@ impl Running {
                     Word::Stop(_) => {
                         stopping = true;
                         notify::stopping();
-                        self.handle.stop(given.teardown_on_exit);
+                        let pods = if given.teardown_on_exit { Pods::TearDown } else { Pods::Leave };
+                        self.handle.stop(pods);
                     }
                 },
             }

@@ -139,7 +139,6 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
 }
 
 fn ports(spec: &PodSpec, findings: &mut Findings) {
-    let host_network = spec.host_network.unwrap_or(false);
     let mut taken = BTreeMap::new();
     let publishing: Vec<&Container> = containers_with_ports(spec).collect();
     let lists = [
@@ -151,7 +150,7 @@ fn ports(spec: &PodSpec, findings: &mut Findings) {
             let mut seen = BTreeSet::new();
             for (number, port) in container.ports.iter().flatten().enumerate() {
                 let way = |field: &str| way!["spec", list, index, "ports", number, field];
-                one_port(port, host_network, &way, findings);
+                one_port(port, spec, &way, findings);
                 if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty())
                     && !seen.insert(name)
                 {
@@ -179,12 +178,7 @@ fn ports(spec: &PodSpec, findings: &mut Findings) {
     }
 }
 
-fn one_port(
-    port: &ContainerPort,
-    host_network: bool,
-    way: &dyn Fn(&str) -> Vec<Step>,
-    findings: &mut Findings,
-) {
+fn one_port(port: &ContainerPort, spec: &PodSpec, way: &dyn Fn(&str) -> Vec<Step>, findings: &mut Findings) {
     if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
         findings.judge(way("name"), name, names::port(name));
     }
@@ -194,7 +188,7 @@ fn one_port(
     let host_port = port.host_port.unwrap_or(0);
     if host_port != 0 && !(1..=65535).contains(&host_port) {
         findings.add(way("hostPort"), format!("{host_port} is not between 1 and 65535"));
-    } else if host_network && host_port != 0 && host_port != port.container_port {
+    } else if spec.host_network == Some(true) && host_port != 0 && host_port != port.container_port {
         findings.add(
             way("hostPort"),
             format!("{host_port} must be the containerPort {} with hostNetwork", port.container_port),

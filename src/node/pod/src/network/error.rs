@@ -128,22 +128,23 @@ impl NetworkError {
     }
 }
 
-struct Then<'a>(&'a [runtime::Error]);
+/// Failures, each after the first with `; then` in front.
+pub(crate) struct All<'a, T>(pub(crate) &'a [T]);
 
-impl fmt::Display for Then<'_> {
+impl<T: fmt::Display> fmt::Display for All<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
+        match self.0 {
+            [] => Ok(()),
+            [first, rest @ ..] => write!(f, "{first}{}", Then(rest)),
+        }
     }
 }
 
-struct All<'a>(&'a [runtime::Error]);
+/// Failures, each with `; then` in front.
+struct Then<'a, T>(&'a [T]);
 
-impl fmt::Display for All<'_> {
+impl<T: fmt::Display> fmt::Display for Then<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, failure) in self.0.iter().enumerate() {
-            let then = if index == 0 { "" } else { "; then " };
-            write!(f, "{then}{failure}")?;
-        }
-        Ok(())
+        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
     }
 }

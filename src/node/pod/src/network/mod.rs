@@ -93,6 +93,7 @@ use config::State;
 use locks::Locks;
 
 pub use bandwidth::{Bandwidth, BandwidthError, EGRESS, INGRESS};
+pub(crate) use error::All;
 pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};

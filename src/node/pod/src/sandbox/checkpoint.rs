@@ -57,7 +57,7 @@ impl Store {
     pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
         make_dir(&dir, 0o700)?;
         let store = Store { dir, known: Arc::default() };
-        store.sort_in();
+        store.migrate();
         Ok(store)
     }
 
@@ -76,7 +76,7 @@ impl Store {
 
     /// Moves records of an older layout, with one directory for all. A record that cannot be moved is found by its ID
     /// only.
-    fn sort_in(&self) {
+    fn migrate(&self) {
         for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
             if let Some(shard) = name.get(..SHARD) {
                 let shard = self.dir.join(shard);
@@ -150,11 +150,9 @@ impl Store {
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         match fs::remove_file(&path) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             // Not synced: a record that comes back after a power loss is one too many at worst.
-            Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                return Err(Cause::file("removing", path)(err));
-            }
-            _ => {}
+            removed => removed.map_err(Cause::file("removing", &path))?,
         }
         self.known().remove(&sandbox.id);
         // Only if it is empty.

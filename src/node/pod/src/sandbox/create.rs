@@ -7,7 +7,7 @@ use crate::network::Bandwidth;
 
 use super::Sandboxes;
 use super::config::{Sandbox, SandboxConfig};
-use super::error::{Action, Cause, SandboxError};
+use super::error::{Action, Cause, Causes, SandboxError};
 
 impl Sandboxes {
     /// Makes a sandbox of this attempt, as CRI's RunPodSandbox does. The pod's sandboxes of other attempts, and
@@ -27,13 +27,13 @@ impl Sandboxes {
         attempt: u32,
         cancelled: impl Future<Output = ()>,
     ) -> Result<Sandbox, SandboxError> {
-        let failed = |causes| SandboxError::Pod { action: Action::Run, pod: config.pod.clone(), causes };
+        let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
         let mut cancelled = pin!(cancelled);
         let lock = tokio::select! {
             lock = self.lock(&config.pod) => lock,
-            () = cancelled.as_mut() => Err(Cause::Cancelled),
+            () = cancelled.as_mut() => Err(Cause::Cancelled.into()),
         };
-        let _lock = lock.map_err(|cause| failed(vec![cause]))?;
+        let _lock = lock.map_err(failed)?;
         self.create_locked(config, attempt, cancelled).await.map_err(failed)
     }
 
@@ -42,13 +42,12 @@ impl Sandboxes {
         config: &SandboxConfig,
         attempt: u32,
         cancelled: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<Sandbox, Vec<Cause>> {
-        let one = |cause: Cause| vec![cause];
-        Bandwidth::from_annotations(&config.annotations).map_err(|err| one(err.into()))?;
-        let present = self.inner.store.of_pod(&config.pod).map_err(one)?;
+    ) -> Result<Sandbox, Causes> {
+        Bandwidth::from_annotations(&config.annotations).map_err(Cause::from)?;
+        let present = self.inner.store.of_pod(&config.pod)?;
         for old in present.iter().filter(|of| of.config.uid == config.uid && of.attempt == attempt) {
             if self.fault(old).is_none() {
-                return Err(one(Cause::Exists { id: old.id.clone(), attempt }));
+                return Err(Cause::Exists { id: old.id.clone(), attempt }.into());
             }
             self.remove_locked(old).await?;
         }

@@ -8,7 +8,7 @@ use cnimble_netlink as netlink;
 use cnimble_runtime::locks::LockError;
 
 use crate::PodId;
-use crate::network::{BandwidthError, NetworkError, NetworkNotReady};
+use crate::network::{All, BandwidthError, NetworkError, NetworkNotReady};
 
 /// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -106,29 +106,52 @@ impl SandboxError {
             SandboxError::Unknown { .. } => &[],
         }
     }
-
-    pub(super) fn into_causes(self) -> Vec<Cause> {
-        match self {
-            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
-            SandboxError::Unknown { .. } => Vec::new(),
-        }
-    }
 }
 
 impl From<Cause> for SandboxError {
     fn from(cause: Cause) -> Self {
-        SandboxError::Node { causes: vec![cause] }
+        Causes::from(cause).into()
     }
 }
 
-struct All<'a>(&'a [Cause]);
+/// Everything that went wrong with a sandbox, the cause first.
+#[derive(Debug, Default)]
+pub(super) struct Causes(Vec<Cause>);
 
-impl fmt::Display for All<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, cause) in self.0.iter().enumerate() {
-            let then = if index == 0 { "" } else { "; then " };
-            write!(f, "{then}{cause}")?;
+impl From<Cause> for Causes {
+    fn from(cause: Cause) -> Self {
+        Causes(vec![cause])
+    }
+}
+
+impl Causes {
+    /// Adds the causes of a failure.
+    pub(super) fn add<C: Into<Causes>>(&mut self, outcome: Result<(), C>) {
+        self.0.extend(outcome.err().into_iter().flat_map(|causes| causes.into().0));
+    }
+
+    /// Success if nothing went wrong.
+    pub(super) fn into_result(self) -> Result<(), Causes> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    /// The error of an operation on one pod's sandbox.
+    pub(super) fn of(self, action: Action, pod: &PodId) -> SandboxError {
+        SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
+    }
+}
+
+impl From<Causes> for SandboxError {
+    fn from(causes: Causes) -> Self {
+        SandboxError::Node { causes: causes.0 }
+    }
+}
+
+impl From<SandboxError> for Causes {
+    fn from(error: SandboxError) -> Self {
+        match error {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => Causes(causes),
+            SandboxError::Unknown { .. } => Causes::default(),
         }
-        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cnimble_netlink::NetNs;
 
 use super::config::{Sandbox, State};
-use super::error::{Action, Cause, SandboxError};
+use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, links, process};
 
 /// Why a sandbox is of no use to its pod.
@@ -120,5 +120,5 @@ impl Sandboxes {
 }
 
 fn inspecting(sandbox: &Sandbox, cause: Cause) -> SandboxError {
-    SandboxError::Pod { action: Action::Inspect, pod: sandbox.config.pod.clone(), causes: vec![cause] }
+    Causes::from(cause).of(Action::Inspect, &sandbox.config.pod)
 }

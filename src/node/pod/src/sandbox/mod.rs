@@ -61,6 +61,7 @@ use super::PodId;
 use super::network::NetworkPlugin;
 use super::network::locks::{Guard, Locks};
 use checkpoint::{Store, make_dir};
+use error::Causes;
 
 pub use checkpoint::Listing;
 pub(crate) use checkpoint::Pods;
@@ -208,15 +209,17 @@ impl Sandboxes {
         self.inner.options.pods_dir().join(id)
     }
 
-    async fn lock(&self, pod: &PodId) -> Result<PodLock, Cause> {
+    async fn lock(&self, pod: &PodId) -> Result<PodLock, Causes> {
         let options = &self.inner.options;
         let in_process = self.inner.pods.lock(pod).await;
         let dir = options.locks_dir();
         let wait = Wait::new("work on pods", options.lock_limit);
-        let everything = FileLock::take(&dir.join("everything"), Kind::Shared, wait).await?;
+        let everything =
+            FileLock::take(&dir.join("everything"), Kind::Shared, wait).await.map_err(Cause::from)?;
         let what = format!("pod {pod}");
         let wait = Wait::new(&what, options.lock_limit);
-        let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await?.vanishing();
+        let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await;
+        let own = own.map_err(Cause::from)?.vanishing();
         Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
     }
 

@@ -8,7 +8,7 @@ use crate::network::Bandwidth;
 
 use super::checkpoint::make_dir;
 use super::config::{Sandbox, SandboxConfig, State};
-use super::error::{Action, Cause, SandboxError};
+use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, dns, netns, process, random_id};
 
 /// The part of the network that a failure left.
@@ -33,23 +33,22 @@ impl Sandboxes {
     /// # Errors
     /// Everything that went wrong, the cause first.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
-        let failed = |causes| SandboxError::Pod { action: Action::Run, pod: config.pod.clone(), causes };
-        let _lock = self.lock(&config.pod).await.map_err(|cause| failed(vec![cause]))?;
+        let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
+        let _lock = self.lock(&config.pod).await.map_err(failed)?;
         self.run_locked(config).await.map_err(failed)
     }
 
-    async fn run_locked(&self, config: &SandboxConfig) -> Result<Sandbox, Vec<Cause>> {
-        let one = |cause: Cause| vec![cause];
-        Bandwidth::from_annotations(&config.annotations).map_err(|err| one(err.into()))?;
-        let mut present = self.inner.store.of_pod(&config.pod).map_err(one)?;
+    async fn run_locked(&self, config: &SandboxConfig) -> Result<Sandbox, Causes> {
+        Bandwidth::from_annotations(&config.annotations).map_err(Cause::from)?;
+        let mut present = self.inner.store.of_pod(&config.pod)?;
         let attempt = present.last().map_or(0, |last| last.attempt.saturating_add(1));
         let good = |of: &Sandbox| of.config.serves(config) && self.fault(of).is_none();
-        let kept = present.iter().rposition(good).map(|index| present.remove(index));
+        let sound = present.iter().rposition(good).map(|index| present.remove(index));
         for old in present {
             self.remove_locked(&old).await?;
         }
-        if let Some(kept) = kept {
-            return Ok(kept);
+        if let Some(sound) = sound {
+            return Ok(sound);
         }
         self.make_new(config, attempt, pin!(pending())).await
     }
@@ -60,10 +59,9 @@ impl Sandboxes {
         config: &SandboxConfig,
         attempt: u32,
         cancelled: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<Sandbox, Vec<Cause>> {
-        let one = |cause: Cause| vec![cause];
-        let mut sandbox = self.begin(config, attempt).map_err(one)?;
-        self.put(&sandbox).await.map_err(one)?;
+    ) -> Result<Sandbox, Causes> {
+        let mut sandbox = self.begin(config, attempt)?;
+        self.put(&sandbox).await?;
         let (cause, left) = match self.make(&mut sandbox, cancelled).await {
             Ok(()) => {
                 sandbox.state = State::Ready;
@@ -77,13 +75,12 @@ impl Sandboxes {
             Err(Cause::Network(err)) if !err.is_clean() => (Cause::Network(err), Left::Unknown),
             Err(cause) => (cause, Left::NoNetwork),
         };
-        let outcome = match left {
+        let mut causes = Causes::from(cause);
+        causes.add(match left {
             Left::Network => self.remove_locked(&sandbox).await,
             Left::NoNetwork => self.discard(&sandbox).await,
             Left::Unknown => Ok(()),
-        };
-        let mut causes = vec![cause];
-        causes.extend(outcome.err().into_iter().flatten());
+        });
         Err(causes)
     }
 

@@ -8,7 +8,7 @@ use crate::PodId;
 
 use super::Sandboxes;
 use super::config::{Sandbox, State};
-use super::error::{Action, Cause, SandboxError};
+use super::error::{Action, Causes, SandboxError};
 
 impl Sandboxes {
     /// Finishes interrupted operations, for `parallel` pods at once. Removes sandboxes with an interrupted set-up, and
@@ -25,25 +25,23 @@ impl Sandboxes {
         let settled = stream::iter(pods.into_iter().map(|pod| (self.clone(), pod)))
             .map(|(sandboxes, pod)| async move { sandboxes.settle_pod(&pod).await })
             .buffer_unordered(parallel.max(1));
-        let outcomes: Vec<_> = settled.collect().await;
-        let failures = outcomes.into_iter().filter_map(Result::err);
-        let causes: Vec<Cause> = failures.flat_map(SandboxError::into_causes).collect();
-        if causes.is_empty() { Ok(()) } else { Err(SandboxError::Node { causes }) }
+        let mut causes = Causes::default();
+        settled.collect::<Vec<_>>().await.into_iter().for_each(|outcome| causes.add(outcome));
+        Ok(causes.into_result()?)
     }
 
     async fn settle_pod(&self, pod: &PodId) -> Result<(), SandboxError> {
-        let failed = |causes| SandboxError::Pod { action: Action::Remove, pod: pod.clone(), causes };
-        let _lock = self.lock(pod).await.map_err(|cause| failed(vec![cause]))?;
-        let mut causes = Vec::new();
-        for mut sandbox in self.inner.store.of_pod(pod).map_err(|cause| failed(vec![cause]))? {
-            let outcome = match sandbox.state {
+        let failed = |causes: Causes| causes.of(Action::Remove, pod);
+        let _lock = self.lock(pod).await.map_err(failed)?;
+        let mut causes = Causes::default();
+        for mut sandbox in self.inner.store.of_pod(pod).map_err(|cause| failed(cause.into()))? {
+            causes.add(match sandbox.state {
                 State::SettingUp => self.remove_locked(&sandbox).await,
                 State::Stopping => self.stop_on_record(&mut sandbox).await,
                 State::Ready | State::Stopped => Ok(()),
-            };
-            causes.extend(outcome.err().into_iter().flatten());
+            });
         }
-        if causes.is_empty() { Ok(()) } else { Err(failed(causes)) }
+        causes.into_result().map_err(failed)
     }
 }
 

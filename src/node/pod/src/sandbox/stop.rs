@@ -6,7 +6,7 @@ use crate::PodId;
 use crate::network::Sandboxed;
 
 use super::config::{Sandbox, State};
-use super::error::{Action, Cause, SandboxError};
+use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
@@ -21,8 +21,8 @@ impl Sandboxes {
             return Err(SandboxError::Unknown { id: id.to_owned() });
         };
         let pod = &known.config.pod;
-        let failed = |causes| SandboxError::Pod { action: Action::Stop, pod: pod.clone(), causes };
-        let _lock = self.lock(pod).await.map_err(|cause| failed(vec![cause]))?;
+        let failed = |causes: Causes| causes.of(Action::Stop, pod);
+        let _lock = self.lock(pod).await.map_err(failed)?;
         // It may have changed while we waited.
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
@@ -31,14 +31,14 @@ impl Sandboxes {
     }
 
     /// Stops a sandbox and says so on its record.
-    pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Vec<Cause>> {
+    pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
         self.stop_locked(sandbox).await?;
         sandbox.state = State::Stopped;
         sandbox.process = None;
-        self.amend(sandbox).await.map_err(|cause| vec![cause])
+        Ok(self.amend(sandbox).await?)
     }
 
     /// Stops a sandbox and forgets it. Not to know it is success.
@@ -50,8 +50,8 @@ impl Sandboxes {
             return Ok(());
         };
         let pod = &known.config.pod;
-        let failed = |causes| SandboxError::Pod { action: Action::Remove, pod: pod.clone(), causes };
-        let _lock = self.lock(pod).await.map_err(|cause| failed(vec![cause]))?;
+        let failed = |causes: Causes| causes.of(Action::Remove, pod);
+        let _lock = self.lock(pod).await.map_err(failed)?;
         match self.get(id)? {
             Some(sandbox) => self.remove_locked(&sandbox).await.map_err(failed),
             None => Ok(()),
@@ -63,14 +63,14 @@ impl Sandboxes {
     /// # Errors
     /// As [`Sandboxes::remove`], of all of them together.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
-        let failed = |causes| SandboxError::Pod { action: Action::Remove, pod: pod.clone(), causes };
-        let _lock = self.lock(pod).await.map_err(|cause| failed(vec![cause]))?;
-        let sandboxes = self.inner.store.of_pod(pod).map_err(|cause| failed(vec![cause]))?;
-        let mut causes = Vec::new();
+        let failed = |causes: Causes| causes.of(Action::Remove, pod);
+        let _lock = self.lock(pod).await.map_err(failed)?;
+        let sandboxes = self.inner.store.of_pod(pod).map_err(|cause| failed(cause.into()))?;
+        let mut causes = Causes::default();
         for sandbox in &sandboxes {
-            causes.extend(self.remove_locked(sandbox).await.err().into_iter().flatten());
+            causes.add(self.remove_locked(sandbox).await);
         }
-        if causes.is_empty() { Ok(!sandboxes.is_empty()) } else { Err(failed(causes)) }
+        causes.into_result().map(|()| !sandboxes.is_empty()).map_err(failed)
     }
 
     /// Cleans up what is unused: sandboxes from before a reboot, pinned namespaces that are on no
@@ -82,12 +82,10 @@ impl Sandboxes {
     /// # Errors
     /// Everything that went wrong.
     pub async fn gc(&self) -> Result<(), SandboxError> {
-        let mut causes = Vec::new();
+        let mut causes = Causes::default();
         // One by one, as pods: others needn't wait for plugins that take their time.
         for sandbox in self.list()?.sandboxes.iter().filter(|sandbox| self.is_stale(sandbox)) {
-            if let Err(err) = self.remove(&sandbox.id).await {
-                causes.extend(err.into_causes());
-            }
+            causes.add(self.remove(&sandbox.id).await);
         }
         let _alone = self.lock_everything().await?;
         let listing = self.list()?;
@@ -98,11 +96,11 @@ impl Sandboxes {
         let dirs = [self.inner.options.netns_dir(), self.inner.options.pods_dir()];
         let lost = lost(&dirs, &valid)?;
         let known = Sandboxed { valid, lost };
-        causes.extend(self.inner.network.gc(&known).await.err().map(Cause::from));
+        causes.add(self.inner.network.gc(&known).await.map_err(Cause::from));
         for path in &dirs {
-            causes.extend(self.sweep(path, &known.valid).err());
+            causes.add(self.sweep(path, &known.valid));
         }
-        if causes.is_empty() { Ok(()) } else { Err(SandboxError::Node { causes }) }
+        Ok(causes.into_result()?)
     }
 
     /// Removes what is in `dir` under another name than a valid ID.
@@ -123,7 +121,7 @@ impl Sandboxes {
     }
 
     /// The network goes first, for its plugins may need the namespace.
-    async fn stop_locked(&self, sandbox: &Sandbox) -> Result<(), Vec<Cause>> {
+    async fn stop_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
@@ -140,39 +138,37 @@ impl Sandboxes {
         if !sandbox.config.host_network {
             let mut pod = sandbox.network();
             pod.netns = self.netns_path(&sandbox.id);
-            self.inner.network.tear_down(&pod).await.map_err(|err| vec![Cause::from(err)])?;
+            self.inner.network.tear_down(&pod).await.map_err(Cause::from)?;
         }
-        self.let_go(sandbox).await
+        self.release(sandbox).await
     }
 
     /// Stops a sandbox and forgets it.
-    pub(super) async fn remove_locked(&self, sandbox: &Sandbox) -> Result<(), Vec<Cause>> {
+    pub(super) async fn remove_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.stop_locked(sandbox).await?;
-        self.inner.store.remove(sandbox).map_err(|cause| vec![cause])
+        Ok(self.inner.store.remove(sandbox)?)
     }
 
     /// Forgets a sandbox that has no network.
-    pub(super) async fn discard(&self, sandbox: &Sandbox) -> Result<(), Vec<Cause>> {
-        self.let_go(sandbox).await?;
-        self.inner.store.remove(sandbox).map_err(|cause| vec![cause])
+    pub(super) async fn discard(&self, sandbox: &Sandbox) -> Result<(), Causes> {
+        self.release(sandbox).await?;
+        Ok(self.inner.store.remove(sandbox)?)
     }
 
     /// Everything but the network and the record.
-    async fn let_go(&self, sandbox: &Sandbox) -> Result<(), Vec<Cause>> {
-        let mut causes = Vec::new();
+    async fn release(&self, sandbox: &Sandbox) -> Result<(), Causes> {
+        let mut causes = Causes::default();
         // IDs of processes begin anew with each boot.
         if let Some(process) = sandbox.process.filter(|_| !self.is_stale(sandbox)) {
             process::end(process).await;
         }
-        causes.extend(netns::remove(&self.netns_path(&sandbox.id)).err().map(Cause::from));
+        causes.add(netns::remove(&self.netns_path(&sandbox.id)).map_err(Cause::from));
         let dir = self.run_path(&sandbox.id);
         match std::fs::remove_dir_all(&dir) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                causes.push(Cause::file("removing", dir)(err));
-            }
-            _ => {}
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            removed => causes.add(removed.map_err(Cause::file("removing", dir))),
         }
-        if causes.is_empty() { Ok(()) } else { Err(causes) }
+        causes.into_result()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Of so many bad pods it is told what is wrong with them; of the others that they are bad.
-const TOLD: usize = 100;
+const DETAILED: usize = 100;
 /// How long a name may be.
 const NAME: usize = 253;
 
@@ -129,9 +129,9 @@ impl Listed {
     pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
         // No pod has such a name, and it would be kept.
         let id = if id.namespace.len().max(id.name.len()) > NAME { PodId::new("", "") } else { id };
-        let told =
-            self.bad.values().flatten().count() < TOLD || self.bad.get(&id).is_some_and(Option::is_some);
-        let complaint = told.then(|| {
+        let detailed =
+            self.bad.values().flatten().count() < DETAILED || self.bad.get(&id).is_some_and(Option::is_some);
+        let complaint = detailed.then(|| {
             let mut complaint = Complaint::new(&self.origin, err);
             complaint.pod = Some(id.clone());
             complaint

@@ -9,7 +9,7 @@ use super::backoff::Backoff;
 use super::entry::Entry;
 use super::sync_loop::{Ended, SyncLoop};
 use super::work::Work;
-use super::{Command, Event};
+use super::{Command, Event, Pods};
 
 impl<W: Work> SyncLoop<W> {
     /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can
@@ -57,8 +57,9 @@ impl<W: Work> SyncLoop<W> {
         None
     }
 
-    /// Finishes what has been begun, or, with `tear_down`, takes everything down; within a limit.
-    pub(super) async fn stop(mut self, tear_down: bool) -> Ended {
+    /// Finishes what has been begun, or takes everything down, within a limit.
+    pub(super) async fn stop(mut self, pods: Pods) -> Ended {
+        let tear_down = pods == Pods::TearDown;
         let limit = Instant::now() + self.options.stop_limit;
         if tear_down {
             for id in self.pods.keys().cloned().collect::<Vec<_>>() {

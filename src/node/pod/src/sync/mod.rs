@@ -25,7 +25,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use cnimble_pod::PodId;
-//! use cnimble_pod::sync::{Cause, Condition, Input, Phase, SyncLoop, SyncOptions, Up, Wanted, Work};
+//! use cnimble_pod::sync::{Cause, Condition, Input, Phase, Pods, SyncLoop, SyncOptions, Up, Wanted, Work};
 //!
 //! #[derive(Debug)]
 //! struct Pod(PodId);
@@ -57,7 +57,7 @@
 //!     inputs.send(Input::SourcesReady).await?;
 //!     board.overall().wait_for(|overall| overall.settled).await?;
 //!     assert_eq!(board.pods()[0].phase, Phase::Ready);
-//!     handle.stop(false);
+//!     handle.stop(Pods::Leave);
 //!     task.await?;
 //!     Ok(())
 //! })
@@ -199,12 +199,21 @@ impl fmt::Debug for Listener {
     }
 }
 
+/// The fate of the pods when the loop ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pods {
+    /// They stay as they are.
+    Leave,
+    /// All of them are taken down first.
+    TearDown,
+}
+
 /// A command for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
     RetryNow,
     CleanNow,
-    Stop { tear_down: bool },
+    Stop(Pods),
 }
 
 /// Tells a running loop something. Cheap to clone.
@@ -225,9 +234,8 @@ impl Handle {
     }
 
     /// Ends the loop: nothing new is begun, and what has been begun is finished, within
-    /// [`SyncOptions::stop_limit`]. Pods stay as they are unless `tear_down` is set, which takes all
-    /// of them down first.
-    pub fn stop(&self, tear_down: bool) {
-        let _ = self.commands.send(Command::Stop { tear_down });
+    /// [`SyncOptions::stop_limit`].
+    pub fn stop(&self, pods: Pods) {
+        let _ = self.commands.send(Command::Stop(pods));
     }
 }

@@ -32,8 +32,8 @@ pub struct SandboxWork {
     sandboxes: Sandboxes,
     /// Pods that are up.
     known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
-    /// Records that can't be read, each told once.
-    told: Mutex<BTreeSet<String>>,
+    /// Unreadable records, each of which is logged once.
+    unreadable: Mutex<BTreeSet<String>>,
 }
 
 /// A pod that is up.
@@ -49,7 +49,7 @@ struct Known {
 impl SandboxWork {
     /// Work with these sandboxes.
     pub fn new(sandboxes: Sandboxes) -> Self {
-        SandboxWork { sandboxes, known: Arc::default(), told: Mutex::default() }
+        SandboxWork { sandboxes, known: Arc::default(), unreadable: Mutex::default() }
     }
 
     /// Takes a broken sandbox down, unless the pod has another by now.
@@ -71,7 +71,7 @@ impl SandboxWork {
     }
 
     /// The network that a pod has, as it is.
-    fn kept(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
+    fn existing_network(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
         let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
         let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
         match found.filter(good) {
@@ -133,7 +133,7 @@ impl Work for SandboxWork {
         match cause {
             Cause::Lost { sandbox, .. } => self.discard(&pod.pod, sandbox).await?,
             Cause::Check(strikes) => self.check(&pod.pod, *strikes).await?,
-            Cause::Ending => return self.kept(pod),
+            Cause::Ending => return self.existing_network(pod),
             Cause::Config | Cause::Retry => {}
         }
         let sandbox = self.sandboxes.run(pod).await.map_err(|err| condition(FAILED_CREATE, &err))?;
@@ -152,10 +152,10 @@ impl Work for SandboxWork {
         let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
         let Pods { pods, problems } =
             listing.map_err(|err| err.to_string())?.map_err(|err| err.to_string())?;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, cause) in &problems {
             let problem = format!("sandbox {id}: {cause}");
-            if told.insert(problem.clone()) {
+            if unreadable.insert(problem.clone()) {
                 log::warn!("{problem}");
             }
         }

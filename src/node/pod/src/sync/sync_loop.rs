@@ -13,7 +13,7 @@ use super::entry::Entry;
 use super::report::{Board, Phase};
 use super::work::{Cause, Wanted, Work};
 use super::worker::{Finished, Outcome, Shared};
-use super::{Command, Event, Handle, Input, SyncOptions};
+use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 
 /// Brings what is wanted and what there is together.
@@ -79,7 +79,7 @@ impl<W: Work> SyncLoop<W> {
         let mut more = true;
         loop {
             let command = tokio::select! {
-                command = self.commands.recv() => command.or(Some(Command::Stop { tear_down: false })),
+                command = self.commands.recv() => command.or(Some(Command::Stop(Pods::Leave))),
                 input = inputs.recv(), if more => {
                     more = input.is_some();
                     let ready = self.sources_ready;
@@ -118,7 +118,7 @@ impl<W: Work> SyncLoop<W> {
                     self.cleaned = None;
                     housekeeping.reset_immediately();
                 }
-                Some(Command::Stop { tear_down }) => return self.stop(tear_down).await,
+                Some(Command::Stop(pods)) => return self.stop(pods).await,
             }
         }
     }

@@ -291,7 +291,7 @@ async fn a_stop_finishes_what_was_begun_and_leaves_pods_up() {
     let it = Running::start(SyncOptions { parallel: 1, ..options() });
     let hold = it.record.hold("a");
     it.send(Input::Want(vec![pod("a", "1"), pod("b", "1")])).await;
-    it.handle.stop(false);
+    it.handle.stop(Pods::Leave);
     sleep(Duration::from_secs(5)).await;
     assert!(!it.task.is_finished(), "it waits for a");
     hold.notify_one();
@@ -305,7 +305,7 @@ async fn a_stop_does_not_wait_for_ever() {
     let it = Running::start(options());
     it.record.hold("a");
     it.send(Input::Want(vec![pod("a", "1")])).await;
-    it.handle.stop(false);
+    it.handle.stop(Pods::Leave);
     let ended = timeout(Duration::from_secs(60), it.task).await.unwrap().unwrap();
     assert_eq!(ended.unfinished, [id("a")]);
 }
@@ -315,7 +315,7 @@ async fn a_stop_may_take_pods_down() {
     let it = Running::start(options());
     it.record.failures.lock().unwrap().insert("bad".to_owned(), 100);
     it.send(Input::Want(vec![pod("a", "1"), pod("bad", "1")])).await;
-    it.handle.stop(true);
+    it.handle.stop(Pods::TearDown);
     let ended = timeout(Duration::from_secs(60), it.task).await.unwrap().unwrap();
     assert_eq!(ended.unfinished, [id("bad")]);
     assert_eq!(it.record.count("down"), 2);

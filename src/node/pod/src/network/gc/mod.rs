@@ -27,6 +27,15 @@ pub struct Sandboxed {
     pub lost: Vec<String>,
 }
 
+/// A network to clean up.
+struct Task<'e> {
+    list: NetworkList,
+    /// Entries of the cache without a valid sandbox.
+    unwanted: Vec<&'e Entry>,
+    /// Whether no other runtime adds pods to it.
+    is_own: bool,
+}
+
 impl NetworkPlugin {
     /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. The cache may be
     /// shared with another runtime. So an entry that may be foreign stays while evidence for its attachment exists
@@ -51,26 +60,24 @@ impl NetworkPlugin {
         let entries = own.list().map_err(cache_failed)?;
         let valid: BTreeSet<&str> = known.valid.iter().map(String::as_str).collect();
         let is_own = |name: &str| self.inner.options.own_networks.iter().any(|own| own == name);
-        let mut work: BTreeMap<String, (NetworkList, Vec<&Entry>)> = BTreeMap::new();
+        let mut work = Vec::new();
         for (name, list) in self.all_networks(&entries) {
             let of = |entry: &&Entry| entry.network == name && !valid.contains(entry.container_id.as_str());
             let unwanted: Vec<&Entry> = entries.iter().filter(of).collect();
-            if is_own(&name) || !unwanted.is_empty() {
-                work.insert(name, (list, unwanted));
+            let is_own = is_own(&name);
+            if is_own || !unwanted.is_empty() {
+                work.push(Task { list, unwanted, is_own });
             }
         }
         let mut failures = Vec::new();
         let networks = work.len();
-        for (done, (list, unwanted)) in work.values().enumerate() {
+        for (done, task) in work.iter().enumerate() {
             // Each gets its share of the time that is left: one that hangs keeps no other from
             // being cleaned up.
             let left = deadline.remaining();
-            let invoker = self.invoker(list).with_deadline(share(left, networks - done));
-            match invoker.alone(Some(&list.name)).await {
-                Ok(alone) => {
-                    failures
-                        .extend(self.clean(alone.invoker(), list, unwanted, known, is_own(&list.name)).await);
-                }
+            let invoker = self.invoker(&task.list).with_deadline(share(left, networks - done));
+            match invoker.alone(Some(&task.list.name)).await {
+                Ok(alone) => failures.extend(self.clean(alone.invoker(), task, known).await),
                 Err(err) => failures.push(err),
             }
         }
@@ -78,14 +85,8 @@ impl NetworkPlugin {
     }
 
     /// Cleans one network up, which is locked; returns all failures.
-    async fn clean(
-        &self,
-        invoker: &Invoker,
-        list: &NetworkList,
-        unwanted: &[&Entry],
-        known: &Sandboxed,
-        own: bool,
-    ) -> Vec<Error> {
+    async fn clean(&self, invoker: &Invoker, task: &Task<'_>, known: &Sandboxed) -> Vec<Error> {
+        let Task { list, unwanted, is_own } = task;
         let mut failures = Vec::new();
         // Looked at now, when no other command works on the network.
         let witnesses = self.witnesses();
@@ -104,7 +105,7 @@ impl NetworkPlugin {
             let with_result = !sight.node.is_anothers(entry);
             failures.extend(invoker.del_entry(entry, with_result).await.err());
         }
-        if !own {
+        if !is_own {
             return failures;
         }
         let mut valid = match sight.valid(&list.name) {
