@@ -59,3 +59,26 @@ fn the_first_pod_of_the_commands_page_works() {
 fn the_first_manifest_and_the_first_sandbox_work() {
     paste("docs/PODS.md");
 }
+
+/// Returns the blocks of JSON of a page, also those in lists.
+fn networks(text: &str) -> Vec<String> {
+    let parts = text.split("```");
+    parts.filter_map(|part| part.strip_prefix("json\n")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_networks_of_the_quick_starts_have_no_fault() {
+    let pages = fs::read_dir(script("../docs/start")).unwrap().map(|entry| entry.unwrap().path());
+    let mut count = 0;
+    for page in pages {
+        for network in networks(&fs::read_to_string(&page).unwrap()) {
+            count += 1;
+            let mut cnimble = Command::new(command());
+            cnimble.args(["validate", "--strict", "--offline", "-"]).env("CNI_PATH", plugin_dir());
+            let output = run_limited(&mut cnimble, network.as_bytes(), LIMIT);
+            let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {said}", page.display());
+        }
+    }
+    assert!(count >= 3, "{count} networks are too few");
+}

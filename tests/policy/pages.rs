@@ -110,6 +110,20 @@ fn the_book_has_every_page() {
     assert_eq!(listed, pages, "book/SUMMARY.md has other pages than the repository");
 }
 
+/// Words that a quick start may have, as `wc -w` counts.
+const QUICK: usize = 300;
+
+#[test]
+fn quick_starts_are_short() {
+    let start = Path::new("docs/start");
+    let pages: Vec<PathBuf> = all().into_iter().filter(|page| page.starts_with(start)).collect();
+    assert!(pages.len() >= 7, "{pages:?}");
+    for page in pages {
+        let words = read(&page).split_whitespace().count();
+        assert!(words <= QUICK, "{} has {words} words", page.display());
+    }
+}
+
 /// Returns the names of all tests.
 fn tests() -> BTreeSet<String> {
     let (mut sources, mut names) = (Vec::new(), BTreeSet::new());

@@ -14,6 +14,7 @@ macro_rules! need_runtime {
 mod containerd;
 mod cri;
 mod killed;
+mod pages;
 mod podman;
 mod rollback;
 mod sandboxes;

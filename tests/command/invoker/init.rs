@@ -66,6 +66,9 @@ fn a_network_of_init_has_a_free_subnet_and_works() {
     init(&node, &["bridge", "blue"]).success();
     init(&node, &["ptp", "red"]).success();
     assert_eq!((subnet("blue"), subnet("red")), (json!("10.88.1.0/24"), json!("10.88.2.0/24")));
+    // podman's own network is 10.88.0.0/16.
+    init(&node, &["podman", "web"]).success();
+    assert_eq!(subnet("web"), json!("10.89.0.0/24"));
     let pod = Pod::new();
     node.cnimble(plugin_dir(), &["add", "blue", pod.path()]).run().success();
     assert!(pod.addrs("eth0").iter().any(|addr| addr.starts_with("10.88.1.")), "{:?}", pod.addrs("eth0"));

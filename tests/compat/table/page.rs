@@ -49,7 +49,12 @@ impl Line<'_> {
             [] => String::new(),
             parts => format!(" ({})", parts.join(", ")),
         };
-        format!("| {} | {verdict}{differs} | {} | `{}` |\n", self.uses.join("<br>"), self.like.note, self.test)
+        format!(
+            "| {} | {verdict}{differs} | {} | `{}` |\n",
+            self.uses.join("<br>"),
+            self.like.note,
+            self.test
+        )
     }
 }
 
