@@ -119,7 +119,7 @@ fn addresses(
             }
             replace(call, host, link, other.net)?;
         }
-        match host.execute(addr::add(link.index, &link.name, *wanted, true)) {
+        match host.execute(addr::add(link.index, &link.name, *wanted)) {
             Ok(()) => {
                 let (index, name, net) = (link.index, link.name.clone(), *wanted);
                 call.undo.push(format!("take {net} off {name}"), move || take_off(bridge, index, &name, net));
@@ -155,7 +155,7 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
     }
     let (index, name) = (link.index, link.name.clone());
     call.undo.push(format!("give {name} its address {net} back"), move || {
-        match Netlink::open()?.execute(addr::add(index, &name, net, true)) {
+        match Netlink::open()?.execute(addr::add(index, &name, net)) {
             Err(err) if !err.is(Errno::EEXIST) => Err(err.into()),
             _ => Ok(()),
         }

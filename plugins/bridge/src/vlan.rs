@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error, owner};
-use cnimble_netlink::link::{self, Filter, Link};
+use cnimble_netlink::link::{self, Filter, Link, VlanFiltering};
 use cnimble_netlink::port::{self, Vlan};
 use cnimble_netlink::{self as netlink, Netlink};
 use cnimble_plugin::Call;
@@ -47,7 +47,7 @@ pub(crate) fn configure_port(
     }
     // Filtering is switched on again. A concurrent ADD may have switched it on, failed, and switched it
     // off before it could see these vlans.
-    requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, true));
+    requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On));
     Ok(host.execute_all(requests)?)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
             bridge.name
         )));
     }
-    host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, true)).map_err(explain)?;
+    host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On)).map_err(explain)?;
     let (index, name) = (bridge.index, bridge.name.clone());
     call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
         let mut host = Netlink::open()?;
@@ -73,7 +73,7 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
                 return Ok(());
             }
         }
-        Ok(host.execute(link::set_vlan_filtering(index, &name, false))?)
+        Ok(host.execute(link::set_vlan_filtering(index, &name, VlanFiltering::Off))?)
     });
     Ok(())
 }

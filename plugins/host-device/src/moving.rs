@@ -216,7 +216,7 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, moved: bo
     let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
     let (four, six): (Vec<_>, Vec<_>) =
         record.addresses().into_iter().filter(missing).partition(ipnetwork::IpNetwork::is_ipv4);
-    let add = |net| addr::add(link.index, &record.name, net, false);
+    let add = |net| addr::add_probed(link.index, &record.name, net);
     let mut requests: Vec<_> = four.into_iter().map(add).collect();
     if link.up != record.up || link.name != record.name {
         let change = Change { up: Some(record.up), ..Change::default() };

@@ -18,10 +18,8 @@ pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Resul
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
         _ => {}
     }
-    let mut requests: Vec<_> = path::host_addresses(paths)
-        .into_iter()
-        .map(|net| addr::add(end.index, &end.name, net, true))
-        .collect();
+    let mut requests: Vec<_> =
+        path::host_addresses(paths).into_iter().map(|net| addr::add(end.index, &end.name, net)).collect();
     requests.push(link::set(end.index, &end.name, &Change { up: Some(true), ..Change::default() }));
     host.execute_all(requests)?;
     let routes = path::to_pod(paths, end.index);

@@ -55,7 +55,7 @@ impl Belongings {
     pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
         let addrs = inside.addrs(link.index)?;
         let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
-        let mut requests: Vec<_> = lost.map(|net| addr::add(link.index, &link.name, *net, true)).collect();
+        let mut requests: Vec<_> = lost.map(|net| addr::add(link.index, &link.name, *net)).collect();
         let routes = inside.routes(link.index, Some(table))?;
         let wanted = self.routes.iter().map(|route| NewRoute { table: Some(table), ..route.clone() });
         let lost = wanted.filter(|route| !routes.contains(route));

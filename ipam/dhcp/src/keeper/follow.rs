@@ -41,7 +41,7 @@ pub(super) fn follow(
     let present = inside.routes(ANY_LINK, None)?;
     if let Some(net) = come.filter(|net| Some(*net) != gone) {
         // The client has already probed the link for the address.
-        tolerant(inside.execute(addr::add(link.index, &link.name, net, true)))?;
+        tolerant(inside.execute(addr::add(link.index, &link.name, net)))?;
     }
     let mut refused = None;
     let mut note = |outcome: cnimble_netlink::Result<()>| {
@@ -70,7 +70,7 @@ pub(super) fn follow(
         note(take_off(place, &mut inside, &link, net));
         // Without promotion, the kernel has removed the new address together with the old one.
         if let Some(net) = come
-            && inside.execute(addr::add(link.index, &link.name, net, true)).is_ok()
+            && inside.execute(addr::add(link.index, &link.name, net)).is_ok()
         {
             after.iter().for_each(|wanted| note(inside.execute(route::prepend(wanted, &link.name))));
         }

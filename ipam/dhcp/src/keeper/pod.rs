@@ -139,7 +139,7 @@ impl Pod {
         };
         // A permanent address that had a lifetime before was made permanent by `cnimble hand-over`.
         if !(self.ends && present.permanent) {
-            inside.execute(addr::lend(link.index, &link.name, net, preferred, valid))?;
+            inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;
             self.ends = valid != u32::MAX;
         }
         self.lent = true;

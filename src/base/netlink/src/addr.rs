@@ -28,14 +28,19 @@ pub struct Addr {
     pub permanent: bool,
 }
 
-/// `ip address add NET dev LINK [nodad]`; `nodad` matters for IPv6 only. The broadcast
+/// `ip address add NET dev LINK nodad`: an IPv6 address is usable at once. The broadcast
 /// address is the network's last, as the reference plugins set it.
-pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
-    let mut message = message(index, net);
-    if nodad && net.is_ipv6() {
-        message.header.flags = AddressHeaderFlags::Nodad;
-        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-    }
+pub fn add(index: u32, link: &str, net: IpNetwork) -> Request {
+    let message = message(index, net);
+    new(link, net, if net.is_ipv6() { without_dad(message) } else { message })
+}
+
+/// `ip address add NET dev LINK`: as [`add`], but the kernel probes for duplicates of an IPv6 address first.
+pub fn add_probed(index: u32, link: &str, net: IpNetwork) -> Request {
+    new(link, net, message(index, net))
+}
+
+fn new(link: &str, net: IpNetwork, mut message: AddressMessage) -> Request {
     if let IpNetwork::V4(net) = net
         && net.prefix() <= 30
     {
@@ -45,12 +50,16 @@ pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
 }
 
-/// `ip address replace NET dev LINK nodad preferred_lft SECONDS valid_lft SECONDS`; `u32::MAX` is for ever. The
-/// kernel takes the address away when its time is over, and refuses one with a valid lifetime of 0.
-pub fn lend(index: u32, link: &str, net: IpNetwork, preferred: u32, valid: u32) -> Request {
-    let mut message = message(index, net);
+fn without_dad(mut message: AddressMessage) -> AddressMessage {
     message.header.flags = AddressHeaderFlags::Nodad;
     message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    message
+}
+
+/// `ip address replace NET dev LINK nodad preferred_lft SECONDS valid_lft SECONDS`; `u32::MAX` is for ever. The
+/// kernel takes the address away when its time is over, and refuses one with a valid lifetime of 0.
+pub fn set_lifetime(index: u32, link: &str, net: IpNetwork, preferred: u32, valid: u32) -> Request {
+    let mut message = without_dad(message(index, net));
     let mut times = CacheInfo::default();
     (times.ifa_preferred, times.ifa_valid) = (preferred, valid);
     message.attributes.push(AddressAttribute::CacheInfo(times));

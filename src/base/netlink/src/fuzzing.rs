@@ -1,9 +1,11 @@
 //! The readers of what the kernel sends, for fuzzers and tests: each takes any bytes.
 
-use super::nft::fuzzing as objects;
-use super::tc::fuzzing as queues;
-use super::wire::{Ack, Message, Messages};
-use super::{addr, conntrack, counters, fdb, link, monitor, neigh, netconf, port, route_read, rule};
+use super::nft::{Element, Rule};
+use super::route_read::Wanted;
+use super::tc::{filter, htb, qdisc, subnet};
+use super::uapi::nfnetlink::NFGENMSG;
+use super::wire::{Ack, Attributes, Message, Messages};
+use super::{addr, conntrack, counters, fdb, link, monitor, neigh, netconf, port, rule};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -15,28 +17,32 @@ pub fn route(bytes: &[u8]) {
 
 /// Every reader on one message.
 pub(super) fn read(message: &Message<'_>) {
-    let _ = link::read::read(message);
-    let _ = addr::read(message, 1);
-    let _ = counters::read(message);
-    let _ = counters::read_drops(message);
-    let _ = monitor::read(message);
-    let _ = neigh::read(message, 1);
-    let _ = fdb::read(message);
-    let _ = netconf::read(message);
-    queues::read(message);
-    route_read::raw::read(message);
-    let _ = rule::read(message);
-    let _ = rule::read_table(message);
-    let _ = port::read_vlan(message, 1);
-    let _ = port::read_link(message, 1);
+    let _ = (link::read::read(message), monitor::read(message), addr::read(message, 1));
+    let _ = (counters::read(message), counters::read_drops(message), netconf::read(message));
+    let _ = (neigh::read(message, 1), fdb::read(message));
+    let _ = (qdisc::read(message), htb::read(message), filter::effect(message), subnet::read(message));
+    let _ = (rule::read(message), rule::read_table(message));
+    let _ = (port::read_vlan(message, 1), port::read_link(message, 1));
+    for (table, family) in [(254, 2), (254, 10), (255, 2), (255, 10)] {
+        let _ = Wanted { index: 1, table }.read(message, family);
+    }
 }
 
 /// A datagram of NETLINK_NETFILTER: nf_tables, and connection tracking.
 pub fn nft(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
-        let _ = Ack::read(&message);
-        objects::read(&message);
-        let _ = monitor::comments(&message).count();
-        let _ = conntrack::read(&message);
+        let _ = (Ack::read(&message), conntrack::read(&message), monitor::comments(&message).count());
+        let attrs = Attributes::behind(message.body, NFGENMSG);
+        if let Some(rule) = Rule::parse(attrs) {
+            let _ = (rule.target(), rule.uses_set("x"), rule.has("masq"), rule.constants().count());
+            let _ = rule.immediates().count();
+        }
+        for element in Element::parse_list(attrs).into_iter().chain(Element::parse(attrs)) {
+            let _ = (element.key.to_string(), element.data.map(|data| data.to_string()));
+        }
+        // Tables, chains and sets are looked at by their attributes alone.
+        for kind in 1..8 {
+            let _ = (attrs.text(kind), attrs.u32_be(kind));
+        }
     }
 }

@@ -56,95 +56,70 @@ impl NewRoute {
 /// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without
 /// a scope, an IPv4 route without next hop gets `link`, others `global`.
 pub fn add(route: &NewRoute, link: &str) -> Request {
-    new(route, link, Mode::Create)
+    new("add", route, link, Mode::Create, RouteProtocol::Boot)
 }
 
 /// `ip route prepend …`: as [`add`], but another route to the same destination, say out of
 /// another link, is no obstacle. Of two IPv4 routes the later one counts, IPv6 ones share
 /// the load. Only the very same route is EEXIST.
 pub fn prepend(route: &NewRoute, link: &str) -> Request {
-    new(route, link, Mode::Prepend)
+    new("add", route, link, Mode::Prepend, RouteProtocol::Boot)
 }
 
 /// [`add`] with another protocol (`proto NUMBER`), which marks its maker.
 pub fn add_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
-    of(route, link, Mode::Create, protocol)
+    new("add", route, link, Mode::Create, protocol.into())
 }
 
 /// `ip route append … proto NUMBER`: beside what is there for the destination, so that packets have a way until the
 /// older one is deleted.
 pub fn append_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
-    of(route, link, Mode::Append, protocol)
-}
-
-/// `ip route del … proto NUMBER`: ESRCH if the route is of another protocol.
-pub fn del_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
-    delete(format!("delete {} proto {protocol}", words(route, link)), route, RouteProtocol::from(protocol))
-}
-
-fn of(route: &NewRoute, link: &str, mode: Mode, protocol: u8) -> Request {
-    request(format!("add {} proto {protocol}", words(route, link)), mode, route, |mut message| {
-        message.header.scope = scope(route);
-        message.header.protocol = RouteProtocol::from(protocol);
-        RouteNetlinkMessage::NewRoute(message)
-    })
-}
-
-fn new(route: &NewRoute, link: &str, mode: Mode) -> Request {
-    let what = format!("add {}", words(route, link));
-    request(what, mode, route, |mut message| {
-        message.header.scope = scope(route);
-        message.header.protocol = RouteProtocol::Boot;
-        RouteNetlinkMessage::NewRoute(message)
-    })
-}
-
-fn scope(route: &NewRoute) -> RouteScope {
-    match route.scope {
-        Some(scope) => RouteScope::from(scope),
-        None if route.via.is_none() && route.dst.is_ipv4() => RouteScope::Link,
-        None => RouteScope::Universe,
-    }
+    new("add", route, link, Mode::Append, protocol.into())
 }
 
 /// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which
 /// goes with the address.
 pub fn restore(route: &NewRoute, link: &str) -> Request {
-    let what = format!("restore {}", words(route, link));
-    request(what, Mode::Prepend, route, |mut message| {
-        message.header.scope = route.scope.map_or(RouteScope::Link, RouteScope::from);
-        message.header.protocol = RouteProtocol::Kernel;
-        RouteNetlinkMessage::NewRoute(message)
-    })
+    let of_address = NewRoute { scope: route.scope.or(Some(RouteScope::Link.into())), ..route.clone() };
+    new("restore", &of_address, link, Mode::Prepend, RouteProtocol::Kernel)
 }
 
-/// `ip route del …`: the route of any protocol and, if the route has none, of any scope.
-pub fn del(route: &NewRoute, link: &str) -> Request {
-    delete(format!("delete {}", words(route, link)), route, RouteProtocol::Unspec)
-}
-
-fn delete(what: String, route: &NewRoute, protocol: RouteProtocol) -> Request {
-    let scope = route.scope.map_or(RouteScope::NoWhere, RouteScope::from);
-    request(what, Mode::Change, route, |mut message| {
-        message.header.scope = scope;
-        message.header.protocol = protocol;
-        RouteNetlinkMessage::DelRoute(message)
-    })
-}
-
-fn request(
-    what: String,
-    mode: Mode,
-    route: &NewRoute,
-    finish: impl FnOnce(RouteMessage) -> RouteNetlinkMessage,
-) -> Request {
-    match message(route) {
-        Ok(message) => Request::new(what, mode, finish(message)),
+fn new(verb: &str, route: &NewRoute, link: &str, mode: Mode, protocol: RouteProtocol) -> Request {
+    let default = match route.via.is_none() && route.dst.is_ipv4() {
+        true => RouteScope::Link,
+        false => RouteScope::Universe,
+    };
+    let what = words(verb, route, link, protocol);
+    match message(route, default, protocol) {
+        Ok(message) => Request::new(what, mode, RouteNetlinkMessage::NewRoute(message)),
         Err(reason) => Request::invalid(what, reason),
     }
 }
 
-fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
+/// `ip route del …`: the route of any protocol and, if the route has none, of any scope.
+pub fn del(route: &NewRoute, link: &str) -> Request {
+    delete(route, link, RouteProtocol::Unspec)
+}
+
+/// `ip route del … proto NUMBER`: ESRCH if the route is of another protocol.
+pub fn del_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
+    delete(route, link, protocol.into())
+}
+
+fn delete(route: &NewRoute, link: &str, protocol: RouteProtocol) -> Request {
+    let what = words("delete", route, link, protocol);
+    match message(route, RouteScope::NoWhere, protocol) {
+        Ok(message) => Request::new(what, Mode::Change, RouteNetlinkMessage::DelRoute(message)),
+        Err(reason) => Request::invalid(what, reason),
+    }
+}
+
+/// The message about a route, with this scope unless the route has one.
+fn message(
+    route: &NewRoute,
+    scope: RouteScope,
+    protocol: RouteProtocol,
+) -> Result<RouteMessage, &'static str> {
     // Destination first: it decides the family.
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(route.dst.ip(), route.dst.prefix())
@@ -162,6 +137,8 @@ fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
         builder = builder.priority(priority);
     }
     let mut message = builder.build();
+    message.header.scope = route.scope.map_or(scope, RouteScope::from);
+    message.header.protocol = protocol;
     if route.onlink {
         message.header.flags |= RouteFlags::Onlink;
     }
@@ -175,18 +152,17 @@ fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
     Ok(message)
 }
 
-fn words(route: &NewRoute, link: &str) -> String {
-    let mut words = match route.dst.prefix() {
-        0 if route.dst.is_ipv4() => "route default".to_owned(),
-        0 => "route default (IPv6)".to_owned(),
-        _ => format!("route {}", route.dst),
+fn words(verb: &str, route: &NewRoute, link: &str, protocol: RouteProtocol) -> String {
+    let dst = match route.dst.prefix() {
+        0 if route.dst.is_ipv4() => "default".to_owned(),
+        0 => "default (IPv6)".to_owned(),
+        _ => route.dst.to_string(),
     };
-    if let Some(via) = route.via {
-        words += &format!(" via {via}");
-    }
-    words += &format!(" dev {link}");
-    if let Some(table) = route.table {
-        words += &format!(" table {table}");
-    }
-    words
+    let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let table = route.table.map(|table| format!(" table {table}")).unwrap_or_default();
+    let proto = match protocol {
+        RouteProtocol::Boot | RouteProtocol::Kernel | RouteProtocol::Unspec => String::new(),
+        other => format!(" proto {}", u8::from(other)),
+    };
+    format!("{verb} route {dst}{via} dev {link}{table}{proto}")
 }

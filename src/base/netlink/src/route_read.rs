@@ -134,7 +134,7 @@ fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
 }
 
 /// The request of [`Netlink::routes`].
-fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
+pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
     if wanted.table != RT_TABLE_LOCAL {
@@ -150,10 +150,10 @@ fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
 }
 
 /// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
-struct Wanted {
+pub(super) struct Wanted {
     /// The link's index; 0 matches any.
-    index: u32,
-    table: u32,
+    pub(super) index: u32,
+    pub(super) table: u32,
 }
 
 /// All routes of the main table.
@@ -161,7 +161,7 @@ const MAIN: Wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
 
 impl Wanted {
     /// The routes in an RTM_NEWROUTE, one for every next hop, with the protocol that made them.
-    fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {
+    pub(super) fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
         }
@@ -258,23 +258,4 @@ fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
 
 fn onlink(flags: u32) -> bool {
     flags & RTNH_F_ONLINK != 0
-}
-
-/// For tests and fuzzers: the query for IPv4 and the reader, without [`Wanted`].
-#[cfg(any(test, feature = "fuzzing"))]
-pub(super) mod raw {
-    use super::*;
-
-    #[cfg(test)]
-    pub(crate) fn query_ipv4(index: u32, table: u32) -> RouteNetlinkMessage {
-        query(AddressFamily::Inet, &Wanted { index, table })
-    }
-
-    pub(crate) fn read(message: &Message<'_>) {
-        for table in [254, 255] {
-            for family in [2, 10] {
-                let _ = Wanted { index: 1, table }.read(message, family);
-            }
-        }
-    }
 }

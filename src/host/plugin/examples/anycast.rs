@@ -36,7 +36,7 @@ impl Plugin for Anycast {
         }
         let mut netlink = Netlink::open_in(&netns)?;
         let lo = netlink.link("lo")?.index;
-        call.step("add the address", || netlink.execute(addr::add(lo, "lo", address, true)))?;
+        call.step("add the address", || netlink.execute(addr::add(lo, "lo", address)))?;
         call.undo.push("remove the address", move || remove(&netns, address));
         Ok(result.clone())
     }

@@ -64,7 +64,7 @@ impl Ending {
     pub(super) fn keep(&self) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         for net in &self.nets {
-            inside.execute(addr::lend(self.link.index, &self.link.name, *net, u32::MAX, u32::MAX))?;
+            inside.execute(addr::set_lifetime(self.link.index, &self.link.name, *net, u32::MAX, u32::MAX))?;
         }
         Ok(())
     }

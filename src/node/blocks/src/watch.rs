@@ -65,7 +65,7 @@ enum List {
 
 impl State {
     /// Takes a key over, or what is left of it. A value that isn't ours counts as none.
-    fn take(&mut self, list: List, kv: &KeyValue, is_there: bool) {
+    fn take(&mut self, list: List, kv: &KeyValue, exists: bool) {
         let key = String::from_utf8_lossy(kv.key());
         let owners = match list {
             List::Blocks => &mut self.blocks,
@@ -74,7 +74,7 @@ impl State {
                 let Some(name) = key.rsplit('/').next().filter(|name| names::is_identifier(name)) else {
                     return;
                 };
-                match parse::<Host>(kv).ok().filter(|_| is_there) {
+                match parse::<Host>(kv).ok().filter(|_| exists) {
                     Some(host) => drop(self.hosts.insert(name.to_owned(), host.ips)),
                     None => drop(self.hosts.remove(name)),
                 }
@@ -84,7 +84,7 @@ impl State {
         let Some(ip) = keys::ip(&key) else { return };
         let owner = parse::<Owner>(kv).ok().filter(|owner| {
             // The pods of a released node are gone.
-            is_there && owner.free.is_none() && names::is_identifier(&owner.node)
+            exists && owner.free.is_none() && names::is_identifier(&owner.node)
         });
         match owner {
             Some(owner) => drop(owners.insert(ip, owner.node)),

@@ -188,7 +188,7 @@ fn list(
 
 #[test]
 fn an_address_family_that_the_kernel_lacks_is_named() {
-    let net = |text: &str| addr::add(1, "eth0", text.parse().unwrap(), true);
+    let net = |text: &str| addr::add(1, "eth0", text.parse().unwrap());
     let refused = |request: Request, errno: Errno| {
         let (what, bytes) = (request.what, request.bytes.unwrap());
         lacking(Error::new(what, errno), &bytes).to_string()

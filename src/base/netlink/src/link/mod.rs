@@ -23,7 +23,7 @@ use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
 use kind::Kind;
 use port::Port;
 
-pub use kind::bridge::{NewBridge, add_bridge, set_vlan_filtering};
+pub use kind::bridge::{NewBridge, VlanFiltering, add_bridge, set_vlan_filtering};
 pub use kind::veth::{NewVeth, add_veth};
 pub use mac::Mac;
 

@@ -25,8 +25,6 @@ mod destination;
 mod element;
 mod exact;
 mod expr;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing;
 mod key;
 mod missing;
 mod objects;

@@ -68,7 +68,7 @@ impl Netlink {
 }
 
 /// The action of a filter.
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// None: u32 lists its hash tables, too.
     Nothing,
     /// Redirects all packets to this link, or to a deleted one (0).
@@ -76,7 +76,7 @@ pub(super) enum Effect {
     Other,
 }
 
-pub(super) fn effect(message: &Message<'_>) -> Parsed<Effect> {
+pub(crate) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     if let Some(target) = redirection(message)? {
         return Ok(Effect::Redirect(target));
     }

@@ -133,7 +133,7 @@ impl Netlink {
     }
 }
 
-pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
+pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     let Some(class) = handle_of(message).and_then(Class::named) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
     let Some(opt) = options.find(TCA_HTB_PARMS)? else { return Ok(None) };

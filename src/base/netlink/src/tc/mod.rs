@@ -7,9 +7,7 @@
 //!
 //! The messages are written here: the netlink crates have no types for `tbf` and `htb`.
 
-mod filter;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing;
+pub(crate) mod filter;
 pub mod htb;
 pub mod qdisc;
 pub mod redirect;

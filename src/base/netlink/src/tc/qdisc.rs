@@ -89,7 +89,7 @@ impl Netlink {
     }
 }
 
-pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Qdisc>> {
+pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Qdisc>> {
     if message.kind != RTM_NEWQDISC {
         return Ok(None);
     }

@@ -128,27 +128,25 @@ impl Netlink {
 }
 
 /// A filter that compares one address, whole words of it, with a subnet.
-pub(super) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
+pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
     let class = options.find(TCA_U32_CLASSID)?.and_then(|value| u32_ne(value, 0));
     let class = class.and_then(|handle| Class::named(Handle(handle)));
     let selector = options.find(TCA_U32_SEL)?;
     let (Some(class), Some(selector)) = (class, selector) else { return Ok(None) };
-    let v4 = match u16::from_be(info as u16) {
-        ETH_P_IP => true,
-        ETH_P_IPV6 => false,
-        _ => return Ok(None),
-    };
     let count = usize::from(u8_at(selector, TC_U32_SEL_NKEYS).unwrap_or(0));
     let keys = selector.get(TC_U32_SEL..).unwrap_or_default().chunks_exact(TC_U32_KEY).take(count);
-    Ok(network(v4, keys).map(|(subnet, end)| SubnetFilter { subnet, end, class }))
+    Ok(network(u16::from_be(info as u16), keys).map(|(subnet, end)| SubnetFilter { subnet, end, class }))
 }
 
-/// The network that keys stand for, if they stand for one.
-fn network<'a>(v4: bool, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetwork, End)> {
-    let (source, destination, length) =
-        if v4 { (IPV4_SOURCE, IPV4_DESTINATION, 1) } else { (IPV6_SOURCE, IPV6_DESTINATION, 4) };
+/// The network of a protocol that keys stand for, if they stand for one.
+fn network<'a>(protocol: u16, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetwork, End)> {
+    let (source, destination, length) = match protocol {
+        ETH_P_IP => (IPV4_SOURCE, IPV4_DESTINATION, 1),
+        ETH_P_IPV6 => (IPV6_SOURCE, IPV6_DESTINATION, 4),
+        _ => return None,
+    };
     let (mut ip, mut mask, mut end) = (0_u128, 0_u128, None);
     for key in keys {
         let part = u32_be(key, TC_U32_KEY_MASK)?;
@@ -167,7 +165,7 @@ fn network<'a>(v4: bool, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetw
         mask |= u128::from(part) << shift;
         ip |= u128::from(u32_be(key, TC_U32_KEY_VAL)?) << shift;
     }
-    let (ip, mask) = if v4 {
+    let (ip, mask) = if protocol == ETH_P_IP {
         (IpAddr::from(Ipv4Addr::from_bits(ip as u32)), IpAddr::from(Ipv4Addr::from_bits(mask as u32)))
     } else {
         (IpAddr::from(Ipv6Addr::from_bits(ip)), IpAddr::from(Ipv6Addr::from_bits(mask)))
@@ -190,16 +188,16 @@ mod tests {
             key.extend([0; 4]);
             key
         };
-        for (v4, keys) in [
-            (true, vec![key(0xff00_ff00, 12)]),
-            (true, vec![key(0xff00_0000, 12), key(0xff00_0000, 16)]),
-            (true, vec![key(0xff00_0000, 20)]),
-            (true, vec![key(0xff00_0000, 4)]),
-            (false, vec![key(u32::MAX, 12)]),
-            (false, vec![key(u32::MAX, 40)]),
-            (true, vec![vec![1; 8]]),
+        for (protocol, keys) in [
+            (ETH_P_IP, vec![key(0xff00_ff00, 12)]),
+            (ETH_P_IP, vec![key(0xff00_0000, 12), key(0xff00_0000, 16)]),
+            (ETH_P_IP, vec![key(0xff00_0000, 20)]),
+            (ETH_P_IP, vec![key(0xff00_0000, 4)]),
+            (ETH_P_IPV6, vec![key(u32::MAX, 12)]),
+            (ETH_P_IPV6, vec![key(u32::MAX, 40)]),
+            (ETH_P_IP, vec![vec![1; 8]]),
         ] {
-            assert_eq!(network(v4, keys.iter().map(Vec::as_slice)), None, "{keys:?}");
+            assert_eq!(network(protocol, keys.iter().map(Vec::as_slice)), None, "{keys:?}");
         }
     }
 }

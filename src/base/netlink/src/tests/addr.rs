@@ -1,7 +1,7 @@
 use nix::errno::Errno;
 
 use super::{other_netns, veth};
-use crate::addr::{Addr, add, del};
+use crate::addr::{Addr, add, add_probed, del};
 use crate::link::{Change, set};
 use crate::testing::{in_netns, json};
 use crate::{NetNs, Netlink, sysctl};
@@ -22,9 +22,9 @@ fn both_families_without_waiting() {
             .execute_all(vec![
                 set(link.index, "v0", &up),
                 set(link.peer.unwrap(), "v1", &up),
-                add(link.index, "v0", four, true),
-                add(link.index, "v0", six, true),
-                add(link.index, "v0", checked, false),
+                add(link.index, "v0", four),
+                add(link.index, "v0", six),
+                add_probed(link.index, "v0", checked),
             ])
             .unwrap();
         let addrs = netlink.addrs(link.index).unwrap();
@@ -56,8 +56,8 @@ fn adding_and_deleting_twice() {
         let link = veth(&mut netlink, "v0", "v1", &pod);
         for net in ["10.0.0.2/24", "10.0.0.9/32", "fd00::2/64", "fd00::9/128"] {
             let net = net.parse().unwrap();
-            netlink.execute(add(link.index, "v0", net, true)).unwrap();
-            let err = netlink.execute(add(link.index, "v0", net, true)).unwrap_err();
+            netlink.execute(add(link.index, "v0", net)).unwrap();
+            let err = netlink.execute(add(link.index, "v0", net)).unwrap_err();
             assert!(err.is(Errno::EEXIST), "{err}");
             assert!(err.to_string().starts_with(&format!("add address {net} to v0: ")), "{err}");
             netlink.execute(del(link.index, "v0", net)).unwrap();
@@ -65,7 +65,7 @@ fn adding_and_deleting_twice() {
             assert!(err.is(Errno::EADDRNOTAVAIL) && err.is_missing(), "{err}");
         }
         assert_eq!(netlink.addrs(link.index).unwrap(), []);
-        let err = netlink.execute(add(99, "v9", "10.0.0.2/24".parse().unwrap(), true)).unwrap_err();
+        let err = netlink.execute(add(99, "v9", "10.0.0.2/24".parse().unwrap())).unwrap_err();
         assert!(err.is(Errno::ENODEV), "{err}");
     });
 }
@@ -80,7 +80,7 @@ fn lists_one_link_of_many() {
             let (name, peer) = (format!("v{number}"), format!("e{number}"));
             let link = veth(&mut netlink, &name, &peer, &pod);
             let net = format!("10.0.{number}.1/24").parse().unwrap();
-            netlink.execute(add(link.index, &name, net, false)).unwrap();
+            netlink.execute(add_probed(link.index, &name, net)).unwrap();
             links.push((link.index, net));
         }
         for (index, net) in links {

@@ -34,19 +34,19 @@ fn waits_for_the_probe() {
     in_netns("waits_for_the_probe", || {
         let pod = other_netns();
         let (_here, _, mut inside, index) = pair(&pod);
-        inside.execute(addr::add(index, "eth0", "10.0.0.2/24".parse().unwrap(), true)).unwrap();
+        inside.execute(addr::add(index, "eth0", "10.0.0.2/24".parse().unwrap())).unwrap();
         // Nothing to wait for.
         inside.wait_addrs_settled(index, Duration::ZERO).unwrap();
 
         // So many probes, one each second, that none of us is late.
         probes(&pod, 100);
         let net = "fd00::2/64".parse().unwrap();
-        inside.execute(addr::add(index, "eth0", net, false)).unwrap();
+        inside.execute(addr::add_probed(index, "eth0", net)).unwrap();
         let err = inside.wait_addrs_settled(index, Duration::from_millis(50)).unwrap_err();
         assert!(err.is(Errno::ETIMEDOUT), "{err}");
         inside.execute(addr::del(index, "eth0", net)).unwrap();
         probes(&pod, 1);
-        inside.execute(addr::add(index, "eth0", net, false)).unwrap();
+        inside.execute(addr::add_probed(index, "eth0", net)).unwrap();
         inside.wait_addrs_settled(index, LONG).unwrap();
         assert!(inside.addrs(index).unwrap().iter().all(|addr| !addr.tentative && !addr.duplicate));
     });
@@ -58,10 +58,10 @@ fn tells_of_a_duplicate() {
         let pod = other_netns();
         let (mut here, outer, mut inside, inner) = pair(&pod);
         let net = "fd00::2/64".parse().unwrap();
-        here.execute(addr::add(outer, "v0", net, true)).unwrap();
+        here.execute(addr::add(outer, "v0", net)).unwrap();
         // The answer to one of these is in time.
         probes(&pod, 50);
-        inside.execute(addr::add(inner, "eth0", net, false)).unwrap();
+        inside.execute(addr::add_probed(inner, "eth0", net)).unwrap();
         let err = inside.wait_addrs_settled(inner, LONG).unwrap_err();
         assert!(err.is(Errno::EADDRINUSE), "{err}");
         assert!(err.reason.contains("fd00::2"), "{err}");

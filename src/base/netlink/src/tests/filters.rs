@@ -1,7 +1,7 @@
 //! That the kernel does the filtering: on a node with many pods, look-ups should not read
 //! about all of them.
 
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{bridge, other_netns, plain_veth};
 use crate::link::{Change, Filter, Mac, NewVeth, add_veth, set};
@@ -29,7 +29,7 @@ fn the_kernel_sends_only_what_is_asked_for() {
             let neighbour = format!("10.0.{number}.2").parse().unwrap();
             netlink
                 .execute_all(vec![
-                    addr::add(last, &name, net, true),
+                    addr::add(last, &name, net),
                     neigh::add_permanent(last, &name, neighbour, Mac::random()),
                 ])
                 .unwrap();
@@ -44,6 +44,7 @@ fn the_kernel_sends_only_what_is_asked_for() {
         assert_eq!(messages(&mut netlink, addr::query(last)), netlink.addrs(last).unwrap().len());
         let neighbours = messages(&mut netlink, neigh::query(last));
         assert!(neighbours < 10, "{neighbours} neighbours of one link");
-        assert_eq!(messages(&mut netlink, route_read::raw::query_ipv4(last, 254)), 1);
+        let routes = route_read::query(AddressFamily::Inet, &route_read::Wanted { index: last, table: 254 });
+        assert_eq!(messages(&mut netlink, routes), 1);
     });
 }

@@ -209,7 +209,8 @@ fn errors_have_operation_object_and_reason() {
 
         // A kernel may lack it, but never answers with success and no change.
         let bridge = bridge(&mut netlink, "br0");
-        let filtering = netlink.execute(set_vlan_filtering(bridge.index, "br0", true));
+        let filtering =
+            netlink.execute(set_vlan_filtering(bridge.index, "br0", crate::link::VlanFiltering::On));
         assert_eq!(filtering.is_ok(), netlink.link("br0").unwrap().vlan_filtering);
     });
 }

@@ -67,7 +67,7 @@ fn vlans_on_a_port() {
         let bridge = bridge(&mut netlink, "br0");
         let veth = NewVeth { master: Some(bridge.index), ..plain_veth("v0", "eth0", &pod) };
         let port = netlink.create_link(add_veth(&veth)).unwrap();
-        let filtering = crate::link::set_vlan_filtering(bridge.index, "br0", true);
+        let filtering = crate::link::set_vlan_filtering(bridge.index, "br0", crate::link::VlanFiltering::On);
         if let Err(err) = netlink.execute(filtering) {
             println!("{err}");
             let vlan = Vlan { id: 100, pvid: true, untagged: true };

@@ -17,8 +17,8 @@ fn host(netlink: &mut Netlink) -> u32 {
         .execute_all(vec![
             set(link.index, "v0", &up),
             set(link.peer.unwrap(), "v1", &up),
-            addr::add(link.index, "v0", "10.0.0.2/24".parse().unwrap(), true),
-            addr::add(link.index, "v0", "fd00::2/64".parse().unwrap(), true),
+            addr::add(link.index, "v0", "10.0.0.2/24".parse().unwrap()),
+            addr::add(link.index, "v0", "fd00::2/64".parse().unwrap()),
         ])
         .unwrap();
     link.index

@@ -120,7 +120,7 @@ pub fn put_addresses(
     link: &Link,
     addrs: impl IntoIterator<Item = IpNetwork>,
 ) -> Result<(), Error> {
-    put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net, true)))
+    put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net)))
 }
 
 /// Sends requests that add objects. An object may exist already.

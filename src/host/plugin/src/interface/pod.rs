@@ -53,7 +53,8 @@ pub fn up(
     announced: bool,
 ) -> Vec<Request> {
     let announce = announced.then(|| link::set_arp_notify(index, name));
-    let addresses = result.ips.iter().map(|ip| addr::add(index, name, ip.address, nodad));
+    let add = if nodad { addr::add } else { addr::add_probed };
+    let addresses = result.ips.iter().map(|ip| add(index, name, ip.address));
     let up = link::set(index, name, &Change { up: Some(true), ..change.clone() });
     announce.into_iter().chain(addresses).chain([up]).collect()
 }

@@ -29,8 +29,17 @@ pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
     new_link("bridge", &[bridge.name], message)
 }
 
+/// Whether a bridge separates vlans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VlanFiltering {
+    On,
+    Off,
+}
+
 /// `ip link set BRIDGE type bridge vlan_filtering 1`
-pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
+pub fn set_vlan_filtering(index: u32, name: &str, filtering: VlanFiltering) -> Request {
+    let on = filtering == VlanFiltering::On;
     let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
         .index(index)
         .vlan_filtering(on);
