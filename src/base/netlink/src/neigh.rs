@@ -2,29 +2,18 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
-use super::request::{Mode, encode};
+use super::request::encode;
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u16_ne, u32_ne};
-use super::{Netlink, Request, Result, link::Mac};
-
-/// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
-pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
-    let mut message = entry(index, ip);
-    message.header.state = NeighbourState::Permanent;
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-    let what = format!("add neighbour {ip} at {mac} to {link}");
-    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewNeighbour(message))
-}
+use super::{Netlink, Result, link::Mac};
 
 /// A message about the entry of `ip` on a link.
-fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
+pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     let (family, destination) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),

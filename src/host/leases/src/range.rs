@@ -194,6 +194,11 @@ impl RangeSet {
         &self.0
     }
 
+    /// The gateways of all ranges of some sets, which no pod gets.
+    pub fn gateways(sets: &[RangeSet]) -> impl Iterator<Item = IpAddr> {
+        sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway)
+    }
+
     /// Whether the set is of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().any(|range| range.start.is_ipv4())

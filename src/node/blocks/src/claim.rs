@@ -89,8 +89,7 @@ pub(crate) async fn single(
     set: &RangeSet,
 ) -> Result<Option<Candidate>> {
     let prefix = session.keys.singles();
-    let gateways: Vec<IpAddr> =
-        cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
+    let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {

@@ -287,12 +287,10 @@ fn check(cluster: &Cluster, known: &Identity, ours: &Identity, wanted: &Identity
 /// The leases can't be listed.
 pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     let Some(Some(part)) = share.sets(&cluster.base.sets).into_iter().nth(n) else { return Ok(0) };
-    let leases: BTreeSet<IpAddr> = match Directory::open(&cluster.base.store).map_err(Error::from)? {
-        Some(dir) => dir.addresses().map_err(Error::from)?.into_iter().collect(),
-        None => BTreeSet::new(),
-    };
-    let gateways: BTreeSet<IpAddr> =
-        cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
+    let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
+    let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
+    let leases: BTreeSet<IpAddr> = leases.into_iter().collect();
+    let gateways: BTreeSet<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     let usable = part.cycle(None).filter(|(ip, range)| !gateways.contains(ip) && !range.leaves_out(*ip));
     Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
 }

@@ -37,6 +37,15 @@ pub(crate) fn away(err: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(err.to_string())
 }
 
+/// What the client is asked for, unless it takes too long.
+async fn in_time<T>(
+    what: &str,
+    asked: impl Future<Output = std::result::Result<T, etcd_client::Error>>,
+) -> Result<T> {
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    answer.map_err(|_| away(format_args!("no {what} in time")))?.map_err(|err| failed(&err))
+}
+
 /// The client's error, in the system's words or etcd's if there are such.
 pub(crate) fn failed(err: &etcd_client::Error) -> BlocksError {
     let words = match err {
@@ -149,8 +158,7 @@ impl Session {
 
     async fn connect_to(etcd: &Etcd, url: &str, keys: Keys) -> Result<Self> {
         let options = options(etcd, url)?;
-        let client = tokio::time::timeout(PATIENCE, Client::connect([url], Some(options)));
-        let client = client.await.map_err(|_| away("no connection in time"))?.map_err(|err| failed(&err))?;
+        let client = in_time("connection", Client::connect([url], Some(options))).await?;
         let mut session = Session { client, keys, fence: Vec::new(), revision: 0 };
         // Linearizable: a member without a quorum doesn't answer.
         session.get(&session.keys.fence()).await?;
@@ -168,8 +176,7 @@ impl Session {
         key: impl Into<Vec<u8>>,
         options: Option<GetOptions>,
     ) -> Result<Vec<KeyValue>> {
-        let answer = tokio::time::timeout(PATIENCE, self.client.get(key, options));
-        let mut answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))?;
+        let mut answer = in_time("answer", self.client.get(key, options)).await?;
         self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
         Ok(answer.take_kvs())
     }
@@ -190,8 +197,7 @@ impl Session {
             false => is(self.keys.fence(), self.fence.clone()),
         });
         let txn = Txn::new().when(conditions).and_then(operations);
-        let answer = tokio::time::timeout(PATIENCE, self.client.txn(txn));
-        let answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))?;
+        let answer = in_time("answer", self.client.txn(txn)).await?;
         self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
         Ok(answer.succeeded())
     }
@@ -199,8 +205,7 @@ impl Session {
     /// Changes of the keys with a prefix, from a revision on.
     pub(crate) async fn watch(&mut self, prefix: &str, from: i64) -> Result<WatchStream> {
         let options = WatchOptions::new().with_prefix().with_start_revision(from);
-        let stream = tokio::time::timeout(PATIENCE, self.client.watch(prefix, Some(options)));
-        stream.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))
+        in_time("answer", self.client.watch(prefix, Some(options))).await
     }
 
     /// Whether the member still has a quorum behind it, and the fence is as it was.
@@ -218,8 +223,7 @@ impl Session {
 
     /// The cluster's ID, and what the member's log has more than revisions.
     pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
-        let status = tokio::time::timeout(PATIENCE, self.client.status());
-        let status = status.await.map_err(|_| away("no status in time"))?.map_err(|err| failed(&err))?;
+        let status = in_time("status", self.client.status()).await?;
         let header = status.header().ok_or_else(|| away("a status without a header"))?;
         let index = i64::try_from(status.raft_applied_index()).unwrap_or(i64::MAX);
         Ok((header.cluster_id(), index - header.revision()))

@@ -65,7 +65,8 @@ enum List {
 
 impl State {
     /// Takes a key over, or what is left of it. A value that isn't ours counts as none.
-    fn take(&mut self, list: List, kv: &KeyValue, exists: bool) {
+    fn take(&mut self, list: List, kv: &KeyValue, event: EventType) {
+        let exists = event == EventType::Put;
         let key = String::from_utf8_lossy(kv.key());
         let owners = match list {
             List::Blocks => &mut self.blocks,
@@ -120,11 +121,11 @@ pub async fn follow(
     patience: Duration,
     say: impl Fn(&str) -> io::Result<()>,
 ) -> Result<()> {
-    let told = |outcome: io::Result<()>| outcome.map_err(|err| away(format!("the agent is gone: {err}")));
+    let sent = |outcome: io::Result<()>| outcome.map_err(|err| away(format!("the agent is gone: {err}")));
     let begun = tokio::time::timeout(patience, begin(cluster, seen)).await;
     let (mut session, mut state, streams) = begun.map_err(|_| away("no time left"))??;
     let [mut blocks, mut singles, mut hosts] = streams;
-    told(say(&state.line(cluster, session.revision)?))?;
+    sent(say(&state.line(cluster, session.revision)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     // When news are told.
     let mut due: Option<Instant> = None;
@@ -134,13 +135,13 @@ pub async fn follow(
             message = singles.message() => (List::Singles, message),
             message = hosts.message() => (List::Hosts, message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                told(say(&state.line(cluster, session.revision)?))?;
+                sent(say(&state.line(cluster, session.revision)?))?;
                 due = None;
                 continue;
             }
             _ = look.tick() => {
                 session.look().await?;
-                told(say(""))?;
+                sent(say(""))?;
                 continue;
             }
         };
@@ -150,7 +151,7 @@ pub async fn follow(
         }
         for event in message.events() {
             let Some(kv) = event.kv() else { continue };
-            state.take(list, kv, event.event_type() == EventType::Put);
+            state.take(list, kv, event.event_type());
             due = due.or(Some(Instant::now() + SETTLE));
         }
         session.saw(message.header().map(etcd_client::ResponseHeader::revision));
@@ -187,7 +188,7 @@ async fn read(
         let kvs = session.range(from, Some(options)).await?;
         // Of the first page.
         revision = if revision == 0 { session.revision } else { revision };
-        kvs.iter().for_each(|kv| state.take(list, kv, true));
+        kvs.iter().for_each(|kv| state.take(list, kv, EventType::Put));
         match kvs.last() {
             Some(last) if kvs.len() >= usize::try_from(PAGE).unwrap_or(usize::MAX) => {
                 from = [last.key(), b"\0"].concat();

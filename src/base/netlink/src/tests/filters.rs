@@ -30,7 +30,7 @@ fn the_kernel_sends_only_what_is_asked_for() {
             netlink
                 .execute_all(vec![
                     addr::add(last, &name, net),
-                    neigh::add_permanent(last, &name, neighbour, Mac::random()),
+                    super::neigh::add_permanent(last, &name, neighbour, Mac::random()),
                 ])
                 .unwrap();
         }

@@ -1,10 +1,23 @@
 use std::net::IpAddr;
 
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourState};
+
 use super::{other_netns, veth};
-use crate::Netlink;
 use crate::link::{Change, Mac, set};
-use crate::neigh::add_permanent;
+use crate::neigh::entry;
+use crate::request::Mode;
 use crate::testing::in_netns;
+use crate::{Netlink, Request};
+
+/// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
+pub(super) fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = entry(index, ip);
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+    let what = format!("add neighbour {ip} at {mac} to {link}");
+    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewNeighbour(message))
+}
 
 #[test]
 fn permanent_neighbours() {

@@ -157,8 +157,7 @@ impl Share {
 
     /// The parts of `sets` that the node owns, one for each set; `None` where it owns nothing.
     pub fn sets(&self, sets: &[RangeSet]) -> Vec<Option<RangeSet>> {
-        let gateways: Vec<IpAddr> =
-            sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
+        let gateways: Vec<IpAddr> = RangeSet::gateways(sets).collect();
         let of = |set: &RangeSet| {
             let parts = self.owned.iter().flat_map(|owned| {
                 let of_range = |range: &Range| clip(range, owned.first, owned.last);

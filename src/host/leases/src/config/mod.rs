@@ -176,9 +176,9 @@ impl Config {
 
     /// How many addresses of a range may be given to pods.
     pub fn capacity(&self, range: &Range) -> u128 {
-        let gateways = self.sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway);
         let edges = [range.subnet.network(), range.subnet.broadcast()];
-        let reserved = gateways.chain(edges.into_iter().filter(|ip| range.leaves_out(*ip)));
+        let reserved =
+            RangeSet::gateways(&self.sets).chain(edges.into_iter().filter(|ip| range.leaves_out(*ip)));
         let reserved: BTreeSet<IpAddr> = reserved.filter(|ip| range.contains(*ip)).collect();
         range.size().saturating_sub(reserved.len() as u128)
     }

@@ -18,10 +18,8 @@ const PATH: usize = 4096;
 /// The sandbox that is asked for, and which attempt it is.
 pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConfig, u32), Status> {
     if !request.runtime_handler.is_empty() {
-        return Err(bad(format!(
-            "runtime_handler: there is no \"{:.64}\", only the one without a name",
-            request.runtime_handler.escape_debug().to_string()
-        )));
+        let handler = shown(&request.runtime_handler);
+        return Err(bad(format!("runtime_handler: there is no \"{handler}\", only the one without a name")));
     }
     let config = request.config.ok_or_else(|| bad("config is missing"))?;
     let metadata = config.metadata.ok_or_else(|| bad("config.metadata is missing"))?;
@@ -36,10 +34,7 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
         return Err(bad("config.linux: user namespaces are not supported"));
     }
     if let Some(name) = linux.sysctls.keys().next() {
-        return Err(bad(format!(
-            "config.linux.sysctls: {:.64}: sysctls are not supported",
-            name.escape_debug().to_string()
-        )));
+        return Err(bad(format!("config.linux.sysctls: {}: sysctls are not supported", shown(name))));
     }
     let mut wanted = SandboxConfig::new(pod, needed("uid", metadata.uid)?);
     wanted.host_network = match options.network {
@@ -71,15 +66,20 @@ fn bad(why: impl Into<String>) -> Status {
     Status::invalid_argument(why)
 }
 
+/// A text for a message, escaped and cut.
+fn shown(text: &str) -> String {
+    format!("{:.64}", text.escape_debug().to_string())
+}
+
 /// Names go into CNI_ARGS, where `;` and `=` separate, and resolv.conf, where spaces and lines do.
 fn word(what: &str, text: String) -> Result<String, Status> {
     let fits = |byte: u8| byte.is_ascii_graphic() && !b";=/\\\"'".contains(&byte);
     match text.len() <= NAME && text.bytes().all(fits) {
         true => Ok(text),
-        false => Err(bad(format!(
-            "{what}: \"{:.64}\" is too long, or has characters that no name has",
-            text.escape_debug().to_string()
-        ))),
+        false => {
+            let shown = shown(&text);
+            Err(bad(format!("{what}: \"{shown}\" is too long, or has characters that no name has")))
+        }
     }
 }
 
@@ -104,10 +104,7 @@ fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
         host_ip: match port.host_ip.as_str() {
             "" => None,
             text => Some(text.parse().map_err(|_| {
-                bad(format!(
-                    "config.port_mappings: host_ip \"{:.64}\" is no address",
-                    text.escape_debug().to_string()
-                ))
+                bad(format!("config.port_mappings: host_ip \"{}\" is no address", shown(text)))
             })?),
         },
     })
@@ -116,15 +113,11 @@ fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
 fn dns(dns: wire::DnsConfig) -> Result<Dns, Status> {
     let all = |what: &str, texts: Vec<String>| -> Result<Vec<String>, Status> {
         let one = |text: String| {
-            let fits =
-                !text.is_empty() && text.len() <= NAME && text.bytes().all(|byte| byte.is_ascii_graphic());
-            match fits {
-                true => Ok(text),
-                false => Err(bad(format!(
-                    "config.dns_config.{what}: \"{:.64}\" is empty, too long, or has spaces",
-                    text.escape_debug().to_string()
-                ))),
+            if !text.is_empty() && text.len() <= NAME && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Ok(text);
             }
+            let shown = shown(&text);
+            Err(bad(format!("config.dns_config.{what}: \"{shown}\" is empty, too long, or has spaces")))
         };
         texts.into_iter().map(one).collect()
     };

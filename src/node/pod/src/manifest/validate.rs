@@ -48,6 +48,10 @@ impl Findings {
             self.add(way, format!("\"{}\" {wrong}", value.escape_debug()));
         }
     }
+
+    fn judge_address(&mut self, way: Vec<Step>, value: &str) {
+        self.judge(way, value, value.parse::<IpAddr>().is_err().then_some("is no IP address"));
+    }
 }
 
 /// Everything that is wrong with a pod.
@@ -88,32 +92,21 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
     }
     let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
     if size > MAX_ANNOTATIONS {
-        findings.add(
-            way!["metadata", "annotations"],
-            format!("have {size} bytes, {MAX_ANNOTATIONS} are allowed"),
-        );
+        let text = format!("have {size} bytes, {MAX_ANNOTATIONS} are allowed");
+        findings.add(way!["metadata", "annotations"], text);
     }
     if let Err(err) = Bandwidth::from_annotations(annotations) {
-        findings.add(
-            way!["metadata", "annotations", err.annotation],
-            format!("\"{}\" {}", err.value.escape_debug(), err.reason),
-        );
+        findings.judge(way!["metadata", "annotations", err.annotation], &err.value, Some(err.reason));
     }
 }
 
 fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
-    let lists = [
-        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
-        ("containers", &spec.containers),
-    ];
-    for (list, containers) in lists {
-        for (index, container) in containers.iter().enumerate() {
-            let way = || way!["spec", list, index, "name"];
-            findings.judge(way(), &container.name, names::label(&container.name));
-            if !seen.insert(&container.name) {
-                findings.judge(way(), &container.name, Some("is the name of another container, too"));
-            }
+    for (list, index, container) in containers(spec) {
+        let way = || way!["spec", list, index, "name"];
+        findings.judge(way(), &container.name, names::label(&container.name));
+        if !seen.insert(&container.name) {
+            findings.judge(way(), &container.name, Some("is the name of another container, too"));
         }
     }
     for (key, value) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
@@ -122,15 +115,10 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
         }
     }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
-        if alias.ip.parse::<IpAddr>().is_err() {
-            findings.judge(way!["spec", "hostAliases", index, "ip"], &alias.ip, Some("is no IP address"));
-        }
+        findings.judge_address(way!["spec", "hostAliases", index, "ip"], &alias.ip);
         for (number, name) in alias.hostnames.iter().flatten().enumerate() {
-            findings.judge(
-                way!["spec", "hostAliases", index, "hostnames", number],
-                name,
-                names::subdomain(name),
-            );
+            let way = way!["spec", "hostAliases", index, "hostnames", number];
+            findings.judge(way, name, names::subdomain(name));
         }
     }
     if spec.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0) {
@@ -138,41 +126,36 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
     }
 }
 
+/// All containers, each with the name of its list and its place there.
+fn containers(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> {
+    let init = spec.init_containers.iter().flatten().enumerate();
+    let usual = spec.containers.iter().enumerate();
+    let init = init.map(|(index, container)| ("initContainers", index, container));
+    init.chain(usual.map(|(index, container)| ("containers", index, container)))
+}
+
 fn ports(spec: &PodSpec, findings: &mut Findings) {
     let mut taken = BTreeMap::new();
     let publishing: Vec<&Container> = containers_with_ports(spec).collect();
-    let lists = [
-        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
-        ("containers", &spec.containers),
-    ];
-    for (list, containers) in lists {
-        for (index, container) in containers.iter().enumerate() {
-            let mut seen = BTreeSet::new();
-            for (number, port) in container.ports.iter().flatten().enumerate() {
-                let way = |field: &str| way!["spec", list, index, "ports", number, field];
-                one_port(port, spec, &way, findings);
-                if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty())
-                    && !seen.insert(name)
-                {
-                    findings.judge(
-                        way("name"),
-                        name,
-                        Some("is the name of another port of this container, too"),
-                    );
-                }
-                let host_port = port.host_port.unwrap_or(0);
-                if host_port == 0 || !publishing.iter().any(|other| std::ptr::eq(*other, container)) {
-                    continue;
-                }
-                let key = (
-                    host_port,
-                    protocol(port.protocol.as_deref()),
-                    port.host_ip.as_deref().and_then(address),
-                );
-                if let Some(other) = taken.insert(key, &container.name) {
-                    findings
-                        .add(way("hostPort"), format!("{host_port} is published by container {other}, too"));
-                }
+    for (list, index, container) in containers(spec) {
+        let mut seen = BTreeSet::new();
+        for (number, port) in container.ports.iter().flatten().enumerate() {
+            let way = |field: &str| way!["spec", list, index, "ports", number, field];
+            one_port(port, spec, &way, findings);
+            if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty())
+                && !seen.insert(name)
+            {
+                findings.judge(way("name"), name, Some("is the name of another port of this container, too"));
+            }
+            let host_port = port.host_port.unwrap_or(0);
+            if host_port == 0 || !publishing.iter().any(|other| std::ptr::eq(*other, container)) {
+                continue;
+            }
+            let host_ip = port.host_ip.as_deref().and_then(address);
+            let key = (host_port, protocol(port.protocol.as_deref()), host_ip);
+            if let Some(other) = taken.insert(key, &container.name) {
+                let text = format!("{host_port} is published by container {other}, too");
+                findings.add(way("hostPort"), text);
             }
         }
     }
@@ -189,30 +172,23 @@ fn one_port(port: &ContainerPort, spec: &PodSpec, way: &dyn Fn(&str) -> Vec<Step
     if host_port != 0 && !(1..=65535).contains(&host_port) {
         findings.add(way("hostPort"), format!("{host_port} is not between 1 and 65535"));
     } else if spec.host_network == Some(true) && host_port != 0 && host_port != port.container_port {
-        findings.add(
-            way("hostPort"),
-            format!("{host_port} must be the containerPort {} with hostNetwork", port.container_port),
-        );
+        let text = format!("{host_port} must be the containerPort {} with hostNetwork", port.container_port);
+        findings.add(way("hostPort"), text);
     }
     let name = port.protocol.as_deref();
     if protocol(name).is_none() {
         findings.judge(way("protocol"), name.unwrap_or_default(), Some("is none of TCP, UDP and SCTP"));
     }
-    if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty())
-        && ip.parse::<IpAddr>().is_err()
-    {
-        findings.judge(way("hostIP"), ip, Some("is no IP address"));
+    if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+        findings.judge_address(way("hostIP"), ip);
     }
 }
 
 fn name_resolution(spec: &PodSpec, findings: &mut Findings) {
     let policy = spec.dns_policy.as_deref().unwrap_or_default();
     if !["", "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"].contains(&policy) {
-        findings.judge(
-            way!["spec", "dnsPolicy"],
-            policy,
-            Some("is none of ClusterFirst, ClusterFirstWithHostNet, Default and None"),
-        );
+        let wrong = "is none of ClusterFirst, ClusterFirstWithHostNet, Default and None";
+        findings.judge(way!["spec", "dnsPolicy"], policy, Some(wrong));
     }
     let config = spec.dns_config.as_ref();
     let servers = config.and_then(|config| config.nameservers.as_ref()).map_or(0, Vec::len);
@@ -231,9 +207,7 @@ fn dns_config(config: &PodDNSConfig, findings: &mut Findings) {
         findings.add(way("nameservers"), format!("are {}, {MAX_NAMESERVERS} are allowed", servers.len()));
     }
     for (index, server) in servers.iter().enumerate() {
-        if server.parse::<IpAddr>().is_err() {
-            findings.judge(way!["spec", "dnsConfig", "nameservers", index], server, Some("is no IP address"));
-        }
+        findings.judge_address(way!["spec", "dnsConfig", "nameservers", index], server);
     }
     let searches = config.searches.as_deref().unwrap_or_default();
     if searches.len() > MAX_SEARCHES {
