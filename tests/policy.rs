@@ -19,7 +19,7 @@ use serde_json::Value;
 /// the reasons.
 const UNSAFE: &[(&str, usize)] = &[
     ("ipam/dhcp/src/closing.rs", 5),
-    ("ipam/dhcp/src/keeper/start.rs", 2),
+    ("ipam/dhcp/src/daemon/start.rs", 2),
     ("plugins/multicall/src/arena.rs", 24),
     ("plugins/multicall/src/main.rs", 2),
     ("src/base/netlink/src/deferred_close/child.rs", 4),

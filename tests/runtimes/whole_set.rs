@@ -120,7 +120,7 @@ impl Site {
     #[track_caller]
     fn is_clean(&self) {
         let socket = self.node.path("/run/cnimble/dhcp.sock");
-        assert!(wait_until(PATIENCE, || !socket.exists()), "the keeper goes on");
+        assert!(wait_until(PATIENCE, || !socket.exists()), "the lease daemon goes on");
         let leases = std::fs::read_dir(self.node.path("/run/cnimble/dhcp.leases")).unwrap();
         let leases: Vec<_> = leases.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(leases, ["lock"]);

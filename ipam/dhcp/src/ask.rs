@@ -15,8 +15,8 @@ use cnimble_netlink::NetNs;
 use cnimble_plugin::{RESTRAINT, signal};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::keeper::{NO_SOCKET, READY, TAKEN, store};
-use crate::talk::{Ask, LONGEST_LINE, Reply};
+use crate::daemon::{NO_SOCKET, READY, TAKEN, store};
+use crate::ipc::{LONGEST_LINE, Reply, Request};
 
 /// How long a lease daemon may take to listen, or to exit and make room for the next one.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,12 +34,12 @@ const ADD_LIMIT: &str = "60s";
 ///
 /// # Errors
 /// Returns the daemon's error, or code 5 if no daemon runs and none can be started.
-pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
+pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
 
 /// As [`ask`], with a namespace that the daemon may not find by its path.
-fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Error> {
+fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');
     let end = Instant::now() + PATIENCE;
@@ -50,7 +50,7 @@ fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Er
         let why = match UnixStream::connect(socket) {
             Ok(stream) => match exchange(stream, &question, netns) {
                 Ok(Some(answer)) => return read(socket, &answer)?.checked(),
-                Ok(None) => "it has ended before it answered".to_owned(),
+                Ok(None) => "it has exited before its answer".to_owned(),
                 Err(err) => err.to_string(),
             },
             Err(err) if is_alone(&err) => match start(socket)? {
@@ -58,8 +58,13 @@ fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Er
                     started += 1;
                     continue;
                 }
-                true => return Err(unreachable(socket, &"each one that is started ends at once")),
-                false => "another one is about to begin".to_owned(),
+                true => {
+                    return Err(unreachable(
+                        socket,
+                        &"each daemon that was started has exited at once; hint: see the system's log",
+                    ));
+                }
+                false => "another daemon is starting".to_owned(),
             },
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
             Err(err) => err.to_string(),
@@ -78,12 +83,12 @@ fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Er
 ///
 /// # Errors
 /// Returns the first error of [`ask`]. Later questions may have been carried out.
-pub(crate) fn ask_all(socket: &Path, asks: &[Ask], netns: &NetNs) -> Result<Vec<Reply>, Error> {
+pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<Vec<Reply>, Error> {
     // A single question starts the daemon itself. Several questions need a daemon that already runs.
     if asks.len() > 1 {
-        ask(socket, &Ask::Status)?;
+        ask(socket, &Request::Status)?;
     }
-    let begin = |ask: &Ask| {
+    let begin = |ask: &Request| {
         let mut question = serde_json::to_vec(ask).ok()?;
         question.push(b'\n');
         let mut stream = UnixStream::connect(socket).ok()?;
@@ -91,7 +96,7 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Ask], netns: &NetNs) -> Result<Vec<
         Some(stream)
     };
     let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
-    let end = |(begun, one): (Option<UnixStream>, &Ask)| match begun.map(hear) {
+    let end = |(begun, one): (Option<UnixStream>, &Request)| match begun.map(hear) {
         Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
         // The daemon has exited, or a signal has arrived.
         _ => ask_with(socket, one, Some(netns)),
@@ -145,7 +150,7 @@ fn is_alone(err: &io::Error) -> bool {
 }
 
 fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
-    Error::new(Code::IO, format!("asking the keeper of DHCP leases at {}: {why}", socket.display()))
+    Error::new(Code::IO, format!("asking the lease daemon of DHCP at {}: {why}", socket.display()))
 }
 
 /// Returns the line of the answer, or `None` if the lease daemon has exited.
@@ -207,10 +212,11 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
             format!("the Go plugins' dhcp daemon listens at {}", socket.display()),
         );
         return Err(err.details(
-            "this plugin has a keeper of its own: leave ipam.daemonSocketPath out, or end that daemon",
+            "this plugin has a lease daemon of its own; hint: leave ipam.daemonSocketPath out, or end that daemon",
         ));
     }
-    serde_json::from_slice(answer).map_err(|err| unreachable(socket, &format_args!("its answer: {err}")))
+    serde_json::from_slice(answer)
+        .map_err(|err| unreachable(socket, &format_args!("its answer is invalid: {err}")))
 }
 
 /// Starts a lease daemon in its own session. Returns whether that daemon holds the lock.
@@ -219,7 +225,7 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
 /// Fails with code 5 and the daemon's message.
 fn start(socket: &Path) -> Result<bool, Error> {
     let failed = |why: &dyn std::fmt::Display| {
-        Error::new(Code::IO, format!("starting a keeper of DHCP leases: {why}"))
+        Error::new(Code::IO, format!("starting the lease daemon of DHCP at {}: {why}", socket.display()))
     };
     let child = Command::new("/proc/self/exe")
         .arg0("dhcp")
@@ -249,7 +255,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
     match said.trim() {
         READY => Ok(true),
         TAKEN => Ok(false),
-        "" => Err(failed(&"it has ended without a word")),
+        "" => Err(failed(&"it has exited without a message; hint: see the system's log")),
         why => Err(failed(&why)),
     }
 }

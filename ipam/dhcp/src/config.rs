@@ -15,8 +15,8 @@ use serde::Deserialize;
 
 use cnimble_cni::{Error, PluginConfig, fields};
 
-use crate::message::code;
-use crate::talk::Family;
+use crate::ipc::Family;
+use crate::v4::message::code;
 
 /// Where the lease daemon listens unless the configuration says otherwise. It is not the Go daemon's path, because that
 /// daemon has another protocol.
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_needed() {
+    fn every_key_has_a_default() {
         let config = read(&json!({ "type": "dhcp" }), "").unwrap();
         let expected = Config {
             socket: "/run/cnimble/dhcp.sock".into(),
@@ -274,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn families_in_their_order() {
+    fn families_keep_their_order() {
         let of = |families: Value| read(&json!({ "families": families }), "").unwrap().families;
         assert_eq!(of(json!(["ipv6"])), [Family::Ipv6]);
         assert_eq!(of(json!(["ipv6", "ipv4"])), [Family::Ipv6, Family::Ipv4]);
     }
 
     #[test]
-    fn options_by_name_and_number_and_out_of_cni_args() {
+    fn options_come_by_name_by_number_and_from_cni_args() {
         let ipam = json!({
             "daemonSocketPath": "/run/x/y.sock",
             "priority": 50,

@@ -71,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_list_with_references() {
+    fn references_in_a_search_list_are_resolved() {
         // RFC 3397, section 2: eng.apple.com and marketing.apple.com.
         let bytes = b"\x03eng\x05apple\x03com\x00\x09marketing\xc0\x04";
         assert_eq!(search(bytes), ["eng.apple.com", "marketing.apple.com"]);
     }
 
     #[test]
-    fn what_is_no_name_is_left_out() {
+    fn invalid_names_are_left_out() {
         for bytes in [
             &b"\x03a b\x00"[..],
             b"\xc0\x00",
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_chase_each_other_end() {
+    fn circular_references_end() {
         let mut bytes = b"\x01a\x00".to_vec();
         for _ in 0..500 {
             bytes.extend_from_slice(b"\x01b\xc0\x00");

@@ -4,12 +4,13 @@ use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
-use crate::client::{Action, Client, Identity};
+use crate::client::{Action, Client};
 use crate::domains;
-use crate::frame;
 use crate::held::{self, Held};
-use crate::lease::{self, Lease};
-use crate::message::{Answer, code};
+use crate::v4::client::{Dhcp4, Identity};
+use crate::v4::frame;
+use crate::v4::lease::{self, Lease};
+use crate::v4::message::{Answer, code};
 use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -36,7 +37,7 @@ pub fn dhcp(bytes: &[u8]) {
     }
     let own = vec![(code::CLIENT_ID, b"\0id".to_vec())];
     let identity = Identity { mac: MAC, broadcast: false, own, request: vec![1, 3] };
-    let mut client = Client::new(identity, 1000, 0);
+    let mut client = Client::new(Dhcp4::new(identity), 1000, 0);
     for message in [bytes, &message] {
         let Some(mut answer) = Answer::parse(message, MAC) else { continue };
         if let Ok(lease) = Lease::of(&answer, 0, MAC, None) {
@@ -49,7 +50,7 @@ pub fn dhcp(bytes: &[u8]) {
         }
         let actions = client.tick(client.next());
         let xid = actions.iter().find_map(|action| match action {
-            Action::Send { question, .. } => Some(question.xid),
+            Action::Send(question) => Some(question.xid),
             _ => None,
         });
         answer.xid = xid.unwrap_or_default();
@@ -57,7 +58,7 @@ pub fn dhcp(bytes: &[u8]) {
             client.answer(now, MAC, &answer);
             client.tick(client.next());
         }
-        assert!(client.listens() || client.lease().is_some());
+        assert!(client.listens() || client.lease.is_some());
     }
     client.release(0);
     let _ = serde_json::from_slice::<Held>(bytes).map(|lease| held::result(&[lease], None));
@@ -88,7 +89,7 @@ pub fn dhcp6(bytes: &[u8]) {
         [&head[..], &ids, &option(14, &[]), &ia].concat(),
     ];
     let identity = v6::client::Identity { duid: DUID.to_vec(), iaid: IAID };
-    let mut client = v6::client::Client::new(identity, 1000, 0);
+    let mut client = Client::new(v6::client::Dhcp6::new(identity), 1000, 0);
     for message in messages {
         let Some(mut answer) = v6::message::Answer::parse(&message, DUID, IAID) else { continue };
         if let Some(status) = answer.refusal() {
@@ -109,7 +110,7 @@ pub fn dhcp6(bytes: &[u8]) {
             // An endless lease has no next time.
             let now = client.next().min(1 << 50);
             for action in client.tick(now) {
-                if let v6::client::Action::Send(question) = action {
+                if let Action::Send(question) = action {
                     answer.xid = question.xid;
                     assert!(question.encode().len() < 1000);
                 }
@@ -118,8 +119,8 @@ pub fn dhcp6(bytes: &[u8]) {
             if let Some(address) = client.probed().filter(|_| first & 2 != 0) {
                 client.conflict(now, address);
             }
-            assert!(client.listens() || client.lease().is_some());
-            assert!(client.next() >= now || client.lease().is_none());
+            assert!(client.listens() || client.lease.is_some());
+            assert!(client.next() >= now || client.lease.is_none());
         }
     }
     client.release(0);

@@ -7,14 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{CniResult, Dns, IpConfig, Route};
 
-use crate::lease::Lease;
-use crate::v6;
+use crate::{v4, v6};
 
 /// A lease of either family. Lease daemons without IPv6 have written the first form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Held {
-    Four(Lease),
+    Four(v4::lease::Lease),
     Six(v6::lease::Lease),
 }
 

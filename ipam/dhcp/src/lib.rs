@@ -1,36 +1,32 @@
 //! The CNI IPAM plugin `dhcp`: addresses from a DHCP server in the network of the pod's interface.
 //!
-//! The verbs only send questions. The lease daemon outlives them: it speaks with the servers from inside the pod's
-//! namespace, and renews the leases. The daemon is this same program (`keeper`), and a verb starts one if none runs.
+//! The verbs only send requests. The lease daemon outlives them: it speaks with the servers from inside the pod's
+//! namespace, and renews the leases. The daemon is this same program (`daemon`), and a verb starts one if none runs.
 //!
 //! | | |
 //! |---|---|
 //! | `config` | the keys |
-//! | `ask`, `talk` | a verb's question to the lease daemon |
-//! | `keeper` | the lease daemon: its loop, its files, its connections, its pods |
-//! | `client`, `action` | the protocol: a state machine without I/O |
-//! | `tally` | the attempts that led to no lease |
-//! | `lease`, `domains` | the content of a lease |
-//! | `v6` | the same for DHCPv6 |
+//! | `ask`, `ipc` | a verb's request to the lease daemon |
+//! | `daemon` | the lease daemon: its loop, its files, its connections, its pods |
+//! | `client` | the part of both protocols that is the same: a state machine without I/O |
+//! | `v4`, `v6` | the rest of each protocol: steps, messages, content of a lease |
 //! | `held` | a lease of either family |
-//! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
+//! | `domains` | domain names in messages |
+//! | `tally` | the attempts that led to no lease |
 //! | `closing` | the thread that closes packet sockets |
 
-mod action;
 mod ask;
 mod client;
 mod closing;
 mod config;
+mod daemon;
 mod domains;
-mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod held;
-mod keeper;
-mod lease;
-mod message;
-mod talk;
+mod ipc;
 mod tally;
+mod v4;
 mod v6;
 
 use std::ffi::OsString;
@@ -47,9 +43,9 @@ use cnimble_plugin::{Call, Caps, Plugin, Role, signal};
 
 use ask::{ask, ask_all};
 use config::Config;
+use daemon::store;
 use held::Held;
-use keeper::store;
-use talk::{Ask, Family, Reply, Wanted, Whose};
+use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
 /// How long the interface may take to get a carrier. Earlier packets are lost, and sent again.
 const CARRIER: Duration = Duration::from_secs(2);
@@ -91,42 +87,45 @@ impl Plugin for Dhcp {
     }
 
     fn program(&self, args: &[OsString]) -> Option<i32> {
-        keeper::program(args)
+        daemon::program(args)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let Config { socket, provide, request, priority, families, timeout } =
             Config::read(&call.config, &call.raw_args)?;
         let netns = call.open_netns()?;
-        let six = families.contains(&Family::Ipv6);
-        call.step("bring up the interface", || bring_up(call, &netns, six))?;
-        let whose = Whose::of(&call.owner());
-        let (path, owner) = (socket.clone(), whose.clone());
-        call.undo.push("give the DHCP lease back", move || release(&path, owner));
+        call.step("bring up the interface", || bring_up(call, &netns, &families))?;
+        let owner = LeaseOwner::of(&call.owner());
+        let (path, undone) = (socket.clone(), owner.clone());
+        call.undo.push("give the DHCP lease back", move || release(&path, undone));
         // The lease daemon has another working directory.
         let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let path = path.to_string_lossy().into_owned();
         let family = Family::Ipv4;
-        let four = Wanted { whose, family, netns: path, sent: None, provide, request, priority, timeout };
-        let asks: Vec<Ask> = families.into_iter().map(|family| question(&four, family)).collect();
+        let four = Wanted { owner, family, netns: path, sent: None, provide, request, priority, timeout };
+        let requests: Vec<Request> = families.into_iter().map(|family| add_request(&four, family)).collect();
         let replies = call.step("get a DHCP lease", || {
-            let replies = ask_all(&socket, &asks, &netns);
-            if replies.is_err() && asks.len() > 1 {
+            let replies = ask_all(&socket, &requests, &netns);
+            if replies.is_err() && requests.len() > 1 {
                 // The lease of the other family may still arrive, so it is released, too.
-                let _ = ask(&socket, &Ask::Del(four.whose.clone()));
+                let _ = ask(&socket, &Request::Del(four.owner.clone()));
             }
             replies
         })?;
         let lease = |reply: Reply| match reply {
             Reply::Lease(lease) => Ok(lease),
-            _ => Err(Error::new(Code::INTERNAL, "the keeper of DHCP leases has answered without a lease")),
+            _ => {
+                let msg =
+                    format!("the lease daemon of DHCP has answered without a lease for {}", call.ifname);
+                Err(Error::new(Code::INTERNAL, msg))
+            }
         };
         let leases = replies.into_iter().map(lease).collect::<Result<Vec<Held>, Error>>()?;
         Ok(held::result(&leases, priority))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        release(&config::socket_of(&call.config)?, Whose::of(&call.owner()))
+        release(&config::socket_of(&call.config)?, LeaseOwner::of(&call.owner()))
     }
 
     /// Checks that the lease is held, and that it is the one in the result. Starts a lease daemon if none runs.
@@ -141,7 +140,7 @@ impl Plugin for Dhcp {
             return Ok(());
         }
         let valid = valid.iter().map(|one| (one.container_id.clone(), one.ifname.clone())).collect();
-        ask(&socket, &Ask::Gc { network: call.config.name.clone(), valid }).map(drop)
+        ask(&socket, &Request::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
     /// Checks that a lease daemon answers, or that one could be started.
@@ -151,40 +150,40 @@ impl Plugin for Dhcp {
     }
 }
 
-/// Returns the question for an address of this family. Options and metric of a configuration apply to IPv4 only.
-fn question(four: &Wanted, family: Family) -> Ask {
+/// Returns the request for an address of this family. Options and metric of a configuration apply to IPv4 only.
+fn add_request(four: &Wanted, family: Family) -> Request {
     match family {
-        Family::Ipv4 => Ask::Add(four.clone()),
+        Family::Ipv4 => Request::Add(four.clone()),
         Family::Ipv6 => {
-            let (whose, netns) = (four.whose.clone(), four.netns.clone());
+            let (owner, netns) = (four.owner.clone(), four.netns.clone());
             let (provide, request) = (Vec::new(), Vec::new());
-            Ask::Add6(Wanted { family, whose, netns, provide, request, priority: None, ..four.clone() })
+            Request::Add6(Wanted { family, owner, netns, provide, request, priority: None, ..four.clone() })
         }
     }
 }
 
 fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result<(), Error> {
-    let (whose, ifname) = (Whose::of(&call.owner()), &call.ifname);
-    let question = match family {
-        Family::Ipv4 => Ask::Check(whose),
-        Family::Ipv6 => Ask::Check6(whose),
+    let (owner, ifname) = (LeaseOwner::of(&call.owner()), &call.ifname);
+    let request = match family {
+        Family::Ipv4 => Request::Check(owner),
+        Family::Ipv6 => Request::Check6(owner),
     };
-    match ask(socket, &question)? {
+    match ask(socket, &request)? {
         Reply::Lease(lease) if prev.ips.iter().any(|ip| ip.address == lease.net()) => Ok(()),
         Reply::Lease(lease) => {
             Err(Error::check(format!("dhcp: prevResult lacks the address {} of {ifname}", lease.net()))
-                .details("its server has given another one since ADD"))
+                .details("its server has given another one since ADD; hint: create the pod again"))
         }
-        _ => Err(Error::check(format!("dhcp: there is no lease for {ifname}"))),
+        _ => Err(ipc::no_lease(ifname)),
     }
 }
 
 /// Releases the leases of an owner. A lease without a file was never returned to a caller, so the daemon can drop it.
-fn release(socket: &Path, whose: Whose) -> Result<(), Error> {
+fn release(socket: &Path, owner: LeaseOwner) -> Result<(), Error> {
     for family in Family::ALL {
-        match std::fs::symlink_metadata(store::file(socket, &whose.key(family))) {
-            // One question releases the leases of both families.
-            Ok(_) => return ask(socket, &Ask::Del(whose)).map(drop),
+        match std::fs::symlink_metadata(store::file(socket, &owner.key(family))) {
+            // One request releases the leases of both families.
+            Ok(_) => return ask(socket, &Request::Del(owner)).map(drop),
             Err(err) if cnimble_os::files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
         }
@@ -197,12 +196,12 @@ fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
 }
 
 /// Brings the interface up, and waits until it can send.
-fn bring_up(call: &Call, netns: &NetNs, six: bool) -> Result<(), Error> {
-    let ifname = &call.ifname;
+fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error> {
+    let (ifname, six) = (&call.ifname, families.contains(&Family::Ipv6));
     let mut inside = Netlink::open_in(netns)?;
     let link = inside.find_link(ifname)?.ok_or_else(|| {
         Error::new(Code::UNKNOWN_CONTAINER, format!("the pod has no interface {ifname}"))
-            .details("an IPAM plugin is called by the plugin that makes it")
+            .details("hint: set dhcp as ipam.type of the plugin that makes the interface")
     })?;
     if six {
         netns.enter(|| pod::before_dhcp(call, ifname))??;
@@ -221,18 +220,19 @@ fn bring_up(call: &Call, netns: &NetNs, six: bool) -> Result<(), Error> {
 fn wait_link_local(inside: &mut Netlink, index: u32, ifname: &str) -> Result<(), Error> {
     let end = Instant::now() + LINK_LOCAL;
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match inside.wait_addrs_settled(index, left) {
+        let remaining = end.saturating_duration_since(Instant::now());
+        match inside.wait_addrs_settled(index, remaining) {
             Err(err) if !err.is(Errno::ETIMEDOUT) => return Err(err.into()),
             _ => {}
         }
         if v6::socket::link_local(inside, index)?.is_some() {
             return Ok(());
         }
-        if left.is_zero() {
+        if remaining.is_zero() {
             let msg = format!("{ifname} has no link-local IPv6 address");
-            return Err(Error::new(Code::TRY_AGAIN_LATER, msg)
-                .details("DHCPv6 speaks from it; the kernel makes one when the interface has a carrier"));
+            return Err(Error::new(Code::TRY_AGAIN_LATER, msg).details(
+                "DHCPv6 sends from it; hint: look at the carrier and net.ipv6.conf.*.disable_ipv6",
+            ));
         }
         signal::check()?;
         std::thread::sleep(PAUSE);

@@ -1,30 +1,22 @@
-//! The client's side of the protocol for one interface: RFC 8415, section 18.2, without I/O.
+//! The DHCPv6 part of a [`Client`](crate::client::Client): RFC 8415, section 18.2.
 //!
 //! ```text
-//! Soliciting ─Advertise→ Requesting ─Reply→ Probing ─free→ Bound ─T1→ Renewing ─T2→ Rebinding ─end→ Soliciting
-//!     ↑  │                 │            ↑      │ taken       ↑          │ Reply        │ Reply  (the lease is lost)
-//!     │  └─Reply (rapid)───│────────────┘  Declining         └──────────┴──────────────┘
-//!     └────────────────────┴──────────────────┘
+//! Soliciting ─Advertise→ Requesting ─Reply→ Probing ─no reply→ Bound, Renewing, Rebinding
+//!     ↑  │                 │            ↑      │ taken           │ the end of the lease
+//!     │  └─Reply (rapid)───│────────────┘  Declining             │
+//!     └────────────────────┴──────────────────┴──────────────────┘
 //! ```
 //!
-//! It is driven like [`client`](crate::client): by [`Client::tick`] when the time of [`Client::next`] has come, and by
-//! the messages that arrive. It sends no Confirm, because a pod's interface does not move to another link. Messages are
-//! multicast to all servers of the link, and name the server that is meant.
-
-mod answers;
+//! It sends no Confirm, because a pod's interface does not move to another link. Messages are multicast to all servers
+//! of the link, and name the server that is meant.
 
 use std::net::Ipv6Addr;
 
 use super::lease::Lease;
 use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
-use crate::client::random;
-use crate::tally::Tally;
-
-/// The pause after a Decline and after a refusal.
-const REST: u64 = 1000;
-/// The shortest pause between two messages that extend a lease.
-const SHORTEST_PAUSE: u64 = 1000;
+use crate::client::{Action, Client, Protocol, REST, State, Timer, random};
+use crate::held::Held;
 
 /// The client's identity. It stays the same for the life of an interface.
 #[derive(Debug, Clone)]
@@ -33,288 +25,195 @@ pub(crate) struct Identity {
     pub(crate) iaid: u32,
 }
 
-/// An action for the driver of the client.
+/// DHCPv6 for one client.
 #[derive(Debug)]
-pub(crate) enum Action {
-    Send(Box<Question>),
-    /// Send a neighbour solicitation for the address.
-    Probe(Ipv6Addr),
-    /// The client has a lease: a new one, or a renewed one.
-    Bound(Box<Lease>),
-    /// The lease has ended, for this reason.
-    Lost(Box<Lease>, &'static str),
-    /// Write a line to the log.
-    Tell(String),
+pub(crate) struct Dhcp6 {
+    pub(crate) identity: Identity,
+    /// The transaction ID of 24 bits.
+    pub(super) xid: u32,
+    /// When the current exchange began.
+    begun: u64,
+    pub(super) pauses: Pauses,
+    /// The server's limit of the pause between two Solicits.
+    pub(super) solicit_pause: Option<u64>,
+}
+
+impl Dhcp6 {
+    pub(crate) fn new(identity: Identity) -> Self {
+        Dhcp6 { identity, xid: 0, begun: 0, pauses: Pauses::default(), solicit_pause: None }
+    }
 }
 
 /// The offer in a server's Advertise.
 #[derive(Debug)]
-struct Offer {
-    server: Vec<u8>,
-    preference: u8,
-    address: Ipv6Addr,
+pub(crate) struct Offer {
+    pub(super) server: Vec<u8>,
+    pub(super) preference: u8,
+    pub(super) address: Ipv6Addr,
 }
 
+/// A step of the way to a lease.
 #[derive(Debug)]
-enum State {
-    /// Contains the best offer so far.
+pub(crate) enum Step {
+    /// Contains the best offer until now.
     Soliciting(Option<Offer>),
-    /// `probed` is when the link was probed for the address.
     Requesting {
         server: Vec<u8>,
         address: Ipv6Addr,
+        /// When the link was probed for the address.
         probed: u64,
     },
-    Probing(Box<Lease>),
     Declining {
         server: Vec<u8>,
         address: Ipv6Addr,
     },
-    Bound,
-    Renewing,
-    Rebinding,
 }
 
-/// The DHCPv6 client of one interface. See the module.
-#[derive(Debug)]
-pub(crate) struct Client {
-    identity: Identity,
-    state: State,
-    lease: Option<Lease>,
-    /// The address that the client asks servers for.
-    wished: Option<Ipv6Addr>,
-    xid: u32,
-    /// When the current exchange began.
-    begun: u64,
-    pauses: Pauses,
-    next: u64,
-    /// The lease daemon's limit of a pause, and the server's limit for Solicits.
-    longest_pause: u64,
-    solicit_pause: Option<u64>,
-    tally: Tally,
+impl Default for Step {
+    fn default() -> Self {
+        Step::Soliciting(None)
+    }
 }
 
-impl Client {
-    /// Returns a client without a lease.
-    pub(crate) fn new(identity: Identity, longest_pause: u64, now: u64) -> Client {
-        Client {
-            identity,
-            state: State::Soliciting(None),
-            lease: None,
-            wished: None,
-            xid: transaction(),
-            begun: now,
-            pauses: Pauses::default(),
-            next: now,
-            longest_pause: longest_pause.max(pause::SOLICIT.first),
-            solicit_pause: None,
-            tally: Tally::default(),
+impl Protocol for Dhcp6 {
+    type Address = Ipv6Addr;
+    type Lease = Lease;
+    type Message = Question;
+    type Step = Step;
+
+    const SEARCH: &'static str = "Solicit";
+
+    fn name(message: &Question) -> &'static str {
+        message.kind.word()
+    }
+
+    fn held(lease: Lease) -> Held {
+        Held::Six(lease)
+    }
+
+    fn of(held: Held) -> Option<Lease> {
+        match held {
+            Held::Six(lease) => Some(lease),
+            Held::Four(_) => None,
         }
     }
 
-    /// Returns a client that resumes with a lease from a file.
-    pub(crate) fn with(identity: Identity, longest_pause: u64, now: u64, lease: Lease) -> Client {
-        let mut client = Client::new(identity, longest_pause, now);
-        client.next = lease.renew;
-        client.wished = Some(lease.address);
-        client.state = State::Bound;
-        client.lease = Some(lease);
-        client
+    fn address(lease: &Lease) -> Ipv6Addr {
+        lease.address
     }
 
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+    fn timer(lease: &Lease) -> Timer {
+        Timer { renew: lease.renew, rebind: lease.rebind, expires: lease.expires }
     }
 
-    /// The attempts since the client last had a lease.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
-    /// The identity that the client shows to servers.
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// When the client next has something to do.
-    pub(crate) fn next(&self) -> u64 {
-        let Some(lease) = &self.lease else { return self.next };
-        let end = if matches!(self.state, State::Renewing) { lease.rebind } else { lease.expires };
-        self.next.min(end)
-    }
-
-    /// Whether the client expects an answer.
-    pub(crate) fn listens(&self) -> bool {
-        !matches!(self.state, State::Bound)
-    }
-
-    /// The address that is being probed.
-    pub(crate) fn probed(&self) -> Option<Ipv6Addr> {
-        match &self.state {
-            State::Requesting { address, .. } if !self.has(*address) => Some(*address),
-            State::Probing(lease) => Some(lease.address),
-            _ => None,
+    fn requested(step: &Step) -> Option<Ipv6Addr> {
+        match step {
+            Step::Requesting { address, .. } => Some(*address),
+            Step::Soliciting(_) | Step::Declining { .. } => None,
         }
     }
 
-    fn has(&self, address: Ipv6Addr) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.address == address)
+    fn begin(&mut self, _now: u64) {
+        (self.xid, self.pauses) = (random() >> 8, Pauses::default());
     }
 
-    /// Does everything that is due at `now`.
-    pub(crate) fn tick(&mut self, now: u64) -> Vec<Action> {
-        if now < self.next() {
-            return Vec::new();
-        }
-        if self.lease.as_ref().is_some_and(|lease| now >= lease.expires) {
-            return self.lose(now, "it has expired");
-        }
-        match &mut self.state {
-            State::Soliciting(offer) => match offer.take() {
-                Some(offer) => self.choose(now, offer),
-                None => vec![self.solicit(now)],
+    fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>> {
+        let State::Acquiring(step) = &mut client.state else { return Vec::new() };
+        match step {
+            Step::Soliciting(offer) => match offer.take() {
+                Some(offer) => client.choose(now, offer),
+                None => vec![client.solicit(now)],
             },
-            State::Requesting { .. } if self.pauses.is_over(pause::REQUEST) => {
-                self.start(now);
-                vec![self.solicit(now)]
+            Step::Requesting { .. } if client.protocol.pauses.is_over(pause::REQUEST) => {
+                client.start(now, now);
+                vec![client.solicit(now)]
             }
-            State::Requesting { server, address, .. } => {
+            Step::Requesting { server, address, .. } => {
                 let (server, address) = (server.clone(), *address);
-                vec![self.request(now, server, address)]
+                vec![Action::Send(client.message(now, Type::Request, Some(server), Some(address)))]
             }
-            State::Probing(lease) => {
-                let lease = lease.clone();
-                vec![self.bind(*lease)]
-            }
-            State::Declining { .. } if self.pauses.is_over(pause::DECLINE) => {
-                self.start(now + REST);
+            Step::Declining { .. } if client.protocol.pauses.is_over(pause::DECLINE) => {
+                client.start(now, now + REST);
                 Vec::new()
             }
-            State::Declining { server, address } => {
+            Step::Declining { server, address } => {
                 let (server, address) = (server.clone(), *address);
-                vec![self.decline(now, server, address)]
+                vec![Action::Send(client.message(now, Type::Decline, Some(server), Some(address)))]
             }
-            State::Bound | State::Renewing | State::Rebinding => self.keep(now),
         }
     }
 
-    /// Renews a lease that is due, or ends one that has expired.
-    fn keep(&mut self, now: u64) -> Vec<Action> {
-        let Some(lease) = self.lease.clone() else {
-            self.start(now);
-            return Vec::new();
+    fn extend(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
+        let (kind, server) = match client.state {
+            State::Rebinding => (Type::Rebind, None),
+            _ => (Type::Renew, Some(lease.server_id.clone())),
         };
-        let mut actions = Vec::new();
-        if now >= lease.rebind && !matches!(self.state, State::Rebinding) {
-            self.enter(State::Rebinding, now);
-            actions.push(Action::Tell(format!("rebinding {}: any server may prolong it", lease.address)));
-        } else if matches!(self.state, State::Bound) {
-            self.enter(State::Renewing, now);
-            actions.push(Action::Tell(format!("renewing {}", lease.address)));
-        }
-        let (kind, server, end) = match self.state {
-            State::Rebinding => (Type::Rebind, None, lease.expires),
-            _ => (Type::Renew, Some(lease.server_id), lease.rebind),
-        };
-        actions.push(self.send(now, kind, pause::RENEW, server, Some(lease.address)));
-        // The first pauses of the RFC may be longer than a short lease.
-        self.next = self.next.min(now + (end.saturating_sub(now) / 2).max(SHORTEST_PAUSE));
-        actions
+        client.message(now, kind, server, Some(lease.address))
     }
 
+    fn release(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
+        client.message(now, Type::Release, Some(lease.server_id.clone()), Some(lease.address))
+    }
+}
+
+impl Client<Dhcp6> {
     /// Handles a conflict: another host on the link uses `address`.
-    pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action> {
+    pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action<Dhcp6>> {
         if self.probed() != Some(address) {
             return Vec::new();
         }
         let server = match &self.state {
-            State::Requesting { server, .. } => server.clone(),
+            State::Acquiring(Step::Requesting { server, .. }) => server.clone(),
             State::Probing(lease) => lease.server_id.clone(),
             _ => return Vec::new(),
         };
-        self.wished = self.wished.filter(|wished| *wished != address);
+        self.preferred = self.preferred.filter(|preferred| *preferred != address);
         self.tally.refused(format!("another host has {address}"));
-        self.enter(State::Declining { server: server.clone(), address }, now);
-        let decline = self.decline(now, server, address);
-        vec![Action::Tell(format!("{address} is declined: another host has it")), decline]
+        self.enter(now, State::Acquiring(Step::Declining { server: server.clone(), address }), now);
+        let decline = Action::Send(self.message(now, Type::Decline, Some(server), Some(address)));
+        vec![Action::log(format!("{address} is declined: another host has it")), decline]
     }
 
-    /// Releases the lease. The message is sent only once, because the sender is about to exit.
-    pub(crate) fn release(&mut self, now: u64) -> Option<Action> {
-        let held = match &self.state {
-            State::Probing(lease) => Some(lease.as_ref().clone()),
-            _ => None,
-        };
-        let lease = self.lease.take().or(held)?;
-        self.start(now);
-        Some(self.send(now, Type::Release, pause::DECLINE, Some(lease.server_id), Some(lease.address)))
-    }
-
-    fn bind(&mut self, lease: Lease) -> Action {
-        self.enter(State::Bound, lease.renew);
-        self.wished = Some(lease.address);
-        self.lease = Some(lease.clone());
-        self.tally.clear();
-        Action::Bound(Box::new(lease))
-    }
-
-    fn lose(&mut self, now: u64, why: &'static str) -> Vec<Action> {
-        self.start(now);
-        self.lease.take().map(|lease| Action::Lost(Box::new(lease), why)).into_iter().collect()
-    }
-
-    /// Starts over at `next`.
-    fn start(&mut self, next: u64) {
-        self.enter(State::Soliciting(None), next);
-    }
-
-    /// Enters a state with a new transaction. The client has something to do at `next`.
-    fn enter(&mut self, state: State, next: u64) {
-        self.state = state;
-        self.xid = transaction();
-        self.pauses = Pauses::default();
-        self.next = next;
-    }
-
-    fn solicit(&mut self, now: u64) -> Action {
+    fn solicit(&mut self, now: u64) -> Action<Dhcp6> {
         self.tally.search();
-        // The RFC's limit of an hour is too long for a pod if its server has returned. A server may still set such a
-        // limit.
-        let longest = self.solicit_pause.unwrap_or(self.longest_pause);
-        self.send(now, Type::Solicit, Pace { longest, ..pause::SOLICIT }, None, self.wished)
+        Action::Send(self.message(now, Type::Solicit, None, self.preferred))
     }
 
-    fn request(&mut self, now: u64, server: Vec<u8>, address: Ipv6Addr) -> Action {
-        let longest = pause::REQUEST.longest.min(self.longest_pause);
-        self.send(now, Type::Request, Pace { longest, ..pause::REQUEST }, Some(server), Some(address))
-    }
-
-    fn decline(&mut self, now: u64, server: Vec<u8>, address: Ipv6Addr) -> Action {
-        self.send(now, Type::Decline, pause::DECLINE, Some(server), Some(address))
-    }
-
-    /// Builds a message. The elapsed time of the first message of an exchange is 0.
-    fn send(
+    /// Builds a message, and schedules its repetition. The elapsed time of the first message of an exchange is 0.
+    pub(super) fn message(
         &mut self,
         now: u64,
         kind: Type,
-        pace: Pace,
         server: Option<Vec<u8>>,
         address: Option<Ipv6Addr>,
-    ) -> Action {
-        if self.pauses.sent == 0 {
-            self.begun = now;
+    ) -> Question {
+        let pace = self.pace(kind);
+        let Dhcp6 { identity, xid, begun, pauses, .. } = &mut self.protocol;
+        if pauses.sent == 0 {
+            *begun = now;
         }
-        self.next = now.saturating_add(self.pauses.next(pace, random()));
-        let elapsed = u16::try_from(now.saturating_sub(self.begun) / 10).unwrap_or(u16::MAX);
-        let Identity { duid, iaid } = self.identity.clone();
-        Action::Send(Box::new(Question { kind, xid: self.xid, elapsed, duid, server, iaid, address }))
+        self.next = now.saturating_add(pauses.next(pace, random()));
+        let elapsed = u16::try_from(now.saturating_sub(*begun) / 10).unwrap_or(u16::MAX);
+        let Identity { duid, iaid } = identity.clone();
+        Question { kind, xid: *xid, elapsed, duid, server, iaid, address }
     }
-}
 
-/// Returns a number of 24 bits that a host cannot guess unless it sees the client's messages.
-fn transaction() -> u32 {
-    random() >> 8
+    /// Returns the pauses between messages of a type.
+    fn pace(&self, kind: Type) -> Pace {
+        match kind {
+            // The RFC's limit of an hour is too long for a pod if its server has returned. A server may still set such a
+            // limit.
+            Type::Solicit => {
+                let longest = self.protocol.solicit_pause.unwrap_or(self.longest_pause);
+                Pace { longest, ..pause::SOLICIT }
+            }
+            Type::Request => {
+                Pace { longest: pause::REQUEST.longest.min(self.longest_pause), ..pause::REQUEST }
+            }
+            Type::Decline | Type::Release => pause::DECLINE,
+            _ => pause::RENEW,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -37,11 +37,10 @@ impl Lease {
     /// # Errors
     /// Returns the reason why the answer contains no usable lease.
     pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
-        let ia = answer.ia.as_ref().ok_or("there is no IA_NA in it")?;
+        let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;
         let usable = || ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
         let same = before.and_then(|before| usable().find(|given| given.address == before.address));
-        let given =
-            same.or_else(|| usable().next()).ok_or("there is no address in it that a host can have")?;
+        let given = same.or_else(|| usable().next()).ok_or("it has no usable address")?;
         let times = Times::of(given, ia.times)?;
         let after = |seconds: u32| match seconds {
             FOR_EVER => u64::MAX,
@@ -85,7 +84,7 @@ impl Times {
     fn of(given: &Given, (renew, rebind): (u32, u32)) -> Result<Times, &'static str> {
         // RFC 8415, section 21.4.
         if renew > 0 && rebind > 0 && renew > rebind {
-            return Err("its T1 is behind its T2");
+            return Err("its T1 is after its T2");
         }
         let valid = given.valid.max(SHORTEST_SECONDS);
         // Sections 14.2 and 21.4: half and four fifths of the preferred lifetime, if the server leaves the choice to
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_its_times_and_dns() {
+    fn a_lease_has_address_times_and_dns() {
         let dns = with(code::NAME_SERVERS, &[ADDRESS.octets(), [0; 16]].concat());
         let ia = ia_na(IAID, 10, 20, &ia_address(ADDRESS, 30, 40));
         let lease = read(&[ia, dns, with(code::DOMAINS, b"\x01a\x00")], None).unwrap();
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_can_have_is_refused() {
+    fn unusable_addresses_are_refused() {
         for address in ["::", "::1", "ff02::1", "fe80::1", "febf::1", "::ffff:10.1.2.3"] {
             assert!(given(address.parse().unwrap(), 30, 40, (0, 0)).is_err(), "{address}");
         }
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn times_make_sense_whatever_the_server_says() {
+    fn inconsistent_times_are_replaced() {
         let times = |preferred: u32, valid: u32, times: (u32, u32)| {
             let lease = given(ADDRESS, preferred, valid, times).unwrap();
             (lease.renew, lease.rebind, lease.expires)
@@ -199,6 +198,6 @@ mod tests {
         assert_eq!(times(1, 1, (0, 0)), (2_000, 3_000, 3_000));
         assert_eq!(times(u32::MAX, u32::MAX, (0, 0)), (u64::MAX, u64::MAX, u64::MAX));
         assert_eq!(times(u32::MAX, u32::MAX, (5, 9)), (6_000, 10_000, u64::MAX));
-        assert_eq!(given(ADDRESS, 80, 100, (20, 10)), Err("its T1 is behind its T2"));
+        assert_eq!(given(ADDRESS, 80, 100, (20, 10)), Err("its T1 is after its T2"));
     }
 }

@@ -136,10 +136,10 @@ impl Status {
     pub(crate) fn words(&self) -> String {
         let code = self.code;
         let words = match code {
-            1 => "it fails, and doesn't say why (UnspecFail)",
+            1 => "it fails without a reason (UnspecFail)",
             Status::NO_ADDRESSES => "it has no address to give (NoAddrsAvail)",
             Status::NO_BINDING => "it knows no such lease (NoBinding)",
-            Status::NOT_ON_LINK => "the address is none of this link (NotOnLink)",
+            Status::NOT_ON_LINK => "the address does not belong to this link (NotOnLink)",
             5 => "it wants to be asked by multicast (UseMulticast)",
             _ => return format!("status {code}: \"{}\"", self.text),
         };
@@ -275,5 +275,4 @@ impl<'b> Iterator for Options<'b> {
 }
 
 #[cfg(test)]
-#[path = "message_tests.rs"]
 pub(crate) mod tests;

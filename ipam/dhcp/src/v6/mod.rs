@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `message` | messages as bytes |
 //! | `lease` | the content of a lease |
-//! | `client` | the protocol: a state machine without I/O |
+//! | `client`, `answers` | the steps to a lease, and the messages |
 //! | `pause` | the pauses between repeated messages |
 //! | `socket` | UDP and ICMPv6 on a link |
 
+mod answers;
 pub(crate) mod client;
 pub(crate) mod lease;
 pub(crate) mod message;

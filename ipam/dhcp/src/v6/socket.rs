@@ -144,18 +144,18 @@ mod tests {
     const ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x3456);
 
     #[test]
-    fn neighbours_are_asked_and_heard() {
+    fn solicitations_and_advertisements_are_encoded_and_parsed() {
         assert_eq!(group_of(ADDRESS).to_string(), "ff02::1:ff12:3456");
         let asked = solicitation(ADDRESS, Mac([2, 0, 0, 0, 0, 9]));
         assert_eq!((asked.len(), &asked[24..]), (32, &[1, 1, 2, 0, 0, 0, 0, 9][..]));
         assert_eq!(advertised(&asked), None);
-        let mut told = asked;
-        told[0] = ADVERTISEMENT;
-        assert_eq!(advertised(&told), Some(ADDRESS));
+        let mut advertisement = asked;
+        advertisement[0] = ADVERTISEMENT;
+        assert_eq!(advertised(&advertisement), Some(ADDRESS));
         for length in 0..24 {
-            assert_eq!(advertised(&told[..length]), None);
+            assert_eq!(advertised(&advertisement[..length]), None);
         }
-        told[1] = 1;
-        assert_eq!(advertised(&told), None);
+        advertisement[1] = 1;
+        assert_eq!(advertised(&advertisement), None);
     }
 }

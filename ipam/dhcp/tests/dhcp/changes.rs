@@ -8,17 +8,17 @@ use server::{DISCOVER, REQUEST};
 use super::*;
 
 /// Starts a lease daemon as an administrator does. The test reads its log.
-pub(crate) fn keeper(host: &Host, options: &[&str]) -> Background {
+pub(crate) fn start_daemon(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
-    let log = std::fs::File::create(host.dir().join("keeper.log")).unwrap();
-    let keeper = Background::start(command.stdin(Stdio::null()).stderr(log));
+    let log = std::fs::File::create(host.dir().join("daemon.log")).unwrap();
+    let daemon = Background::start(command.stdin(Stdio::null()).stderr(log));
     assert!(wait_until(PATIENCE, || socket(host).exists()));
-    keeper
+    daemon
 }
 
 pub(crate) fn log(host: &Host) -> String {
-    std::fs::read_to_string(host.dir().join("keeper.log")).unwrap()
+    std::fs::read_to_string(host.dir().join("daemon.log")).unwrap()
 }
 
 /// Returns a pod with a lease that is to be renewed after a second.
@@ -50,7 +50,7 @@ fn a_lease_is_renewed_by_its_server_and_nothing_changes() {
 fn the_interface_follows_to_another_address_and_the_log_says_so() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     server.now(|manner| manner.first = Ipv4Addr::new(10, 8, 0, 60));
     wait_for(&pod, &["10.8.0.60/24"]);
@@ -62,10 +62,10 @@ fn the_interface_follows_to_another_address_and_the_log_says_so() {
 }
 
 #[test]
-fn a_refusal_takes_the_address_away_and_brings_another() {
+fn a_refused_renewal_replaces_the_address() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, _) = bound(&host, &server, &pod);
     server.now(|manner| manner.refuses = true);
     wait_for(&pod, &[]);
@@ -77,10 +77,10 @@ fn a_refusal_takes_the_address_away_and_brings_another() {
 }
 
 #[test]
-fn a_lease_expires_with_its_server_and_comes_back_with_it() {
+fn a_lease_expires_without_its_server_and_returns_with_it() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &["-resendmax", "1s"]);
+    let _daemon = start_daemon(&host, &["-resendmax", "1s"]);
     let (network, attachment, _) = bound(&host, &server, &pod);
     server.now(|manner| (manner.seconds, manner.times) = (3, Some((1, 2))));
     let renewed = server.said(REQUEST).len();
@@ -95,7 +95,7 @@ fn a_lease_expires_with_its_server_and_comes_back_with_it() {
 }
 
 #[test]
-fn of_two_servers_one_is_taken_and_the_other_prolongs_in_its_place() {
+fn another_server_extends_the_lease_of_a_missing_one() {
     let (host, pod, beside) = (host(), Pod::new(), Pod::new());
     let one = server(&host);
     host.cable("other", &beside, "eth0");
@@ -117,20 +117,20 @@ fn of_two_servers_one_is_taken_and_the_other_prolongs_in_its_place() {
 }
 
 #[test]
-fn without_a_server_add_ends_in_time_and_leaves_nothing() {
+fn without_a_server_add_fails_in_time_and_leaves_nothing() {
     let (host, pod) = (host(), Pod::new());
-    let mut keeper = keeper(&host, &["-once", "-resendtimeout=300ms"]);
+    let mut daemon = start_daemon(&host, &["-once", "-resendtimeout=300ms"]);
     let network = network(&host);
     let err = network.add(&Attachment::new("c1", &pod)).error();
     assert!(err.code == 11 && err.all().contains("address to eth0 within 300 ms"), "{err:?}");
     assert!(err.all().contains("1 DISCOVER sent, no server answered; hint: "), "{err:?}");
     assert_eq!(pod.links(), ["lo"]);
-    assert!(wait_until(PATIENCE, || !keeper.running()));
+    assert!(wait_until(PATIENCE, || !daemon.running()));
     assert_ended(&host);
 }
 
 #[test]
-fn a_networks_own_limit_holds_and_the_error_names_the_servers_that_answered() {
+fn the_networks_timeout_applies_and_the_error_names_servers() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| manner.refuses = true);
@@ -145,13 +145,13 @@ fn a_networks_own_limit_holds_and_the_error_names_the_servers_that_answered() {
 
 /// Its command line is what the daemon reads.
 #[test]
-fn a_daemon_that_a_plugin_starts_gives_an_add_a_minute() {
+fn a_started_daemon_gives_add_a_minute() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     network.added(&attachment);
-    let [daemon] = keepers(&socket(&host))[..] else { panic!("not one daemon") };
+    let [daemon] = daemons(&socket(&host))[..] else { panic!("not one daemon") };
     let line = std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap();
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     assert!(words.windows(2).any(|pair| pair == [&b"-resendtimeout"[..], b"60s"]), "{words:?}");

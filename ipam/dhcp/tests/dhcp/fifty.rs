@@ -39,10 +39,10 @@ impl Usage {
 
 /// Returns the only lease daemon.
 #[track_caller]
-fn keeper(host: &Host) -> i32 {
-    let all = keepers(&socket(host));
-    let [keeper] = all[..] else { panic!("{all:?}") };
-    keeper
+fn daemon_pid(host: &Host) -> i32 {
+    let all = daemons(&socket(host));
+    let [daemon] = all[..] else { panic!("{all:?}") };
+    daemon
 }
 
 /// Waits until each pod's lease has been renewed this many more times.
@@ -58,7 +58,7 @@ fn renewed(server: &Dnsmasq, times: usize) {
 }
 
 #[test]
-fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
+fn fifty_pods_on_a_killed_daemon_lose_no_lease() {
     need!("dnsmasq");
     let host = host();
     // dnsmasq accepts no T1 below 3. A short run does not test the end of a lease, however busy the machine is.
@@ -90,15 +90,15 @@ fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
     };
 
     rest(2);
-    let first = keeper(&host);
+    let first = daemon_pid(&host);
     let one = Usage::of(first);
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
-    assert!(wait_until(PATIENCE, || keepers(&socket(&host)).is_empty()));
+    assert!(wait_until(PATIENCE, || daemons(&socket(&host)).is_empty()));
     // Any verb starts another daemon.
     network.check(&attachments[0], &results[0]).success();
-    assert_ne!(keeper(&host), first);
+    assert_ne!(daemon_pid(&host), first);
     rest(1);
-    let two = Usage::of(keeper(&host));
+    let two = Usage::of(daemon_pid(&host));
     let took = begun.elapsed();
 
     for ((pod, attachment), result) in pods.iter().zip(&attachments).zip(&results) {
@@ -111,7 +111,7 @@ fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
     announce(
         "NOTE",
         &format!(
-            "{PODS} pods, {} s, {renewals} renewals, none lost; keeper: RSS {} and {} KiB, PSS {} and {} KiB, \
+            "{PODS} pods, {} s, {renewals} renewals, none lost; daemon: RSS {} and {} KiB, PSS {} and {} KiB, \
              {:.2} s of a processor",
             took.as_secs(),
             one.rss,

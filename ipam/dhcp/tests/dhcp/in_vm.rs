@@ -8,7 +8,7 @@ use super::*;
 /// All ipvlans have the master's hardware address. A server tells them apart by their clients' IDs, and must broadcast
 /// its answers: an ipvlan receives only packets for its addresses, and it has none yet.
 #[test]
-fn pods_of_one_hardware_address_have_an_address_each() {
+fn pods_with_one_hardware_address_have_different_addresses() {
     with_kind!("ipvlan");
     need!("dnsmasq");
     let (host, pods) = (Host::hasty(), [Pod::new(), Pod::new()]);

@@ -14,12 +14,12 @@ fn step() -> usize {
 }
 
 /// Starts a lease daemon outside of the traced process, which would be killed with it otherwise.
-fn keeper(host: &Host) -> Background {
+fn start_daemon(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null()).stderr(Stdio::null());
-    let keeper = Background::start(&mut command);
+    let daemon = Background::start(&mut command);
     assert!(wait_until(PATIENCE, || socket(host).exists()));
-    keeper
+    daemon
 }
 
 /// Returns a network with dhcp alone, and a pod that has its interface.
@@ -39,12 +39,12 @@ fn calls(network: &Network<'_>, verb: &str, attachment: &Attachment) -> Vec<Sysc
 }
 
 #[test]
-fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
+fn del_removes_all_after_a_killed_add() {
     if let Some(why) = trace::untraceable() {
         skip!("{why}");
     }
     let host = host();
-    let (_keeper, _server) = (keeper(&host), server(&host));
+    let (_daemon, _server) = (start_daemon(&host), server(&host));
     let (network, pod, attachment) = site(&host);
     let all = calls(&network, "ADD", &attachment).len();
     network.deleted(&attachment, None);
@@ -69,12 +69,12 @@ fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
 }
 
 #[test]
-fn an_add_that_fails_gives_its_lease_back() {
+fn a_failed_add_releases_its_lease() {
     if let Some(why) = trace::untraceable() {
         skip!("{why}");
     }
     let host = host();
-    let (_keeper, _server) = (keeper(&host), server(&host));
+    let (_daemon, _server) = (start_daemon(&host), server(&host));
     let (network, _pod, attachment) = site(&host);
     let all = calls(&network, "ADD", &attachment);
     network.deleted(&attachment, None);

@@ -14,7 +14,7 @@ fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Dnsmasq {
 }
 
 #[test]
-fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
+fn on_a_bridge_dnsmasq_gives_and_releases_addresses() {
     need!("dnsmasq");
     let (host, pod) = (host(), Pod::new());
     let server = dnsmasq(&host, host.dir(), "br0", "10.8.0");
@@ -41,7 +41,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
 }
 
 #[test]
-fn on_a_macvlan_dnsmasq_gives_addresses_and_gets_them_back() {
+fn on_a_macvlan_dnsmasq_gives_and_releases_addresses() {
     need!("dnsmasq");
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
@@ -62,7 +62,7 @@ fn on_a_macvlan_dnsmasq_gives_addresses_and_gets_them_back() {
 }
 
 #[test]
-fn twenty_pods_have_one_keeper_and_an_address_each() {
+fn twenty_pods_share_a_daemon_and_have_different_addresses() {
     let host = host();
     let _server = server(&host);
     let network = network(&host);
@@ -77,7 +77,7 @@ fn twenty_pods_have_one_keeper_and_an_address_each() {
     });
     addresses.sort();
     addresses.dedup();
-    assert_eq!((addresses.len(), leases(&host).len(), keepers(&socket(&host)).len()), (20, 20, 1));
+    assert_eq!((addresses.len(), leases(&host).len(), daemons(&socket(&host)).len()), (20, 20, 1));
     // A GC that lists half of them.
     let valid: Vec<Value> = attachments[..10].iter().map(Attachment::listed).collect();
     network.gc(Some(json!(valid))).success();

@@ -1,6 +1,6 @@
 //! How long the kernel keeps an address, and the answer of CHECK after its lease has ended.
 
-use changes::keeper;
+use changes::start_daemon;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use server::REQUEST;
@@ -15,9 +15,9 @@ fn lifetime(pod: &Pod, address: &str) -> Option<u64> {
 }
 
 #[test]
-fn the_kernel_knows_how_long_an_address_holds() {
+fn the_kernel_has_the_lifetime_of_an_address() {
     let (host, pod) = (host(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let server = server(&host);
     server.now(|manner| (manner.seconds, manner.times) = (600, Some((7, 500))));
     let network = network(&host);
@@ -40,7 +40,7 @@ fn the_kernel_knows_how_long_an_address_holds() {
 fn without_a_lease_daemon_the_kernel_ends_the_address_and_check_says_that_the_lease_has_expired() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let mut daemon = keeper(&host, &[]);
+    let mut daemon = start_daemon(&host, &[]);
     server.now(|manner| (manner.seconds, manner.times) = (7, Some((6, 7))));
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
@@ -51,7 +51,7 @@ fn without_a_lease_daemon_the_kernel_ends_the_address_and_check_says_that_the_le
     assert!(wait_until(PATIENCE, || !daemon.running()));
     wait_for(&pod, &[]);
     std::fs::remove_file(socket(&host)).unwrap();
-    let _next = keeper(&host, &[]);
+    let _next = start_daemon(&host, &[]);
     let err = network.check(&attachment, &result).error();
     assert_eq!(err.code, 103, "{err:?}");
     assert!(err.msg.contains("eth0 has no lease of 10.8.0.50 any more: it has expired"), "{err:?}");
@@ -66,7 +66,7 @@ fn without_a_lease_daemon_the_kernel_ends_the_address_and_check_says_that_the_le
 fn check_says_that_a_lease_has_expired() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _daemon = keeper(&host, &["-resendmax", "1s"]);
+    let _daemon = start_daemon(&host, &["-resendmax", "1s"]);
     server.now(|manner| (manner.seconds, manner.times) = (3, Some((1, 2))));
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
@@ -83,7 +83,7 @@ fn check_says_that_a_lease_has_expired() {
 #[test]
 fn an_address_that_was_made_permanent_stays_so_while_its_lease_is_renewed() {
     let (host, pod) = (host(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let server = server(&host);
     let (network, attachment, result) = changes::bound(&host, &server, &pod);
     assert!(wait_until(PATIENCE, || lifetime(&pod, "10.8.0.50").is_some_and(|left| left < 100)));

@@ -2,18 +2,18 @@
 //! path of its socket differs.
 #![cfg(test)]
 
+mod cgroup;
 mod changes;
+mod daemon;
 mod fifty;
 mod gateway;
 mod in_vm;
 mod kea;
-mod keeper;
 mod killed;
 mod life;
 mod lifetime;
 mod on_link;
 mod options;
-mod outlive;
 mod private;
 mod real;
 mod reference;
@@ -76,7 +76,7 @@ fn lease_files(host: &Host) -> Vec<PathBuf> {
 }
 
 /// Returns the lease daemons of this socket.
-fn keepers(socket: &Path) -> Vec<i32> {
+fn daemons(socket: &Path) -> Vec<i32> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
@@ -91,7 +91,7 @@ fn keepers(socket: &Path) -> Vec<i32> {
 /// Asserts that the lease daemon has exited and has left no files.
 #[track_caller]
 fn assert_ended(host: &Host) {
-    assert!(wait_until(PATIENCE, || keepers(&socket(host)).is_empty()), "the keeper goes on");
+    assert!(wait_until(PATIENCE, || daemons(&socket(host)).is_empty()), "the lease daemon goes on");
     assert!(!socket(host).exists() && lease_files(host).is_empty(), "{:?}", lease_files(host));
 }
 

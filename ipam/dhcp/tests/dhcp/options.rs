@@ -5,7 +5,7 @@ use server::{DECLINE, DISCOVER, RELEASE, REQUEST};
 use super::*;
 
 #[test]
-fn the_server_hears_who_asks_and_what_the_configuration_provides() {
+fn the_server_gets_the_client_id_and_the_configured_options() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     let provide = json!([
@@ -29,7 +29,7 @@ fn the_server_hears_who_asks_and_what_the_configuration_provides() {
 }
 
 #[test]
-fn what_a_server_gives_is_in_the_result_and_the_pod() {
+fn the_servers_options_are_in_the_result_and_in_the_pod() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| {
@@ -62,7 +62,7 @@ fn what_a_server_gives_is_in_the_result_and_the_pod() {
 }
 
 #[test]
-fn garbage_is_no_answer() {
+fn garbage_is_ignored() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| manner.babbles = true);
@@ -73,7 +73,7 @@ fn garbage_is_no_answer() {
 }
 
 #[test]
-fn an_address_that_another_host_has_is_declined() {
+fn an_address_of_another_host_is_declined() {
     let (host, pod, other) = (host(), Pod::new(), Pod::new());
     let server = server(&host);
     host.cable("other", &other, "eth0");
@@ -93,7 +93,7 @@ fn an_address_that_another_host_has_is_declined() {
 }
 
 #[test]
-fn without_the_interface_nothing_is_asked() {
+fn without_the_interface_add_asks_no_server() {
     let (host, pod) = (host(), Pod::new());
     let mut network = network(&host);
     network.config["type"] = json!("dhcp");

@@ -12,7 +12,7 @@ use server::{DISCOVER, RELEASE, REQUEST};
 use super::*;
 
 /// Starts a daemon outside of the runtime's mount namespace.
-fn daemon(host: &Host) -> Background {
+fn start_daemon(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null());
     let log = std::fs::File::options().create(true).append(true).open(host.dir().join("daemon.log")).unwrap();
@@ -44,7 +44,7 @@ fn attachment(host: &Host, pod: &Pod) -> Attachment {
 fn restart(host: &Host, mut daemon: Background) -> Background {
     kill(Pid::from_raw(i32::try_from(daemon.pid()).unwrap()), Signal::SIGKILL).unwrap();
     assert!(wait_until(PATIENCE, || !daemon.running()));
-    self::daemon(host)
+    self::start_daemon(host)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| (manner.seconds, manner.times) = (3600, Some((1, 3000))));
-    let daemon = daemon(&host);
+    let daemon = start_daemon(&host);
     let inside = process(&pod);
     let network = network(&host);
     let result = call(&network, "ADD", &pod, None).result();
@@ -72,10 +72,10 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
 }
 
 #[test]
-fn a_lease_whose_namespace_is_not_found_again_is_kept_and_the_log_says_so() {
+fn a_lease_without_its_namespace_is_kept_and_logged() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let daemon = daemon(&host);
+    let daemon = start_daemon(&host);
     let inside = process(&pod);
     let network = network(&host);
     let result = call(&network, "ADD", &pod, None).result();
@@ -96,7 +96,7 @@ fn a_lease_whose_namespace_is_not_found_again_is_kept_and_the_log_says_so() {
 fn a_question_without_a_descriptor_is_answered() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
-    let _daemon = daemon(&host);
+    let _daemon = start_daemon(&host);
     host.cable("port", &pod, "eth0");
     host.ip("link set port master br0");
     pod.ip("link set eth0 up");

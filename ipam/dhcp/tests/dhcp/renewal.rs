@@ -1,6 +1,6 @@
 //! Renewals that change settings: nothing else is changed in the pod.
 
-use changes::{bound, keeper, log};
+use changes::{bound, log, start_daemon};
 use cnimble_tests::need;
 use cnimble_tests::stream::Stream;
 use real::{Dnsmasq, Kea};
@@ -66,7 +66,7 @@ fn wait_for_routes(pod: &Pod, expected: &[String], when: &str) {
 #[test]
 fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_option() {
     let (host, pod) = (routed(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let server = server(&host);
     let (network, attachment, result) = bound(&host, &server, &pod);
     let stream = Stream::between(&pod, &host, FAR);
@@ -102,7 +102,7 @@ fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_optio
 #[test]
 fn another_prefix_keeps_the_address_and_its_connections() {
     let (host, pod) = (routed(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let server = server(&host);
     let (network, attachment, result) = bound(&host, &server, &pod);
     let stream = Stream::between(&pod, &host, FAR);
@@ -120,7 +120,7 @@ fn another_prefix_keeps_the_address_and_its_connections() {
 fn another_address_leaves_what_the_pod_added() {
     let (host, pod) = (routed(), Pod::new());
     let server = server(&host);
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     add_own(&pod);
     server.now(|manner| manner.first = Ipv4Addr::new(10, 8, 0, 60));
@@ -133,17 +133,17 @@ fn another_address_leaves_what_the_pod_added() {
 }
 
 #[test]
-fn a_route_that_cant_be_set_is_told_and_the_others_are_set() {
+fn a_refused_route_is_logged_and_the_others_are_set() {
     let (host, pod) = (routed(), Pod::new());
     let server = server(&host);
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     server.now(|manner| {
         manner.more = vec![(33, vec![172, 16, 0, 0, 192, 0, 2, 9]), (3, vec![10, 8, 0, 2])];
     });
     wait_for_routes(&pod, &["default via 10.8.0.2".to_owned()], "a gateway that is not on the link");
-    let told = || log(&host).contains("but not in all: add route 172.16.0.0/16 via 192.0.2.9");
-    assert!(wait_until(PATIENCE, told), "{}", log(&host));
+    let logged = || log(&host).contains("but not in all: add route 172.16.0.0/16 via 192.0.2.9");
+    assert!(wait_until(PATIENCE, logged), "{}", log(&host));
     network.deleted(&attachment, Some(&result));
 }
 
@@ -163,7 +163,7 @@ fn cloudy(more: &str) -> [String; 3] {
 fn dnsmasq_changes_the_routes_of_a_32_bit_address_below_a_connection() {
     need!("dnsmasq");
     let (host, pod) = (routed(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let file = host.dir().join("options");
     let colons = |hex: &str| {
         hex.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap()).collect::<Vec<_>>().join(":")
@@ -198,7 +198,7 @@ fn dnsmasq_changes_the_routes_of_a_32_bit_address_below_a_connection() {
 fn kea_changes_the_routes_of_a_32_bit_address_below_a_connection() {
     need!("kea-dhcp4");
     let (host, pod) = (routed(), Pod::new());
-    let _daemon = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let subnet = |more| real::cloud(&cloud(more));
     let kea = Kea::start_with(&host, host.dir(), "br0", 50, &[], &subnet([192, 0, 2, 1]));
     let network = network(&host);

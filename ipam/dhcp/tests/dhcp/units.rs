@@ -21,7 +21,7 @@ fn service(key: &str) -> String {
 }
 
 #[test]
-fn systemd_has_nothing_to_say_against_the_units() {
+fn systemd_accepts_the_units() {
     need!("systemd-analyze", "unshare", "nsenter");
     // The service names a program below /opt/cni/bin.
     let node = Node::new();
@@ -33,12 +33,12 @@ fn systemd_has_nothing_to_say_against_the_units() {
 }
 
 #[test]
-fn a_keeper_starts_by_its_socket_and_does_all_with_the_services_privileges() {
+fn a_daemon_started_by_its_socket_works_with_the_services_privileges() {
     need!("systemd-socket-activate", "setpriv");
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 50))));
-    let log = host.dir().join("keeper.log");
+    let log = host.dir().join("daemon.log");
     let privileges: String = service("CapabilityBoundingSet")
         .split(' ')
         .map(|name| format!(",+{}", name.to_lowercase()))
@@ -55,23 +55,23 @@ fn a_keeper_starts_by_its_socket_and_does_all_with_the_services_privileges() {
     command.args(["systemd-socket-activate", "--listen"]).arg(socket(&host)).arg(plugin_dir().join("dhcp"));
     command.args(options).arg("-socketpath").arg(socket(&host));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
-    let keeper = Background::start(&mut command);
+    let daemon = Background::start(&mut command);
     assert!(wait_until(PATIENCE, || socket(&host).exists()));
 
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);
     // No other daemon was started.
-    assert_eq!(keepers(&socket(&host)), [i32::try_from(keeper.pid()).unwrap()]);
-    let told = std::fs::read_to_string(&log).unwrap();
-    assert!(told.contains("c1/lan/eth0: 10.8.0.50 from 10.8.0.1"), "{told}");
+    assert_eq!(daemons(&socket(&host)), [i32::try_from(daemon.pid()).unwrap()]);
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert!(logged.contains("c1/lan/eth0: 10.8.0.50 from 10.8.0.1"), "{logged}");
     // The lease daemon changes the interface.
     server.now(|manner| manner.first = Ipv4Addr::new(10, 8, 0, 60));
     wait_for(&pod, &["10.8.0.60/24"]);
     network.deleted(&attachment, Some(&result));
     server.wait(RELEASE, 1);
     // The daemon exits, and the socket remains systemd's.
-    let ended = keeper.finish(LIMIT);
+    let ended = daemon.finish(LIMIT);
     assert!(ended.status.success(), "{ended:?}");
     assert!(socket(&host).exists() && lease_files(&host).is_empty());
 }
@@ -98,7 +98,7 @@ fn activated(host: &Host, path: &Path, options: &[&str]) -> Background {
 
 /// The units cni-dhcp of Debian and Fedora pass a socket and no option.
 #[test]
-fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
+fn add_works_beside_the_distributions_unit_in_either_order() {
     need!("systemd-socket-activate");
     let usual = Path::new("/run/cnimble/dhcp.sock");
     for unit_first in [true, false] {
@@ -120,10 +120,10 @@ fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
         }
         let kept = std::fs::read_dir(path.with_extension("leases")).unwrap().count();
         // One of the files is the lock.
-        assert_eq!((keepers(usual).len(), unit.running(), kept), (1, true, 2), "unit first: {unit_first}");
+        assert_eq!((daemons(usual).len(), unit.running(), kept), (1, true, 2), "unit first: {unit_first}");
         network.deleted(&usual_pod, None);
         named.deleted(&named_pod, None);
-        assert!(wait_until(PATIENCE, || keepers(usual).is_empty()), "the plugin's daemon goes on");
+        assert!(wait_until(PATIENCE, || daemons(usual).is_empty()), "the plugin's daemon goes on");
     }
 }
 
@@ -163,7 +163,7 @@ fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
     let mut unit = activated(&host, &path, &["-once", "-socketpath", path.to_str().unwrap()]);
     network.added(&after);
     let unit_pid = i32::try_from(unit.pid()).unwrap();
-    assert!(wait_until(PATIENCE, || keepers(&path) == [unit_pid]), "{:?}", keepers(&path));
+    assert!(wait_until(PATIENCE, || daemons(&path) == [unit_pid]), "{:?}", daemons(&path));
     network.check(&before, &result).success();
     assert_eq!((server.said(DISCOVER).len(), leases(&host).len()), (2, 2));
     assert!(unit.running());
@@ -175,7 +175,7 @@ fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_a_socket_that_another_program_has_bound() {
+fn a_daemon_keeps_the_socket_of_another_program_at_exit() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
     network(&host).added(&Attachment::new("c1", &pod));
@@ -184,7 +184,7 @@ fn a_daemon_that_ends_leaves_a_socket_that_another_program_has_bound() {
     std::fs::remove_file(&path).unwrap();
     let _listener = UnixListener::bind(&path).unwrap();
     drop(pod);
-    assert!(wait_until(PATIENCE, || keepers(&path).is_empty()), "the daemon goes on");
+    assert!(wait_until(PATIENCE, || daemons(&path).is_empty()), "the daemon goes on");
     assert!(UnixStream::connect(&path).is_ok());
 }
 

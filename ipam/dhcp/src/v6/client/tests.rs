@@ -1,6 +1,7 @@
 //! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
+use crate::client::Event;
 use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, status, with};
 use crate::v6::message::{Answer, code};
 
@@ -11,12 +12,18 @@ fn identity() -> Identity {
     Identity { duid: DUID.to_vec(), iaid: IAID }
 }
 
-fn client() -> Client {
-    Client::new(identity(), 8000, 0)
+fn client() -> Client<Dhcp6> {
+    Client::new(Dhcp6::new(identity()), 8000, 0)
 }
 
-fn says(client: &mut Client, now: u64, kind: Type, server: &[u8], options: &[Vec<u8>]) -> Vec<Action> {
-    let bytes = message(kind, client.xid, server, options);
+fn says(
+    client: &mut Client<Dhcp6>,
+    now: u64,
+    kind: Type,
+    server: &[u8],
+    options: &[Vec<u8>],
+) -> Vec<Action<Dhcp6>> {
+    let bytes = message(kind, client.protocol.xid, server, options);
     client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
 }
 
@@ -30,8 +37,8 @@ fn preference(of: u8) -> Vec<u8> {
 }
 
 /// Returns the actions as text.
-fn words(actions: &[Action]) -> Vec<String> {
-    let word = |action: &Action| match action {
+fn words(actions: &[Action<Dhcp6>]) -> Vec<String> {
+    let word = |action: &Action<Dhcp6>| match action {
         Action::Send(question) => {
             let to = match &question.server {
                 Some(server) if server == SERVER => "server",
@@ -42,15 +49,15 @@ fn words(actions: &[Action]) -> Vec<String> {
             format!("{} {address} to {to}", question.kind.word())
         }
         Action::Probe(address) => format!("probe {address}"),
-        Action::Bound(lease) => format!("bound {}", lease.address),
-        Action::Lost(lease, why) => format!("lost {}: {why}", lease.address),
-        Action::Tell(_) => "tell".to_owned(),
+        Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
+        Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
+        Action::Report(Event::Log(_)) => "log".to_owned(),
     };
     actions.iter().map(word).collect()
 }
 
 /// Returns a client that has requested a lease from a server of the first choice.
-fn requesting() -> Client {
+fn requesting() -> Client<Dhcp6> {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["Solicit any to all"]);
     let offered = says(&mut client, 0, Type::Advertise, SERVER, &[gives(ADDRESS), preference(255)]);
@@ -59,7 +66,7 @@ fn requesting() -> Client {
 }
 
 /// Returns a client with a lease of 100 s since `now` = 0.
-fn bound() -> Client {
+fn bound() -> Client<Dhcp6> {
     let mut client = requesting();
     assert_eq!(words(&says(&mut client, 0, Type::Reply, SERVER, &[gives(ADDRESS)])), [""; 0]);
     assert_eq!(words(&client.tick(client.next())), ["bound fd00::50"]);
@@ -68,16 +75,17 @@ fn bound() -> Client {
 }
 
 #[test]
-fn from_nothing_to_a_lease_and_back() {
+fn a_client_gets_a_lease_and_releases_it() {
     let mut client = bound();
     assert_eq!(client.next(), 50_000);
-    let released = client.release(10).unwrap();
-    assert_eq!(words(&[released]), ["Release fd00::50 to server"]);
-    assert!(client.lease().is_none() && client.release(11).is_none());
+    let (address, released) = client.release(10).unwrap();
+    assert_eq!(address, ADDRESS);
+    assert_eq!(words(&[Action::Send(released)]), ["Release fd00::50 to server"]);
+    assert!(client.lease.is_none() && client.release(11).is_none());
 }
 
 #[test]
-fn the_server_of_the_highest_preference_is_asked() {
+fn the_server_with_the_highest_preference_wins() {
     let mut client = client();
     client.tick(0);
     for (server, address, of) in [(SERVER, ADDRESS, 1), (OTHER, ANOTHER, 2), (b"\0\x03third", ADDRESS, 0)] {
@@ -88,7 +96,7 @@ fn the_server_of_the_highest_preference_is_asked() {
 }
 
 #[test]
-fn behind_the_first_pause_the_first_advertise_is_taken() {
+fn after_the_first_pause_the_first_advertise_wins() {
     let mut client = client();
     client.tick(0);
     assert_eq!(words(&client.tick(client.next())), ["Solicit any to all"]);
@@ -97,7 +105,7 @@ fn behind_the_first_pause_the_first_advertise_is_taken() {
 }
 
 #[test]
-fn a_rapid_commit_is_a_lease_and_a_reply_without_it_is_none() {
+fn only_a_reply_with_rapid_commit_answers_a_solicit() {
     let mut client = client();
     client.tick(0);
     assert!(says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
@@ -108,30 +116,30 @@ fn a_rapid_commit_is_a_lease_and_a_reply_without_it_is_none() {
 }
 
 #[test]
-fn what_is_of_another_exchange_is_ignored() {
+fn messages_of_another_exchange_are_ignored() {
     let mut client = requesting();
-    let old = client.xid;
-    client.xid = (old + 1) & 0x00ff_ffff;
+    let old = client.protocol.xid;
+    client.protocol.xid = (old + 1) & 0x00ff_ffff;
     let bytes = message(Type::Reply, old, SERVER, &[gives(ADDRESS)]);
     assert!(client.answer(1, &Answer::parse(&bytes, DUID, IAID).unwrap()).is_empty());
     assert!(says(&mut client, 1, Type::Reply, OTHER, &[gives(ADDRESS)]).is_empty(), "another server");
     assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
-    assert!(matches!(client.state, State::Requesting { .. }), "{client:?}");
+    assert!(matches!(client.state, State::Acquiring(Step::Requesting { .. })), "{client:?}");
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
     // A second identical answer has no effect.
     assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
 }
 
 #[test]
-fn a_server_that_advertises_and_falls_silent_is_left() {
+fn a_silent_server_is_given_up_after_its_advertise() {
     let mut client = requesting();
-    let told: Vec<String> = (0..10).flat_map(|_| words(&client.tick(client.next()))).collect();
-    assert_eq!(told[..9], ["Request fd00::50 to server"; 9]);
-    assert_eq!(told[9], "Solicit any to all");
+    let sent: Vec<String> = (0..10).flat_map(|_| words(&client.tick(client.next()))).collect();
+    assert_eq!(sent[..9], ["Request fd00::50 to server"; 9]);
+    assert_eq!(sent[9], "Solicit any to all");
 }
 
 #[test]
-fn an_address_goes_with_its_elapsed_time() {
+fn repeated_messages_have_an_elapsed_time() {
     let mut client = client();
     let Action::Send(first) = client.tick(0).remove(0) else { panic!() };
     let then = client.next();
@@ -142,43 +150,43 @@ fn an_address_goes_with_its_elapsed_time() {
 }
 
 #[test]
-fn a_refusal_is_kept_for_people_and_the_next_server_is_asked() {
+fn a_refusal_is_recorded_and_the_next_server_is_asked() {
     let mut client = client();
     client.tick(0);
     let none = ia_na(IAID, 0, 0, &status(2, "full"));
-    assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, std::slice::from_ref(&none))), ["tell"]);
-    assert_eq!(client.tally().refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
+    assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, std::slice::from_ref(&none))), ["log"]);
+    assert_eq!(client.tally.refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
     says(&mut client, 1, Type::Advertise, OTHER, &[gives(ANOTHER)]);
     assert_eq!(words(&client.tick(client.next())), ["probe fd00::60", "Request fd00::60 to other"]);
-    let now = client.begun + 5;
-    assert_eq!(words(&says(&mut client, now, Type::Reply, OTHER, &[none])), ["tell"]);
+    let now = client.protocol.begun + 5;
+    assert_eq!(words(&says(&mut client, now, Type::Reply, OTHER, &[none])), ["log"]);
     assert!(client.tick(now + REST - 1).is_empty());
     assert_eq!(words(&client.tick(now + REST)), ["Solicit any to all"]);
 }
 
 #[test]
-fn an_address_that_another_host_has_is_declined() {
+fn an_address_of_another_host_is_declined() {
     let mut client = requesting();
     assert_eq!(client.probed(), Some(ADDRESS));
     assert!(client.conflict(0, ANOTHER).is_empty());
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
-    assert_eq!(words(&client.conflict(2, ADDRESS)), ["tell", "Decline fd00::50 to server"]);
-    assert_eq!(client.tally().refusal(), Some("another host has fd00::50"));
+    assert_eq!(words(&client.conflict(2, ADDRESS)), ["log", "Decline fd00::50 to server"]);
+    assert_eq!(client.tally.refusal(), Some("another host has fd00::50"));
     assert_eq!(words(&client.tick(client.next())), ["Decline fd00::50 to server"]);
     assert!(says(&mut client, 5000, Type::Reply, SERVER, &[]).is_empty());
     assert_eq!(words(&client.tick(6000)), ["Solicit any to all"]);
     // A server that does not react to a Decline is given up.
     let mut client = requesting();
     client.conflict(0, ADDRESS);
-    let told: Vec<String> = (0..5).flat_map(|_| words(&client.tick(client.next()))).collect();
-    assert_eq!(told[..3], ["Decline fd00::50 to server"; 3]);
-    assert_eq!(told[3], "Solicit any to all");
+    let sent: Vec<String> = (0..5).flat_map(|_| words(&client.tick(client.next()))).collect();
+    assert_eq!(sent[..3], ["Decline fd00::50 to server"; 3]);
+    assert_eq!(sent[3], "Solicit any to all");
 }
 
 #[test]
-fn renewal_asks_the_server_and_then_all_of_them() {
+fn renewal_asks_the_server_first_and_then_all_servers() {
     let mut client = bound();
-    assert_eq!(words(&client.tick(50_000)), ["tell", "Renew fd00::50 to server"]);
+    assert_eq!(words(&client.tick(50_000)), ["log", "Renew fd00::50 to server"]);
     let pause = client.next() - 50_000;
     assert!((10_000..=11_000).contains(&pause), "{pause}");
     assert_eq!(words(&client.tick(client.next())), ["Renew fd00::50 to server"]);
@@ -186,75 +194,75 @@ fn renewal_asks_the_server_and_then_all_of_them() {
     assert_eq!(words(&says(&mut client, 70_000, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
     assert_eq!(client.next(), 120_000);
     client.tick(120_000);
-    let rebinding = client.lease().unwrap().rebind;
-    assert_eq!(words(&client.tick(rebinding)), ["tell", "Rebind fd00::50 to all"]);
+    let rebinding = client.lease.as_ref().unwrap().rebind;
+    assert_eq!(words(&client.tick(rebinding)), ["log", "Rebind fd00::50 to all"]);
     let replied = says(&mut client, rebinding + 5, Type::Reply, OTHER, &[gives(ADDRESS)]);
     assert_eq!(words(&replied), ["bound fd00::50"]);
-    assert_eq!(client.lease().unwrap().server_id, OTHER);
+    assert_eq!(client.lease.as_ref().unwrap().server_id, OTHER);
 }
 
 #[test]
-fn a_lease_that_no_server_prolongs_is_lost_and_asked_for_again() {
+fn an_expired_lease_is_lost_and_requested_again() {
     let mut client = bound();
-    let mut told = Vec::new();
-    while client.lease().is_some() {
-        told.extend(words(&client.tick(client.next())));
+    let mut sent = Vec::new();
+    while client.lease.is_some() {
+        sent.extend(words(&client.tick(client.next())));
     }
-    assert_eq!(told.last().unwrap(), "lost fd00::50: it has expired");
-    assert!(told.len() < 20, "{told:?}");
+    assert_eq!(sent.last().unwrap(), "lost fd00::50: it has expired");
+    assert!(sent.len() < 20, "{sent:?}");
     assert_eq!(words(&client.tick(client.next())), ["Solicit fd00::50 to all"]);
 }
 
 #[test]
-fn a_renewal_may_bring_another_address_which_is_probed_for() {
+fn another_address_of_a_renewal_is_probed() {
     let mut client = bound();
     client.tick(50_000);
     let inside = [ia_address(ADDRESS, 0, 0), ia_address(ANOTHER, 90, 100)].concat();
     let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[ia_na(IAID, 50, 88, &inside)]);
     assert_eq!(words(&replied), ["probe fd00::60"]);
-    assert_eq!(client.lease().unwrap().address, ADDRESS);
+    assert_eq!(client.lease.as_ref().unwrap().address, ADDRESS);
     assert_eq!(words(&client.tick(50_102)), ["bound fd00::60"]);
 }
 
 #[test]
-fn a_server_may_take_its_lease_back() {
+fn a_server_may_end_its_lease() {
     let mut client = bound();
     client.tick(50_000);
     let taken = ia_na(IAID, 0, 0, &ia_address(ADDRESS, 0, 0));
     let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[taken]);
-    assert_eq!(words(&replied), ["tell", "lost fd00::50: the server has taken it back"]);
+    assert_eq!(words(&replied), ["log", "lost fd00::50: the server has taken it back"]);
     assert_eq!(words(&client.tick(50_002)), ["Solicit fd00::50 to all"]);
     // A server that omits the lease, or fails, is asked again.
     for inside in [vec![], status(2, ""), status(1, "")] {
         let mut client = bound();
         client.tick(50_000);
         let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[ia_na(IAID, 0, 0, &inside)]);
-        assert_eq!(words(&replied), ["tell"]);
+        assert_eq!(words(&replied), ["log"]);
         assert_eq!(words(&client.tick(client.next())), ["Renew fd00::50 to server"]);
     }
 }
 
 #[test]
-fn a_server_that_has_forgotten_the_lease_is_asked_for_it_anew() {
+fn an_unknown_lease_is_requested_again() {
     let unknown = ia_na(IAID, 0, 0, &status(3, ""));
     let mut client = bound();
     client.tick(50_000);
     let replied = says(&mut client, 50_002, Type::Reply, SERVER, std::slice::from_ref(&unknown));
-    assert_eq!(words(&replied), ["tell", "Request fd00::50 to server"]);
-    assert!(client.lease().is_some() && client.probed().is_none());
+    assert_eq!(words(&replied), ["log", "Request fd00::50 to server"]);
+    assert!(client.lease.is_some() && client.probed().is_none());
     assert_eq!(words(&says(&mut client, 50_003, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
     // If the server refuses, the client looks for another lease.
     client.tick(client.next());
     says(&mut client, 100_010, Type::Reply, SERVER, &[unknown]);
     let none = ia_na(IAID, 0, 0, &status(4, ""));
     let replied = says(&mut client, 100_020, Type::Reply, SERVER, &[none]);
-    assert_eq!(words(&replied), ["tell", "lost fd00::50: the server has taken it back"]);
+    assert_eq!(words(&replied), ["log", "lost fd00::50: the server has taken it back"]);
     assert_eq!(words(&client.tick(101_020)), ["Solicit fd00::50 to all"]);
 }
 
 #[test]
-fn a_server_says_how_often_it_is_solicited() {
-    let pauses = |client: &mut Client| {
+fn a_server_limits_the_pause_between_solicits() {
+    let pauses = |client: &mut Client<Dhcp6>| {
         let pause = |_| {
             let now = client.next();
             client.tick(now);
@@ -272,15 +280,15 @@ fn a_server_says_how_often_it_is_solicited() {
 }
 
 #[test]
-fn a_lease_out_of_a_file_goes_on_where_its_time_is() {
-    let lease = bound().lease().unwrap().clone();
+fn a_lease_from_a_file_resumes_at_its_time() {
+    let lease = bound().lease.unwrap();
     for (now, expected) in [
         (40_000, &[][..]),
-        (60_000, &["tell", "Renew fd00::50 to server"]),
-        (90_000, &["tell", "Rebind fd00::50 to all"]),
+        (60_000, &["log", "Renew fd00::50 to server"]),
+        (90_000, &["log", "Rebind fd00::50 to all"]),
         (200_000, &["lost fd00::50: it has expired"]),
     ] {
-        let mut client = Client::with(identity(), 8000, now, lease.clone());
+        let mut client = Client::new(Dhcp6::new(identity()), 8000, now).resume(lease.clone());
         assert_eq!(words(&client.tick(now)), expected, "{now}");
     }
 }

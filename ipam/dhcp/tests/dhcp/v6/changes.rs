@@ -17,7 +17,7 @@ fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attach
 }
 
 #[test]
-fn a_lease_is_renewed_by_its_server_and_given_back() {
+fn a_lease_is_renewed_and_released() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| manner.babbles = true);
@@ -56,7 +56,7 @@ fn a_rapid_commit_needs_no_request() {
 fn the_interface_follows_to_another_address_and_the_log_says_so() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     server.now(|manner| manner.first = "fd00:8::60".parse().unwrap());
     wait_for(&pod, &["fd00:8::60/128"]);
@@ -67,10 +67,10 @@ fn the_interface_follows_to_another_address_and_the_log_says_so() {
 }
 
 #[test]
-fn a_lease_expires_with_its_server_and_comes_back_with_it() {
+fn a_lease_expires_without_its_server_and_returns_with_it() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &["-resendmax", "1s"]);
+    let _daemon = start_daemon(&host, &["-resendmax", "1s"]);
     let (network, attachment, _) = bound(&host, &server, &pod);
     server.now(|manner| (manner.seconds, manner.times) = (3, (1, 2)));
     let renewed = server.said(RENEW).len();
@@ -84,7 +84,7 @@ fn a_lease_expires_with_its_server_and_comes_back_with_it() {
 }
 
 #[test]
-fn another_server_prolongs_a_lease_in_the_place_of_its_own() {
+fn another_server_extends_a_lease() {
     let (host, pod, beside) = (host(), Pod::new(), Pod::new());
     let one = server(&host);
     host.cable("other", &beside, "eth0");
@@ -107,10 +107,10 @@ fn another_server_prolongs_a_lease_in_the_place_of_its_own() {
 }
 
 #[test]
-fn a_server_that_has_forgotten_its_lease_makes_it_anew() {
+fn a_server_creates_a_forgotten_lease_again() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     let (solicits, requests) = (server.said(SOLICIT).len(), server.said(REQUEST).len());
     // The status 3 is NoBinding.
@@ -125,10 +125,10 @@ fn a_server_that_has_forgotten_its_lease_makes_it_anew() {
 }
 
 #[test]
-fn a_server_without_addresses_is_named_by_what_it_says() {
+fn the_error_contains_the_status_of_the_server() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
-    let _keeper = keeper(&host, &["-resendtimeout=1500ms"]);
+    let _daemon = start_daemon(&host, &["-resendtimeout=1500ms"]);
     // The status 2 is NoAddrsAvail.
     server.now(|manner| manner.refuses = Some((2, &[SOLICIT])));
     let network = network(&host);
@@ -146,7 +146,7 @@ fn a_server_without_addresses_is_named_by_what_it_says() {
 }
 
 #[test]
-fn an_address_that_another_host_has_is_declined() {
+fn an_address_of_another_host_is_declined() {
     let (host, pod, other) = (host(), Pod::new(), Pod::new());
     let server = server(&host);
     host.cable("other", &other, "eth0");
@@ -166,7 +166,7 @@ fn an_address_that_another_host_has_is_declined() {
 }
 
 #[test]
-fn a_keeper_that_is_killed_has_lost_neither_family() {
+fn a_killed_daemon_loses_no_lease_of_either_family() {
     let (host, pod, other) = (host(), Pod::new(), Pod::new());
     let server = server(&host);
     server.now(|manner| (manner.seconds, manner.times) = (3600, (2, 3000)));
@@ -177,9 +177,9 @@ fn a_keeper_that_is_killed_has_lost_neither_family() {
     let duid = server.wait(REQUEST, 1).duid;
     let solicits = || server.said(SOLICIT).iter().filter(|said| said.duid == duid).count();
     let asked = solicits();
-    let [keeper] = keepers(&socket(&host))[..] else { panic!("{:?}", keepers(&socket(&host))) };
-    kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
-    assert!(wait_until(PATIENCE, || keepers(&socket(&host)).is_empty()));
+    let [daemon] = daemons(&socket(&host))[..] else { panic!("{:?}", daemons(&socket(&host))) };
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    assert!(wait_until(PATIENCE, || daemons(&socket(&host)).is_empty()));
     let renewals = || {
         let six = server.said(RENEW).iter().filter(|said| said.duid == duid).count();
         let requests = four.said(crate::server::REQUEST);

@@ -50,12 +50,12 @@ fn written(host: &Host) -> usize {
 }
 
 #[test]
-fn kea_gives_renews_and_gets_back() {
+fn kea_gives_renews_and_releases_a_lease() {
     need!("kea-dhcp6");
     let (host, pod) = (host(), Pod::new());
     let log = || std::fs::read_to_string(host.dir().join("kea.log")).unwrap_or_default();
     let server = kea(&host);
-    let _keeper = keeper(&host, &["-resendmax", "1s"]);
+    let _daemon = start_daemon(&host, &["-resendmax", "1s"]);
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);

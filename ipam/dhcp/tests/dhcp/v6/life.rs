@@ -45,7 +45,7 @@ fn assert_reaches(pod: &Pod, to: &str) {
 }
 
 #[test]
-fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
+fn on_a_bridge_dnsmasq_gives_and_releases_addresses() {
     need!("dnsmasq");
     let (host, pod) = (host(), Pod::new());
     let _server = dnsmasq(&host, host.dir(), "br0", "fd00:8", &[]);
@@ -81,7 +81,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
 }
 
 #[test]
-fn on_a_macvlan_both_families_are_asked_for_in_one_add() {
+fn on_a_macvlan_one_add_gets_both_families() {
     need!("dnsmasq");
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
@@ -112,9 +112,9 @@ fn on_a_macvlan_both_families_are_asked_for_in_one_add() {
 }
 
 #[test]
-fn if_one_family_fails_the_others_lease_is_given_back() {
+fn if_one_family_fails_the_others_lease_is_released() {
     let (host, pod) = (host(), Pod::new());
-    let _keeper = keeper(&host, &[]);
+    let _daemon = start_daemon(&host, &[]);
     let six = server(&host);
     six.now(|manner| manner.silent = true);
     let four = four_server(&host, None);

@@ -49,19 +49,19 @@ fn four_server(host: &Host, times: Option<(u32, u32)>) -> crate::server::Server 
 }
 
 /// Starts a lease daemon as an administrator does. The test reads its log.
-fn keeper(host: &Host, options: &[&str]) -> Background {
+fn start_daemon(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
-    let log = std::fs::File::create(host.dir().join("keeper.log")).unwrap();
-    let keeper = Background::start(command.stdin(Stdio::null()).stderr(log));
+    let log = std::fs::File::create(host.dir().join("daemon.log")).unwrap();
+    let daemon = Background::start(command.stdin(Stdio::null()).stderr(log));
     assert!(wait_until(PATIENCE, || socket(host).exists()));
-    keeper
+    daemon
 }
 
 /// Waits until the lease daemon's log has these words.
 #[track_caller]
 fn wait_for_log(host: &Host, words: &str) {
-    let log = || std::fs::read_to_string(host.dir().join("keeper.log")).unwrap();
+    let log = || std::fs::read_to_string(host.dir().join("daemon.log")).unwrap();
     assert!(wait_until(PATIENCE, || log().contains(words)), "{words:?} is not in\n{}", log());
 }
 

@@ -10,15 +10,15 @@ use server::{DISCOVER, RELEASE, REQUEST};
 use super::*;
 
 #[track_caller]
-fn kill_keeper(host: &Host) {
-    let keepers = keepers(&socket(host));
-    let [keeper] = keepers[..] else { panic!("{keepers:?}") };
-    kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
-    assert!(wait_until(PATIENCE, || self::keepers(&socket(host)).is_empty()));
+fn kill_daemon(host: &Host) {
+    let daemons = daemons(&socket(host));
+    let [daemon] = daemons[..] else { panic!("{daemons:?}") };
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    assert!(wait_until(PATIENCE, || self::daemons(&socket(host)).is_empty()));
 }
 
 #[test]
-fn a_keeper_that_is_killed_has_lost_nothing() {
+fn a_killed_daemon_loses_no_lease() {
     let (host, pod, other) = (host(), Pod::new(), Pod::new());
     let server = server(&host);
     server.now(|manner| (manner.seconds, manner.times) = (3600, Some((2, 3000))));
@@ -28,7 +28,7 @@ fn a_keeper_that_is_killed_has_lost_nothing() {
     let id = b"\0c1/lan/eth0";
     let discovers = || server.said(DISCOVER).iter().filter(|said| said.options[&61] == id).count();
     let asked = discovers();
-    kill_keeper(&host);
+    kill_daemon(&host);
     // An interrupted write leaves such a file.
     std::fs::write(host.dir().join("dhcp.leases/.new-x"), "{\"half").unwrap();
     let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
@@ -38,7 +38,7 @@ fn a_keeper_that_is_killed_has_lost_nothing() {
     assert!(wait_until(PATIENCE, || renewals() > before));
     assert_eq!((discovers(), leases(&host).len()), (asked, 2), "{:?}", leases(&host));
     network.check(&attachment, &result).success();
-    kill_keeper(&host);
+    kill_daemon(&host);
     network.deleted(&attachment, Some(&result));
     server.wait(RELEASE, 1);
     network.deleted(&Attachment::new("c2", &other), None);
@@ -63,7 +63,7 @@ fn no_packet_socket_stays_in_a_pod() {
 }
 
 #[test]
-fn an_add_outlives_its_keeper() {
+fn an_add_survives_the_end_of_its_daemon() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| manner.silent = true);
@@ -72,7 +72,7 @@ fn an_add_outlives_its_keeper() {
     std::thread::scope(|scope| {
         let added = scope.spawn(|| network.added(&attachment));
         server.wait(DISCOVER, 1);
-        kill_keeper(&host);
+        kill_daemon(&host);
         server.now(|manner| manner.silent = false);
         assert_eq!(address(&added.join().unwrap()), "10.8.0.50/24");
     });
@@ -81,7 +81,7 @@ fn an_add_outlives_its_keeper() {
 }
 
 #[test]
-fn the_lease_of_a_verb_that_was_killed_is_given_back() {
+fn the_lease_of_a_killed_add_is_released() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     server.now(|manner| manner.silent = true);
@@ -96,7 +96,7 @@ fn the_lease_of_a_verb_that_was_killed_is_given_back() {
 }
 
 #[test]
-fn a_pod_that_died_gives_its_address_back() {
+fn the_lease_of_a_dead_pod_is_released() {
     let host = host();
     let server = server(&host);
     let pod = Pod::new();
@@ -108,13 +108,13 @@ fn a_pod_that_died_gives_its_address_back() {
 }
 
 #[test]
-fn leases_of_another_boot_and_files_that_are_none_are_void() {
+fn leases_of_another_boot_and_invalid_files_are_void() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);
-    kill_keeper(&host);
+    kill_daemon(&host);
     let file = leases(&host).pop().unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
@@ -166,7 +166,7 @@ fn a_client_of_gos_rpc_is_told_which_daemon_listens() {
 }
 
 #[test]
-fn where_no_keeper_can_be_status_says_why() {
+fn status_says_why_no_daemon_can_start() {
     let host = host();
     let network = network(&host).with("/ipam/daemonSocketPath", json!("/proc/nowhere/dhcp.sock"));
     let err = network.status().error();
@@ -177,13 +177,13 @@ fn where_no_keeper_can_be_status_says_why() {
 }
 
 #[test]
-fn status_starts_no_daemon_and_asks_one_that_runs() {
+fn status_asks_a_running_daemon_and_starts_none() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
     let network = network(&host);
     network.status().success();
     // A daemon that was started would run for a second.
-    assert_eq!(keepers(&socket(&host)), [0; 0]);
+    assert_eq!(daemons(&socket(&host)), [0; 0]);
     let attachment = Attachment::new("c1", &pod);
     network.added(&attachment);
     network.status().success();
@@ -193,7 +193,7 @@ fn status_starts_no_daemon_and_asks_one_that_runs() {
 }
 
 #[test]
-fn a_second_keeper_of_a_socket_ends_at_once() {
+fn a_second_daemon_of_a_socket_exits_at_once() {
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
     let network = network(&host);
@@ -202,7 +202,11 @@ fn a_second_keeper_of_a_socket_ends_at_once() {
     let program = cnimble_tests::plugin_dir().join("dhcp");
     let line = format!("{} daemon -socketpath {}", program.display(), socket(&host).display());
     let second = host.run(&line);
-    assert!(second.status == 1 && second.stderr.contains("another keeper runs"), "{}", second.describe());
+    assert!(
+        second.status == 1 && second.stderr.contains("another lease daemon runs"),
+        "{}",
+        second.describe()
+    );
     let none = host.run(&format!("{} daemon -nonsense", program.display()));
     assert!(none.status == 2 && none.stderr.contains("usage: dhcp daemon"), "{}", none.describe());
     network.deleted(&attachment, None);

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use cnimble_cni::{Dns, Route};
 use cnimble_netlink::link::Mac;
 
+use super::message::{Answer, code};
 use crate::domains;
-use crate::message::{Answer, code};
 
 /// The lifetime if a server gives none (as in the Go plugin).
 const DEFAULT_SECONDS: u32 = 3600;
@@ -58,12 +58,12 @@ impl Lease {
     ) -> Result<Lease, &'static str> {
         let address = answer.address;
         if !is_usable(address) {
-            return Err("the address is none that a host can have");
+            return Err("no host may have this address");
         }
         let server = answer.address_of(code::SERVER).or(before.map(|lease| lease.server));
-        let server = server.filter(|server| is_usable(*server)).ok_or("it doesn't say which server it is")?;
+        let server = server.filter(|server| is_usable(*server)).ok_or("it does not name its server")?;
         let prefix = match answer.option(code::SUBNET_MASK) {
-            Some(mask) => prefix(mask).ok_or("the subnet mask is none")?,
+            Some(mask) => prefix(mask).ok_or("its subnet mask is invalid")?,
             None => before.map(|lease| lease.prefix).ok_or("DHCP option Subnet Mask is missing")?,
         };
         let gateway = answer.address_of(code::ROUTERS).filter(|gateway| is_usable(*gateway));
@@ -187,8 +187,8 @@ fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
         let Some((significant, rest)) = rest.split_at_checked(octets) else { break };
         let Some((router, rest)) = rest.split_first_chunk::<4>() else { break };
         let mut destination = [0; 4];
-        let Some(place) = destination.get_mut(..octets) else { break };
-        place.copy_from_slice(significant);
+        let Some(covered) = destination.get_mut(..octets) else { break };
+        covered.copy_from_slice(significant);
         routes.extend(route(destination.into(), *prefix, (*router).into()));
         bytes = rest;
     }
@@ -241,8 +241,8 @@ fn dns(answer: &Answer) -> Dns {
 mod tests {
     use super::*;
     use crate::held::{self, Held};
-    use crate::message::Type;
-    use crate::message::tests::{MAC, answer};
+    use crate::v4::message::Type;
+    use crate::v4::message::tests::{MAC, answer};
 
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 50);
     const SERVER: (u8, &[u8]) = (code::SERVER, &[10, 1, 2, 1]);
@@ -254,7 +254,7 @@ mod tests {
         Lease::of(&answer, 1000, MAC, None)
     }
 
-    fn told(lease: &Lease) -> Vec<String> {
+    fn texts(lease: &Lease) -> Vec<String> {
         let via = |route: Route| {
             let scope = route.scope.map(|scope| format!(" scope {scope}"));
             format!("{} via {}{}", route.dst, route.gw.unwrap(), scope.unwrap_or_default())
@@ -263,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn address_gateway_and_routes() {
+    fn a_lease_has_address_gateway_and_routes() {
         let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::MTU, &[5, 120])]).unwrap();
         let result = held::result(&[Held::Four(lease.clone())], Some(7));
         assert_eq!(result.ips[0].address.to_string(), "10.1.2.50/24");
         assert_eq!(result.ips[0].gateway, Some(IpAddr::from([10, 1, 2, 1])));
-        assert_eq!(told(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
+        assert_eq!(texts(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
         assert_eq!((result.routes[0].mtu, result.routes[0].priority), (Some(1400), Some(7)));
     }
 
@@ -276,22 +276,22 @@ mod tests {
     fn classless_routes_replace_router_and_static_ones() {
         let fixed = (code::STATIC_ROUTES, &[172, 16, 0, 0, 10, 1, 2, 3, 0, 0, 0, 0, 10, 1, 2, 4][..]);
         let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, fixed]).unwrap();
-        assert_eq!(told(&lease), ["172.16.0.0/16 via 10.1.2.3", "0.0.0.0/0 via 10.1.2.1"]);
+        assert_eq!(texts(&lease), ["172.16.0.0/16 via 10.1.2.3", "0.0.0.0/0 via 10.1.2.1"]);
         let bytes = [0, 10, 1, 2, 1, 12, 172, 31, 10, 1, 2, 5, 32, 10, 9, 9, 9, 0, 0, 0, 0, 24, 10];
         for code in [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS] {
             let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, fixed, (code, &bytes)]).unwrap();
             let expected =
                 ["10.9.9.9/32 via 0.0.0.0 scope 253", "0.0.0.0/0 via 10.1.2.1", "172.16.0.0/12 via 10.1.2.5"];
-            assert_eq!(told(&lease), expected);
+            assert_eq!(texts(&lease), expected);
         }
         for none in [&[33, 1, 2, 3, 4, 5, 10, 1, 2, 1][..], &[255; 9], &[8]] {
             let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::CLASSLESS_ROUTES, none)]).unwrap();
-            assert_eq!(told(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
+            assert_eq!(texts(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
         }
     }
 
     #[test]
-    fn what_no_host_can_have_is_refused() {
+    fn unusable_addresses_are_refused() {
         for address in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
             assert!(read(address.parse().unwrap(), &[SERVER, MASK]).is_err(), "{address}");
         }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn times_make_sense_whatever_the_server_says() {
+    fn inconsistent_times_are_replaced() {
         let number = u32::to_be_bytes;
         let times = |lease: u32, renew: u32, rebind: u32| {
             let (lease, renew, rebind) = (number(lease), number(renew), number(rebind));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_survives_its_file() {
+    fn a_lease_is_the_same_after_a_file() {
         let options = [SERVER, MASK, ROUTER, (code::NAME_SERVERS, &[10, 1, 2, 1, 10, 1, 2, 2])];
         let lease = read(ADDRESS, &options).unwrap();
         let text = serde_json::to_string(&lease).unwrap();

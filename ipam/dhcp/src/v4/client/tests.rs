@@ -1,7 +1,8 @@
 //! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
-use crate::message::tests::{MAC, answer};
+use crate::client::Event;
+use crate::v4::message::tests::{MAC, answer};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 2);
@@ -9,44 +10,49 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 50);
 const ANOTHER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 60);
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-fn client() -> Client {
-    let identity = Identity {
-        mac: MAC,
-        broadcast: false,
-        own: vec![(code::CLIENT_ID, b"\0id".to_vec())],
-        request: vec![1, 3],
-    };
-    Client::new(identity, 8000, 0)
+fn protocol() -> Dhcp4 {
+    let own = vec![(code::CLIENT_ID, b"\0id".to_vec())];
+    Dhcp4::new(Identity { mac: MAC, broadcast: false, own, request: vec![1, 3] })
 }
 
-fn says(client: &mut Client, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> Vec<Action> {
+fn client() -> Client<Dhcp4> {
+    Client::new(protocol(), 8000, 0)
+}
+
+fn says(
+    client: &mut Client<Dhcp4>,
+    now: u64,
+    kind: Type,
+    server: Ipv4Addr,
+    address: Ipv4Addr,
+) -> Vec<Action<Dhcp4>> {
     let lease = 100_u32.to_be_bytes();
     let options = [
         (code::SERVER, &server.octets()[..]),
         (code::SUBNET_MASK, &[255, 255, 255, 0]),
         (code::LEASE_TIME, &lease),
     ];
-    let bytes = answer(kind, client.xid, address, &options);
+    let bytes = answer(kind, client.protocol.xid, address, &options);
     client.answer(now, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap())
 }
 
 /// Returns the actions as text.
-fn words(actions: &[Action]) -> Vec<String> {
-    let word = |action: &Action| match action {
-        Action::Send { question, from, to } => {
-            let to = if *to == To::Everybody { "all" } else { "server" };
-            format!("{} from {from} to {to}", question.kind.word())
+fn words(actions: &[Action<Dhcp4>]) -> Vec<String> {
+    let word = |action: &Action<Dhcp4>| match action {
+        Action::Send(question) => {
+            let to = if question.to == To::Everybody { "all" } else { "server" };
+            format!("{} from {} to {to}", question.kind.word(), question.address)
         }
         Action::Probe(address) => format!("probe {address}"),
-        Action::Bound(lease) => format!("bound {}", lease.address),
-        Action::Lost(lease, why) => format!("lost {}: {why}", lease.address),
-        Action::Tell(_) => "tell".to_owned(),
+        Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
+        Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
+        Action::Report(Event::Log(_)) => "log".to_owned(),
     };
     actions.iter().map(word).collect()
 }
 
 /// Returns a client with a lease of 100 s since `now` = 100 ms.
-fn bound() -> Client {
+fn bound() -> Client<Dhcp4> {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["DISCOVER from 0.0.0.0 to all"]);
     let offered = says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
@@ -57,16 +63,17 @@ fn bound() -> Client {
 }
 
 #[test]
-fn from_nothing_to_a_lease_and_back() {
+fn a_client_gets_a_lease_and_releases_it() {
     let mut client = bound();
     assert!(!client.listens() && client.next() == 50_001);
-    let release = client.release(9).unwrap();
-    assert_eq!(words(&[release]), ["RELEASE from 10.1.2.50 to server"]);
+    let (address, release) = client.release(9).unwrap();
+    assert_eq!(address, ADDRESS);
+    assert_eq!(words(&[Action::Send(release)]), ["RELEASE from 10.1.2.50 to server"]);
     assert!(client.release(9).is_none());
 }
 
 #[test]
-fn a_slow_server_isnt_made_slower_by_the_probe() {
+fn the_probe_runs_while_the_client_waits_for_the_server() {
     let mut client = client();
     client.tick(0);
     says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
@@ -74,7 +81,7 @@ fn a_slow_server_isnt_made_slower_by_the_probe() {
 }
 
 #[test]
-fn the_first_offer_counts_and_other_servers_have_no_say() {
+fn the_first_offer_wins_and_other_servers_are_ignored() {
     let mut client = client();
     client.tick(0);
     says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
@@ -85,15 +92,15 @@ fn the_first_offer_counts_and_other_servers_have_no_say() {
 }
 
 #[test]
-fn an_answer_to_another_question_is_none() {
+fn an_answer_with_another_transaction_id_is_ignored() {
     let mut client = client();
     client.tick(0);
-    let bytes = answer(Type::Offer, client.xid ^ 1, ADDRESS, &[(code::SERVER, &SERVER.octets())]);
+    let bytes = answer(Type::Offer, client.protocol.xid ^ 1, ADDRESS, &[(code::SERVER, &SERVER.octets())]);
     assert!(client.answer(0, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap()).is_empty());
 }
 
 #[test]
-fn silence_is_met_with_longer_and_longer_pauses() {
+fn pauses_double_while_no_server_answers() {
     let mut client = client();
     let mut pauses = Vec::new();
     for _ in 0..10 {
@@ -108,29 +115,29 @@ fn silence_is_met_with_longer_and_longer_pauses() {
 }
 
 #[test]
-fn a_server_that_offers_and_falls_silent_is_left() {
+fn a_silent_server_is_given_up_after_its_offer() {
     let mut client = client();
     client.tick(0);
     says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
-    let first = client.xid;
-    let told: Vec<String> = (0..4).flat_map(|_| words(&client.tick(client.next()))).collect();
-    assert_eq!(told[..3], ["REQUEST from 0.0.0.0 to all"; 3]);
-    assert_eq!(told[3], "DISCOVER from 0.0.0.0 to all");
-    assert_ne!(first, client.xid);
+    let first = client.protocol.xid;
+    let sent: Vec<String> = (0..4).flat_map(|_| words(&client.tick(client.next()))).collect();
+    assert_eq!(sent[..3], ["REQUEST from 0.0.0.0 to all"; 3]);
+    assert_eq!(sent[3], "DISCOVER from 0.0.0.0 to all");
+    assert_ne!(first, client.protocol.xid);
 }
 
 #[test]
-fn a_refusal_begins_anew_after_a_rest() {
+fn a_refused_client_starts_over_after_a_pause() {
     let mut client = client();
     client.tick(0);
     says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
-    assert_eq!(words(&says(&mut client, 5, Type::Nak, SERVER, ADDRESS)), ["tell"]);
+    assert_eq!(words(&says(&mut client, 5, Type::Nak, SERVER, ADDRESS)), ["log"]);
     assert!(client.tick(100).is_empty());
     assert_eq!(words(&client.tick(1005)), ["DISCOVER from 0.0.0.0 to all"]);
 }
 
 #[test]
-fn an_address_that_another_host_has_is_declined() {
+fn an_address_of_another_host_is_declined() {
     let mut client = client();
     client.tick(0);
     says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
@@ -138,14 +145,14 @@ fn an_address_that_another_host_has_is_declined() {
     assert!(client.conflict(0, MAC).is_empty(), "our own");
     says(&mut client, 1, Type::Ack, SERVER, ADDRESS);
     let declined = client.conflict(2, SERVER_MAC);
-    assert_eq!(words(&declined), ["tell", "DECLINE from 0.0.0.0 to all"]);
+    assert_eq!(words(&declined), ["log", "DECLINE from 0.0.0.0 to all"]);
     assert_eq!(words(&client.tick(1002)), ["DISCOVER from 0.0.0.0 to all"]);
     assert!(client.conflict(1003, SERVER_MAC).is_empty());
 }
 
 /// A server may offer one address to two clients, and gives it to only one of them.
 #[test]
-fn an_address_is_declined_only_when_it_is_ours() {
+fn an_address_is_declined_only_after_its_acknowledgement() {
     let offered = || {
         let mut client = client();
         client.tick(0);
@@ -154,50 +161,50 @@ fn an_address_is_declined_only_when_it_is_ours() {
         client
     };
     let mut refused = offered();
-    assert_eq!(words(&says(&mut refused, 2, Type::Nak, SERVER, ADDRESS)), ["tell"]);
+    assert_eq!(words(&says(&mut refused, 2, Type::Nak, SERVER, ADDRESS)), ["log"]);
     let mut given = offered();
     let declined = says(&mut given, 2, Type::Ack, SERVER, ADDRESS);
-    assert_eq!(words(&declined), ["tell", "DECLINE from 0.0.0.0 to all"]);
+    assert_eq!(words(&declined), ["log", "DECLINE from 0.0.0.0 to all"]);
     assert_eq!(words(&given.tick(1002)), ["DISCOVER from 0.0.0.0 to all"]);
 }
 
 #[test]
-fn renewal_asks_the_server_and_then_all_of_them() {
+fn renewal_asks_the_server_first_and_then_all_servers() {
     let mut client = bound();
-    assert_eq!(words(&client.tick(50_001)), ["tell", "REQUEST from 10.1.2.50 to server"]);
+    assert_eq!(words(&client.tick(50_001)), ["log", "REQUEST from 10.1.2.50 to server"]);
     // Half of what remains until T2, and again.
     assert_eq!(client.next(), 50_001 + (88_001 - 50_001) / 2);
     assert_eq!(words(&client.tick(client.next())), ["REQUEST from 10.1.2.50 to server"]);
     assert_eq!(words(&says(&mut client, 70_000, Type::Ack, SERVER, ADDRESS)), ["bound 10.1.2.50"]);
     assert_eq!(client.next(), 120_000);
     client.tick(120_000);
-    let rebinding = client.lease().unwrap().rebind;
-    assert_eq!(words(&client.tick(rebinding)), ["tell", "REQUEST from 10.1.2.50 to all"]);
+    let rebinding = client.lease.as_ref().unwrap().rebind;
+    assert_eq!(words(&client.tick(rebinding)), ["log", "REQUEST from 10.1.2.50 to all"]);
     assert_eq!(words(&says(&mut client, rebinding + 5, Type::Ack, OTHER, ADDRESS)), ["bound 10.1.2.50"]);
-    assert_eq!(client.lease().unwrap().server, OTHER);
+    assert_eq!(client.lease.as_ref().unwrap().server, OTHER);
 }
 
 #[test]
-fn a_lease_that_nobody_prolongs_is_lost_and_another_is_asked_for() {
+fn an_expired_lease_is_lost_and_requested_again() {
     let mut client = bound();
-    let mut told = Vec::new();
-    while client.lease().is_some() {
-        told.extend(words(&client.tick(client.next())));
+    let mut sent = Vec::new();
+    while client.lease.is_some() {
+        sent.extend(words(&client.tick(client.next())));
     }
-    assert_eq!(told.last().unwrap(), "lost 10.1.2.50: it has expired");
+    assert_eq!(sent.last().unwrap(), "lost 10.1.2.50: it has expired");
     let again = client.tick(client.next());
     assert_eq!(words(&again), ["DISCOVER from 0.0.0.0 to all"]);
-    let Action::Send { question, .. } = &again[0] else { panic!("{again:?}") };
+    let Action::Send(question) = &again[0] else { panic!("{again:?}") };
     assert!(question.options.contains(&(code::REQUESTED_ADDRESS, ADDRESS.octets().to_vec())));
 }
 
 #[test]
-fn a_renewal_may_be_refused_by_its_own_server_only() {
+fn only_the_leases_server_may_refuse_its_renewal() {
     let mut client = bound();
     client.tick(50_001);
     assert!(says(&mut client, 50_002, Type::Nak, OTHER, ADDRESS).is_empty());
     let refused = says(&mut client, 50_003, Type::Nak, SERVER, ADDRESS);
-    assert_eq!(words(&refused), ["tell", "lost 10.1.2.50: the server has taken it back"]);
+    assert_eq!(words(&refused), ["log", "lost 10.1.2.50: the server has taken it back"]);
     assert_eq!(words(&client.tick(50_003)), ["DISCOVER from 0.0.0.0 to all"]);
 }
 
@@ -209,16 +216,15 @@ fn a_renewal_may_bring_another_address() {
 }
 
 #[test]
-fn a_lease_out_of_a_file_goes_on_where_its_time_is() {
-    let lease = bound().lease().unwrap().clone();
+fn a_lease_from_a_file_resumes_at_its_time() {
+    let lease = bound().lease.unwrap();
     for (now, expected) in [
         (40_000, &[][..]),
-        (60_000, &["tell", "REQUEST from 10.1.2.50 to server"]),
-        (90_000, &["tell", "REQUEST from 10.1.2.50 to all"]),
+        (60_000, &["log", "REQUEST from 10.1.2.50 to server"]),
+        (90_000, &["log", "REQUEST from 10.1.2.50 to all"]),
         (200_000, &["lost 10.1.2.50: it has expired"]),
     ] {
-        let identity = client().identity;
-        let mut client = Client::with(identity, 8000, now, lease.clone());
+        let mut client = Client::new(protocol(), 8000, now).resume(lease.clone());
         assert_eq!(words(&client.tick(now)), expected, "{now}");
     }
 }

@@ -43,7 +43,7 @@ fn read(options: &[Vec<u8>]) -> Answer {
 }
 
 #[test]
-fn an_answer_is_read_whatever_is_cut_off() {
+fn a_truncated_answer_is_read_without_its_end() {
     let dns = with(code::NAME_SERVERS, &[ADDRESS.octets(), ADDRESS.octets()].concat());
     let names = with(code::DOMAINS, b"\x01a\x07example\x03org\x00\x01b\x00");
     let options = [
@@ -72,7 +72,7 @@ fn an_answer_is_read_whatever_is_cut_off() {
 }
 
 #[test]
-fn what_is_for_others_or_from_none_is_no_answer() {
+fn messages_for_other_clients_or_without_a_server_are_ignored() {
     let bytes = message(Type::Advertise, 1, SERVER, &[]);
     assert!(Answer::parse(&bytes, DUID, IAID).is_some());
     assert!(Answer::parse(&bytes, b"\0\x04another", IAID).is_none());
@@ -90,7 +90,7 @@ fn what_is_for_others_or_from_none_is_no_answer() {
 }
 
 #[test]
-fn addresses_that_make_no_sense_are_left_out() {
+fn inconsistent_addresses_are_left_out() {
     let late = ia_address(ADDRESS, 41, 40);
     let inside = [&ADDRESS.octets()[..], &[0, 0, 0, 1, 0, 0, 0, 2], &status(2, "")].concat();
     let failed = with(code::IA_ADDRESS, &inside);
@@ -109,10 +109,10 @@ fn addresses_that_make_no_sense_are_left_out() {
 #[test]
 fn a_status_has_words_without_control_characters() {
     for (code, expected) in [
-        (1, "it fails, and doesn't say why (UnspecFail): \"\\n\""),
+        (1, "it fails without a reason (UnspecFail): \"\\n\""),
         (2, "it has no address to give (NoAddrsAvail): \"\\n\""),
         (3, "it knows no such lease (NoBinding): \"\\n\""),
-        (4, "the address is none of this link (NotOnLink): \"\\n\""),
+        (4, "the address does not belong to this link (NotOnLink): \"\\n\""),
         (5, "it wants to be asked by multicast (UseMulticast): \"\\n\""),
         (9, "status 9: \"\\n\""),
     ] {
@@ -125,7 +125,7 @@ fn a_status_has_words_without_control_characters() {
 }
 
 #[test]
-fn a_question_is_what_rfc_8415_draws() {
+fn a_message_has_the_form_of_rfc_8415() {
     let mut question = Question {
         kind: Type::Solicit,
         xid: 0x0001_0203,

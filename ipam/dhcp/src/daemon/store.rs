@@ -15,7 +15,7 @@ use cnimble_leases::boot;
 use cnimble_os::files::Links;
 
 use crate::held::Held;
-use crate::talk::{Family, Wanted};
+use crate::ipc::{Family, Wanted};
 
 /// The file that the lease daemon keeps locked while it runs.
 const LOCK: &str = "lock";
@@ -184,15 +184,15 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::talk::Whose;
+    use crate::ipc::LeaseOwner;
     use crate::v6;
 
-    fn whose() -> Whose {
-        Whose { network: "lan".into(), container: "c1".into(), ifname: "eth0".into() }
+    fn owner() -> LeaseOwner {
+        LeaseOwner { network: "lan".into(), container: "c1".into(), ifname: "eth0".into() }
     }
 
     #[test]
-    fn a_file_of_a_keeper_without_ipv6_is_read() {
+    fn a_file_of_a_daemon_without_ipv6_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("dhcp.sock");
         let store = Store::open(&socket).unwrap().unwrap();
@@ -201,7 +201,7 @@ mod tests {
             "lease":{"address":"10.8.0.50","prefix":24,"server":"10.8.0.1","server_mac":[2,0,0,0,0,1],
             "gateway":"10.8.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.8.0.1"}],"dns":{},
             "renew":1,"rebind":2,"expires":3}}"#;
-        let path = file(&socket, &whose().key(Family::Ipv4));
+        let path = file(&socket, &owner().key(Family::Ipv4));
         fs::write(&path, text.replace("BOOT", &store.boot)).unwrap();
         let records = store.load().unwrap();
         let [Record { wanted, lease: Some(Held::Four(lease)), .. }] = &records[..] else {
@@ -231,7 +231,7 @@ mod tests {
             expires: u64::MAX,
         });
         let wanted = Wanted {
-            whose: whose(),
+            owner: owner(),
             family: Family::Ipv6,
             netns: "/run/netns/x".into(),
             sent: None,

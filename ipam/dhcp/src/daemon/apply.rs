@@ -10,15 +10,15 @@ use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{Netlink, addr, sysctl};
 use cnimble_plugin::interface::pod;
 
-use super::place::Place;
+use super::interface::Interface;
 use crate::held::{self, Held};
 
 /// The link number by which [`Netlink::routes`] lists the routes of all links.
 const ANY_LINK: u32 = 0;
 
 /// The routes of the lease, as the plugins install them.
-pub(super) fn routes(place: &Place, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
-    pod::routes(place.index, &held::result(std::slice::from_ref(lease), priority))
+pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
+    pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
 /// Changes the interface from the old lease to the new one. An address or a route in both leases is not touched, so
@@ -28,18 +28,18 @@ pub(super) fn routes(place: &Place, lease: &Held, priority: Option<u32>) -> Vec<
 ///
 /// # Errors
 /// Fails if the kernel refuses the request and nothing was changed.
-pub(super) fn follow(
-    place: &Place,
+pub(super) fn apply(
+    interface: &Interface,
     priority: Option<u32>,
     old: Option<&Held>,
     new: Option<&Held>,
 ) -> Result<Option<Error>, Error> {
-    let (mut inside, link) = place.inside()?;
-    let (gone, come) = (old.map(Held::net), new.map(Held::net));
-    let of = |lease: Option<&Held>| lease.map_or_else(Vec::new, |lease| routes(place, lease, priority));
+    let (mut inside, link) = interface.inside()?;
+    let (old_net, new_net) = (old.map(Held::net), new.map(Held::net));
+    let of = |lease: Option<&Held>| lease.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
     let (before, after) = (of(old), of(new));
     let present = inside.routes(ANY_LINK, None)?;
-    if let Some(net) = come.filter(|net| Some(*net) != gone) {
+    if let Some(net) = new_net.filter(|net| Some(*net) != old_net) {
         // The client has already probed the link for the address.
         tolerant(inside.execute(addr::add(link.index, &link.name, net)))?;
     }
@@ -66,10 +66,10 @@ pub(super) fn follow(
             present.iter().filter(|now| is_of(now, unwanted)).max_by_key(|now| now.mtu == unwanted.mtu);
         found.into_iter().for_each(|now| note(inside.execute(route::del(&exact(now), &link.name))));
     }
-    if let Some(net) = gone.filter(|net| Some(*net) != come) {
-        note(take_off(place, &mut inside, &link, net));
+    if let Some(net) = old_net.filter(|net| Some(*net) != new_net) {
+        note(take_off(interface, &mut inside, &link, net));
         // Without promotion, the kernel has removed the new address together with the old one.
-        if let Some(net) = come
+        if let Some(net) = new_net
             && inside.execute(addr::add(link.index, &link.name, net)).is_ok()
         {
             after.iter().for_each(|wanted| note(inside.execute(route::prepend(wanted, &link.name))));
@@ -97,18 +97,23 @@ fn exact(route: &NewRoute) -> NewRoute {
 
 /// Removes the address. Without `promote_secondaries` the kernel would also delete the other addresses of its network.
 /// With the last address it would delete all routes of the link.
-fn take_off(place: &Place, inside: &mut Netlink, link: &Link, net: IpNetwork) -> cnimble_netlink::Result<()> {
+fn take_off(
+    interface: &Interface,
+    inside: &mut Netlink,
+    link: &Link,
+    net: IpNetwork,
+) -> cnimble_netlink::Result<()> {
     let key = format!("net/ipv4/conf/{}/promote_secondaries", link.name);
     // The setting fails where /proc/sys is read-only.
     let before = match net {
         IpNetwork::V4(_) => {
-            place.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
+            interface.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
         }
         IpNetwork::V6(_) => None,
     };
     let outcome = inside.execute(addr::del(link.index, &link.name, net));
     if let Some(before) = before {
-        let _ = place.netns.enter(|| sysctl::write(&key, &before));
+        let _ = interface.netns.enter(|| sysctl::write(&key, &before));
     }
     outcome
 }

@@ -5,17 +5,18 @@
 //! never blocks on one of them. Before an ADD is answered, all state is in the files ([`store`]). The daemon may thus
 //! be killed at any moment, and the next one resumes.
 
+mod apply;
+mod cgroup;
+mod connections;
 mod flags;
-mod follow;
 mod four;
+mod interface;
 mod journal;
-mod outlive;
-mod place;
 mod pod;
 mod six;
+mod speaker;
 mod start;
 pub(crate) mod store;
-mod visitors;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,21 +29,21 @@ use cnimble_netlink::NetNs;
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::signal;
 
+use crate::client::Event;
 use crate::held::Held;
-use crate::talk::{Ask, Family, Reply, Wanted, Whose};
+use crate::ipc::{Family, LeaseOwner, Reply, Request, Wanted};
+use connections::{Connections, Incoming};
 use flags::Flags;
 use journal::Journal;
-use place::Event;
 use pod::Pod;
 use store::{Record, Store};
-use visitors::{Asked, Visitors};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
 /// The interval between two checks for pods that have died, in milliseconds.
 const ROUND: u64 = 5000;
 /// How many milliseconds a lease daemon without leases waits before it exits.
-const LINGER: u64 = 1000;
+const IDLE: u64 = 1000;
 
 /// Returns the time in milliseconds since the machine's boot.
 fn now() -> u64 {
@@ -54,37 +55,38 @@ fn now() -> u64 {
     })
 }
 
-struct Keeper {
+struct Daemon {
     flags: Flags,
     journal: Journal,
     store: Store,
     listener: UnixListener,
-    visitors: Visitors,
+    connections: Connections,
     /// The pods by the names of their leases.
     pods: BTreeMap<String, Pod>,
     /// Leases of the previous daemon with pods that could not be examined yet, each with the reason.
-    left: Vec<(Record, String)>,
-    round: u64,
-    busy: u64,
+    unresolved: Vec<(Record, String)>,
+    next_round: u64,
+    last_busy: u64,
 }
 
-impl Keeper {
+impl Daemon {
     /// Returns a daemon that resumes the leases in the store.
-    fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Keeper> {
+    fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Daemon> {
         let now = now();
-        let left = store.load()?.into_iter().map(|record| (record, String::new())).collect();
-        let (visitors, pods) = (Visitors::default(), BTreeMap::new());
-        let (round, busy) = (now + ROUND, now);
-        let mut keeper = Keeper { flags, journal, store, listener, visitors, pods, left, round, busy };
-        keeper.adopt(now);
-        Ok(keeper)
+        let unresolved = store.load()?.into_iter().map(|record| (record, String::new())).collect();
+        let (connections, pods) = (Connections::default(), BTreeMap::new());
+        let (next_round, last_busy) = (now + ROUND, now);
+        let mut daemon =
+            Daemon { flags, journal, store, listener, connections, pods, unresolved, next_round, last_busy };
+        daemon.adopt(now);
+        Ok(daemon)
     }
 
     /// Takes over the leases of the previous daemon. If a pod cannot be examined now, its lease is kept and tried
     /// again. If a namespace cannot be found again, its lease is kept until it expires.
     fn adopt(&mut self, now: u64) {
-        for (record, before) in std::mem::take(&mut self.left) {
-            let whose = record.wanted.whose.words();
+        for (record, before) in std::mem::take(&mut self.unresolved) {
+            let owner = record.wanted.owner.words();
             let key = record.wanted.key();
             let known = Some((Mac(record.mac), record.lease.clone()));
             let found = match Pod::find(&self.flags, record.wanted.clone(), now, known, None) {
@@ -101,14 +103,14 @@ impl Keeper {
                 _ => false,
             };
             if gone && self.store.remove(&key).is_ok() {
-                self.journal.tell(&format!("{whose}: its pod is gone, and its lease forgotten: {found}"));
+                self.journal.log(&format!("{owner}: its pod is gone, and its lease is dropped: {found}"));
                 continue;
             }
             let why = found.to_string();
             if why != before {
-                self.journal.tell(&format!("{whose}: its lease is kept, and can't be prolonged now: {why}"));
+                self.journal.log(&format!("{owner}: its lease is kept, and cannot be extended now: {why}"));
             }
-            self.left.push((record, why));
+            self.unresolved.push((record, why));
         }
     }
 
@@ -116,25 +118,27 @@ impl Keeper {
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
-            if !self.pods.is_empty() || !self.left.is_empty() || !self.visitors.is_empty() {
-                self.busy = now;
-            } else if self.flags.once && now >= self.busy + LINGER {
+            if !self.pods.is_empty() || !self.unresolved.is_empty() || !self.connections.is_empty() {
+                self.last_busy = now;
+            } else if self.flags.once && now >= self.last_busy + IDLE {
                 break;
             }
             self.wait(now);
             let now = self::now();
-            self.visitors.welcome(&self.listener, now);
-            let (asked, gone) = self.visitors.serve(now);
-            for number in gone {
-                self.left(number, now);
+            self.connections.accept(&self.listener, now);
+            let (requests, closed) = self.connections.serve(now);
+            for number in closed {
+                self.disconnected(number, now);
             }
-            for Asked { number, ask, sent } in asked {
-                let reply = match ask {
-                    Ok(ask) => self.asked(number, now, ask, sent),
-                    Err(why) => Some(Error::new(Code::DECODE, format!("no question: {why}")).into()),
+            for Incoming { number, request, sent } in requests {
+                let reply = match request {
+                    Ok(request) => self.handle(number, now, request, sent),
+                    Err(why) => {
+                        Some(Error::new(Code::DECODE, format!("reading a request failed: {why}")).into())
+                    }
                 };
                 if let Some(reply) = reply {
-                    self.visitors.answer(number, now, &reply);
+                    self.connections.reply(number, now, &reply);
                 }
             }
             self.hear(now);
@@ -145,21 +149,22 @@ impl Keeper {
 
     /// Waits for the next event.
     fn wait(&self, now: u64) {
-        let idle = if self.pods.is_empty() && self.left.is_empty() { u64::MAX } else { self.round };
+        let idle =
+            if self.pods.is_empty() && self.unresolved.is_empty() { u64::MAX } else { self.next_round };
         let times = self
             .pods
             .values()
             .flat_map(|pod| [pod.speaker.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
-        let linger = if self.flags.once && self.pods.is_empty() { self.busy + LINGER } else { u64::MAX };
-        let next = times.chain([idle, linger, self.visitors.next()]).min().unwrap_or(u64::MAX);
+        let exit = if self.flags.once && self.pods.is_empty() { self.last_busy + IDLE } else { u64::MAX };
+        let next = times.chain([idle, exit, self.connections.next()]).min().unwrap_or(u64::MAX);
         // One millisecond more, because the clock is rounded down.
-        let left = next.saturating_sub(now).min(60_000);
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let remaining = next.saturating_sub(now).min(60_000);
+        let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
         let mut descriptors = Vec::new();
-        if self.visitors.has_room() {
+        if self.connections.has_room() {
             descriptors.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         }
-        for (descriptor, writes) in self.visitors.descriptors() {
+        for (descriptor, writes) in self.connections.descriptors() {
             let more = if writes { PollFlags::POLLOUT } else { PollFlags::empty() };
             descriptors.push(PollFd::new(descriptor, PollFlags::POLLIN | more));
         }
@@ -170,17 +175,17 @@ impl Keeper {
         let _ = poll(&mut descriptors, timeout);
     }
 
-    /// Handles the question of a verb. Returns `None` if the answer follows later.
-    fn asked(&mut self, number: u64, now: u64, ask: Ask, sent: Option<OwnedFd>) -> Option<Reply> {
-        match ask {
-            Ask::Status => Some(Reply::Done),
-            Ask::Add(wanted) | Ask::Add6(wanted) => {
+    /// Handles the request of a verb. Returns `None` if the reply follows later.
+    fn handle(&mut self, number: u64, now: u64, request: Request, sent: Option<OwnedFd>) -> Option<Reply> {
+        match request {
+            Request::Status => Some(Reply::Done),
+            Request::Add(wanted) | Request::Add6(wanted) => {
                 self.add(number, now, wanted, sent).unwrap_or_else(|err| Some(err.into()))
             }
-            Ask::Check(whose) => Some(self.check(&whose.key(Family::Ipv4), now)),
-            Ask::Check6(whose) => Some(self.check(&whose.key(Family::Ipv6), now)),
-            Ask::Del(whose) => Some(self.end_all(&whose, now)),
-            Ask::Gc { network, valid } => Some(self.clean(&network, &valid, now)),
+            Request::Check(owner) => Some(self.check(&owner.key(Family::Ipv4), now)),
+            Request::Check6(owner) => Some(self.check(&owner.key(Family::Ipv6), now)),
+            Request::Del(owner) => Some(self.release_all(&owner, now)),
+            Request::Gc { network, valid } => Some(self.gc(&network, &valid, now)),
         }
     }
 
@@ -196,18 +201,18 @@ impl Keeper {
         // A runtime may have mounted the namespace where only its own processes see it.
         let sent = sent.map(NetNs::from_fd).transpose()?.filter(|sent| !sent.is_at(&path));
         wanted.sent = sent.as_ref().map(NetNs::identity).transpose()?;
-        let is_there = |pod: &Pod| match &sent {
-            Some(sent) => pod.place.netns.same_as(sent).unwrap_or(false),
-            None => pod.is_in(&path),
+        let is_same = |pod: &Pod| match &sent {
+            Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
+            None => pod.interface.is_in(&path),
         };
         // As in the Go daemon, an interface with a lease keeps it.
         if let Some(pod) = self.pods.get(&key)
-            && is_there(pod)
+            && is_same(pod)
             && let Some(lease) = pod.speaker.lease()
         {
             return Ok(Some(Reply::Lease(lease)));
         }
-        self.end(&key, now, "it is asked for anew").checked()?;
+        self.release(&key, now, "it is asked for anew").checked()?;
         let until = now.saturating_add(self.flags.limit(&wanted));
         let mut pod = Pod::find(&self.flags, wanted, now, None, sent)?;
         pod.waiting = Some((number, until));
@@ -219,60 +224,62 @@ impl Keeper {
         if let Some(pod) = self.pods.get(key) {
             return pod.checked(now).map_or_else(Reply::from, Reply::Lease);
         }
-        let record = self.left.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
+        let record =
+            self.unresolved.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
         record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
     }
 
     /// Releases all leases of an interface.
-    fn end_all(&mut self, whose: &Whose, now: u64) -> Reply {
-        let ends = Family::ALL.map(|family| self.end(&whose.key(family), now, "its verb has come"));
+    fn release_all(&mut self, owner: &LeaseOwner, now: u64) -> Reply {
+        let replies = Family::ALL.map(|family| self.release(&owner.key(family), now, "its verb has come"));
         let weight = |reply: &Reply| match reply {
             Reply::Error { .. } => 2,
             Reply::Nothing => 0,
             _ => 1,
         };
-        ends.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
+        replies.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
     }
 
     /// Releases a lease.
-    fn end(&mut self, key: &str, now: u64, why: &str) -> Reply {
+    fn release(&mut self, key: &str, now: u64, why: &str) -> Reply {
         if let Err(err) = self.store.remove(key) {
-            return Error::new(Code::IO, format!("removing a lease: {err}")).into();
+            return Error::new(Code::IO, format!("removing the lease {key}: {err}")).into();
         }
-        self.left.retain(|(record, _)| record.wanted.key() != key);
+        self.unresolved.retain(|(record, _)| record.wanted.key() != key);
         let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
-        let whose = pod.wanted.whose.words();
+        let owner = pod.wanted.owner.words();
         // The address is removed first: another host may get it as soon as it is released.
-        if let Err(err) = pod.taken() {
-            self.journal.tell(&format!("{whose}: taking away its address: {err}"));
+        if let Err(err) = pod.remove_lease() {
+            self.journal.log(&format!("{owner}: removing its address failed: {err}"));
         }
         if let Some((address, sent)) = pod.release(now) {
             match sent {
-                Ok(()) => self.journal.tell(&format!("{whose}: {address} is released: {why}")),
-                Err(err) => self
-                    .journal
-                    .tell(&format!("{whose}: {address} is dropped: {why}; telling its server: {err}")),
+                Ok(()) => self.journal.log(&format!("{owner}: {address} is released: {why}")),
+                Err(err) => self.journal.log(&format!(
+                    "{owner}: {address} is dropped: {why}; the server could not be told: {err}"
+                )),
             }
         }
         if let Some((number, _)) = pod.waiting {
-            let err = Error::new(Code::TRY_AGAIN_LATER, "the lease was given back while it was asked for");
-            self.visitors.answer(number, now, &err.into());
+            let msg = format!("the lease of {owner} was given back while ADD waited for it");
+            let err = Error::new(Code::TRY_AGAIN_LATER, msg);
+            self.connections.reply(number, now, &err.into());
         }
         Reply::Done
     }
 
-    fn clean(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
-        let stale = |whose: &Whose| {
-            whose.network == network
-                && !valid.iter().any(|(id, ifname)| (id, ifname) == (&whose.container, &whose.ifname))
+    fn gc(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
+        let stale = |owner: &LeaseOwner| {
+            owner.network == network
+                && !valid.iter().any(|(id, ifname)| (id, ifname) == (&owner.container, &owner.ifname))
         };
         // A lease that is still being requested is not in the runtime's list yet.
-        let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.whose));
+        let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.owner));
         let keys = all.map(|(key, _)| key.clone());
-        let left = self.left.iter().filter(|(record, _)| stale(&record.wanted.whose));
-        let keys: Vec<String> = keys.chain(left.map(|(record, _)| record.wanted.key())).collect();
+        let unresolved = self.unresolved.iter().filter(|(record, _)| stale(&record.wanted.owner));
+        let keys: Vec<String> = keys.chain(unresolved.map(|(record, _)| record.wanted.key())).collect();
         for key in keys {
-            let reply = self.end(&key, now, "it isn't valid any more");
+            let reply = self.release(&key, now, "it is not valid any more");
             if matches!(reply, Reply::Error { .. }) {
                 return reply;
             }
@@ -281,11 +288,11 @@ impl Keeper {
     }
 
     /// Ends the lease of a verb that has disconnected before its answer, because its caller does not know of the lease.
-    fn left(&mut self, number: u64, now: u64) {
+    fn disconnected(&mut self, number: u64, now: u64) {
         let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
         let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
         if let Some(key) = key {
-            self.end(&key, now, "its verb is gone");
+            self.release(&key, now, "its verb is gone");
         }
     }
 
@@ -302,27 +309,30 @@ impl Keeper {
     /// Does everything that is due at `now`.
     fn tick(&mut self, now: u64) {
         let keys: Vec<String> = self.pods.keys().cloned().collect();
-        let round = now >= self.round;
+        let round = now >= self.next_round;
         if round {
-            self.round = now + ROUND;
+            self.next_round = now + ROUND;
             self.adopt(now);
         }
         for key in keys {
             let Some(pod) = self.pods.get_mut(&key) else { continue };
-            if round && pod.has_died(&self.flags) {
-                self.end(&key, now, "its pod has died");
+            if round && pod.interface.has_died(&self.flags) {
+                self.release(&key, now, "its pod has died");
                 continue;
             }
-            if round && let Err(err) = pod.lend(now) {
-                self.journal.tell(&format!("{}: {err}", pod.wanted.whose.words()));
+            if round && let Err(err) = pod.set_lifetime(now) {
+                self.journal.log(&format!(
+                    "{}: setting the lifetime of its address failed: {err}",
+                    pod.wanted.owner.words()
+                ));
             }
             if let Some((number, until)) = pod.waiting
                 && now >= until
             {
                 pod.waiting = None;
                 let err = without_lease(pod, self.flags.limit(&pod.wanted));
-                self.end(&key, now, "no server has given one in time");
-                self.visitors.answer(number, now, &err.into());
+                self.release(&key, now, "no server has given one in time");
+                self.connections.reply(number, now, &err.into());
                 continue;
             }
             let events = pod.tick(now);
@@ -333,14 +343,14 @@ impl Keeper {
     fn act(&mut self, key: &str, now: u64, events: Vec<Event>) {
         for event in events {
             let Some(pod) = self.pods.get_mut(key) else { return };
-            let whose = pod.wanted.whose.words();
-            let failed = match event {
-                Event::Tell(line) => Err(line),
+            let owner = pod.wanted.owner.words();
+            let outcome = match event {
+                Event::Log(line) => Err(line),
                 Event::Bound(lease) => self.bound(key, now, &lease),
                 Event::Lost(lease, why) => self.lost(key, &lease, why),
             };
-            if let Err(line) = failed {
-                self.journal.tell(&format!("{whose}: {line}"));
+            if let Err(line) = outcome {
+                self.journal.log(&format!("{owner}: {line}"));
             }
         }
     }
@@ -348,46 +358,48 @@ impl Keeper {
     /// Handles a new or renewed lease: writes it to disk, then answers the verb or changes the interface.
     fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
-        let (whose, address) = (pod.wanted.whose.words(), lease.address());
+        let (owner, address) = (pod.wanted.owner.words(), lease.address());
         let seconds = lease.expires().saturating_sub(now) / 1000;
-        self.journal.tell(&format!("{whose}: {address} from {} for {seconds} s", lease.server()));
-        let written = self.store.write(&pod.wanted, pod.place.mac.0, Some(lease));
+        self.journal.log(&format!("{owner}: {address} from {} for {seconds} s", lease.server()));
+        let written = self.store.write(&pod.wanted, pod.interface.mac.0, Some(lease));
         match pod.waiting.take() {
             Some((number, _)) => {
-                pod.handed_over(lease);
+                pod.returned(lease);
                 let reply = match written {
                     Ok(()) => Reply::Lease(lease.clone()),
                     Err(err) => {
-                        self.end(key, now, "it can't be written down");
-                        Error::new(Code::IO, format!("writing the lease of {address}: {err}")).into()
+                        self.release(key, now, "its file cannot be written");
+                        Error::new(Code::IO, format!("writing the lease of {address} failed: {err}")).into()
                     }
                 };
-                self.visitors.answer(number, now, &reply);
+                self.connections.reply(number, now, &reply);
                 Ok(())
             }
             None => {
                 let changed = pod.renewed(lease, now);
-                if let Some(change) = changed.map_err(|err| format!("following to {address}: {err}"))? {
-                    self.journal.tell(&format!("{whose}: {change}"));
+                if let Some(change) =
+                    changed.map_err(|err| format!("following to {address} failed: {err}"))?
+                {
+                    self.journal.log(&format!("{owner}: {change}"));
                 }
-                written.map_err(|err| format!("writing the lease of {address}: {err}"))
+                written.map_err(|err| format!("writing the lease of {address} failed: {err}"))
             }
         }
     }
 
     fn lost(&mut self, key: &str, lease: &Held, why: &'static str) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
-        let (whose, address) = (pod.wanted.whose.words(), lease.address());
-        self.journal.tell(&format!("{whose}: {address} is taken away: {why}"));
-        let taken = pod.lose(lease, why).map_err(|err| format!("taking away {address}: {err}"));
-        let written = self.store.write(&pod.wanted, pod.place.mac.0, None);
-        taken.and(written.map_err(|err| format!("writing that {address} is lost: {err}")))
+        let (owner, address) = (pod.wanted.owner.words(), lease.address());
+        self.journal.log(&format!("{owner}: {address} is taken away: {why}"));
+        let removed = pod.lose(lease, why).map_err(|err| format!("removing {address} failed: {err}"));
+        let written = self.store.write(&pod.wanted, pod.interface.mac.0, None);
+        removed.and(written.map_err(|err| format!("writing the loss of {address} failed: {err}")))
     }
 }
 
 /// Returns the error of an ADD that has waited for `limit` milliseconds.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
-    let (ifname, word) = (&pod.place.ifname, pod.wanted.family.word());
+    let (ifname, word) = (&pod.interface.ifname, pod.wanted.family.word());
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };
     let msg = format!("no {word} server has given an address to {ifname} within {time}");
     Error::new(Code::TRY_AGAIN_LATER, msg).details(pod.speaker.tried())

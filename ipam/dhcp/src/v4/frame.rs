@@ -104,8 +104,8 @@ fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u16) {
-    if let Some(place) = bytes.get_mut(at..at + 2) {
-        place.copy_from_slice(&value.to_be_bytes());
+    if let Some(field) = bytes.get_mut(at..at + 2) {
+        field.copy_from_slice(&value.to_be_bytes());
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_is_unwrapped_and_every_flipped_bit_is_seen() {
+    fn a_wrapped_message_is_unwrapped_and_any_flipped_bit_is_noticed() {
         for message in [&b""[..], b"x", b"an odd one", b"four"] {
             let packet = answer(message);
             assert_eq!(unwrap(&packet), Some(message));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_may_be_left_to_hardware_or_out() {
+    fn an_unfinished_or_missing_checksum_is_accepted() {
         let mut packet = answer(b"message");
         put(&mut packet, 26, fold(pseudo(SERVER, Ipv4Addr::BROADCAST, 15)));
         assert_eq!(unwrap(&packet), Some(&b"message"[..]));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_no_datagrams() {
+    fn fragments_are_ignored() {
         for bits in [0x2000_u16, 0x0001, 0x1fff] {
             let mut packet = answer(b"message");
             put(&mut packet, 6, bits);

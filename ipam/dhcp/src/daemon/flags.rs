@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::config;
-use crate::talk::Wanted;
+use crate::ipc::Wanted;
 
 /// The options that a lease daemon was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Default for Flags {
 /// Printed for an unknown option.
 pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
   -pidfile PATH            write the process ID there
-  -hostprefix PATH         the host's root directory, where the keeper runs in a container
+  -hostprefix PATH         the host's root directory, where the daemon runs in a container
   -socketpath PATH         where to listen (default /run/cnimble/dhcp.sock)
   -timeout DURATION        of one message, before it is sent again (default 10s)
   -resendmax DURATION      the longest pause before a message is sent again (default 1m2s)
@@ -59,8 +59,10 @@ impl Flags {
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let text = arg.to_str().ok_or("an option is not valid UTF-8")?;
-            let name =
-                text.strip_prefix("--").or_else(|| text.strip_prefix('-')).ok_or(format!("{text}?"))?;
+            let name = text
+                .strip_prefix("--")
+                .or_else(|| text.strip_prefix('-'))
+                .ok_or(format!("unexpected argument {text}"))?;
             let (name, inline) = match name.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (name, None),
@@ -69,7 +71,9 @@ impl Flags {
                 *flag = match inline.as_deref() {
                     None | Some("true" | "1" | "t" | "T" | "TRUE" | "True") => true,
                     Some("false" | "0" | "f" | "F" | "FALSE" | "False") => false,
-                    Some(other) => return Err(format!("-{name}={other}: it is true or false")),
+                    Some(other) => {
+                        return Err(format!("-{name}: invalid value {other}, expected true or false"));
+                    }
                 };
                 continue;
             }
@@ -92,9 +96,9 @@ impl Flags {
                         flags.socket = path.into();
                     }
                 }
-                "timeout" => flags.timeout = duration(&value()?)?,
-                "resendmax" => flags.resend_max = duration(&value()?)?,
-                "resendtimeout" => flags.resend_timeout = duration(&value()?)?,
+                "timeout" => flags.timeout = duration(name, &value()?)?,
+                "resendmax" => flags.resend_max = duration(name, &value()?)?,
+                "resendtimeout" => flags.resend_timeout = duration(name, &value()?)?,
                 _ => return Err(format!("unknown option -{name}")),
             }
         }
@@ -126,8 +130,8 @@ impl Flags {
 }
 
 /// Parses a duration in Go's notation (`1m30s`, `1.5s`, `300ms`) to milliseconds.
-fn duration(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text} is no duration, such as 10s or 1m30s");
+fn duration(option: &str, text: &str) -> Result<u64, String> {
+    let bad = || format!("-{option}: invalid duration {text}, expected one such as 10s or 1m30s");
     let (mut rest, mut sum) = (text, 0_f64);
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_go_daemons_options() {
+    fn options_of_the_go_daemon_are_read() {
         let flags = read(
             "-pidfile /run/dhcp.pid -hostprefix=/host --socketpath /run/cni/dhcp.sock -broadcast=true \
              -timeout 1.5s -resendmax=1m2s -resendtimeout 300ms",

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
@@ -11,20 +10,16 @@ use cnimble_netlink::netns::Identity;
 use cnimble_netlink::{NetNs, Netlink};
 
 use super::flags::Flags;
-use crate::held::Held;
-use crate::talk::Wanted;
-
-/// The largest packet: a jumbo frame of Ethernet.
-pub(super) const LARGEST_PACKET: usize = 9216;
-/// The number of packets that are read at once. The rest waits, so that other sockets get their turn.
-const BURST: usize = 32;
+use crate::ipc::Wanted;
 
 /// An interface in an open namespace.
-pub(super) struct Place {
+pub(super) struct Interface {
     pub(super) netns: NetNs,
     pub(super) ifname: String,
     pub(super) index: u32,
     pub(super) mac: Mac,
+    /// Its kind (IFLA_INFO_KIND), such as `ipvlan`.
+    pub(super) kind: String,
     path: String,
     watch: Watch,
 }
@@ -46,13 +41,13 @@ enum Sight {
     Missed,
 }
 
-impl Place {
+impl Interface {
     /// Finds the interface, in the namespace that a verb has `sent`, or else in the namespace of `wanted`.
     ///
     /// # Errors
     /// Fails with code 8 without the namespace, and with code 3 without the interface. Fails with code 11 if a
     /// namespace that had been sent cannot be found again, and if the kernel refuses a request.
-    pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<(Place, Link), Error> {
+    pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
                 let seen = NetNs::by_identity(identity)?;
@@ -62,7 +57,7 @@ impl Place {
             }
             (_, None) => (at_path(&flags.on_host(&wanted.netns))?, Watch::Path),
         };
-        let ifname = &wanted.whose.ifname;
+        let ifname = &wanted.owner.ifname;
         let link = Netlink::open_in(&netns)?.find_link(ifname)?;
         let link = link.ok_or_else(|| missing(ifname, &wanted.netns))?;
         let mac = link.mac.ok_or_else(|| {
@@ -70,7 +65,7 @@ impl Place {
                 .details("DHCP needs Ethernet")
         })?;
         let (ifname, path) = (ifname.clone(), wanted.netns.clone());
-        Ok((Place { netns, ifname, index: link.index, mac, path, watch }, link))
+        Ok(Interface { netns, ifname, index: link.index, mac, kind: link.kind, path, watch })
     }
 
     /// Opens a socket in the namespace, and returns it with the interface.
@@ -98,7 +93,7 @@ impl Place {
             return is_gone(*identity, sight);
         }
         match NetNs::find(&flags.on_host(&self.path)) {
-            Ok(Some(there)) => there.same_as(&self.netns).is_ok_and(|same| !same),
+            Ok(Some(found)) => found.same_as(&self.netns).is_ok_and(|same| !same),
             Ok(None) => true,
             Err(_) => false,
         }
@@ -118,14 +113,14 @@ impl Place {
 fn at_path(path: &Path) -> Result<NetNs, Error> {
     NetNs::find(path)?.ok_or_else(|| {
         let why = format!("failed to open netns \"{}\"", path.display());
-        Error::new(Code::INVALID_NETNS, why).details("no network namespace is there")
+        Error::new(Code::INVALID_NETNS, why).details("the path does not lead to a network namespace")
     })
 }
 
 fn unseen(netns: &str) -> Error {
     let msg = format!("no process in /proc is in the network namespace {netns}");
     Error::new(Code::TRY_AGAIN_LATER, msg)
-        .details("its path leads there in the runtime's mount namespace alone")
+        .details("its path is a mount that only the runtime sees; hint: a pod that runs can be created again")
 }
 
 /// Whether `/proc` has shown the namespace before, and has missed it twice in a row.
@@ -141,55 +136,5 @@ fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
 }
 
 fn missing(ifname: &str, netns: &str) -> Error {
-    Error::new(Code::UNKNOWN_CONTAINER, format!("there is no interface {ifname} in {netns}"))
-}
-
-/// An event that a client reports to the lease daemon.
-pub(super) enum Event {
-    /// The client has a lease: a new one, or a renewed one.
-    Bound(Held),
-    /// The lease has ended, for this reason.
-    Lost(Held, &'static str),
-    /// A line for the log.
-    Tell(String),
-}
-
-/// A client of one family with its sockets.
-pub(super) trait Speaker {
-    /// When the client next has something to do.
-    fn next(&self) -> u64;
-    fn lease(&self) -> Option<Held>;
-    /// The attempts since the client last had a lease, as text.
-    fn tried(&self) -> String;
-    /// The sockets to poll.
-    fn sockets(&self) -> Vec<BorrowedFd<'_>>;
-    /// Reads and handles the received packets.
-    fn hear(&mut self, place: &Place, now: u64) -> Vec<Event>;
-    /// Does everything that is due at `now`.
-    fn tick(&mut self, place: &Place, now: u64) -> Vec<Event>;
-    /// Releases the lease, if there is one. Returns its description, and whether the server could be told.
-    fn release(&mut self, place: &Place, now: u64) -> Option<(String, io::Result<()>)>;
-}
-
-/// Reads all packets from a socket, one `receive` after another. A socket that fails is closed, and the next message
-/// opens it again.
-pub(super) fn drain<S>(socket: &mut Option<S>, mut receive: impl FnMut(&S) -> io::Result<bool>) {
-    let Some(open) = socket else { return };
-    for _ in 0..BURST {
-        match receive(open) {
-            Ok(true) => {}
-            Ok(false) => return,
-            // ENETDOWN: the interface was down for a moment.
-            Err(err) if err.raw_os_error() == Some(libc::ENETDOWN) => return,
-            Err(_) => {
-                *socket = None;
-                return;
-            }
-        }
-    }
-}
-
-/// Returns a log event for a failure.
-pub(super) fn told(what: &str, outcome: io::Result<()>) -> Option<Event> {
-    outcome.err().map(|err| Event::Tell(format!("{what}: {err}")))
+    Error::new(Code::UNKNOWN_CONTAINER, format!("network namespace {netns} has no interface {ifname}"))
 }

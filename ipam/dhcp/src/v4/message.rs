@@ -73,10 +73,18 @@ const HEADER: usize = 236;
 const SHORTEST: usize = 300;
 const BROADCAST: u16 = 0x8000;
 
+/// The destination of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    Everybody,
+    Server(Ipv4Addr, Mac),
+}
+
 /// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
+    pub(crate) to: To,
     pub(crate) xid: u32,
     pub(crate) seconds: u16,
     /// Whether the server must broadcast its answer.
@@ -201,8 +209,9 @@ pub(crate) mod tests {
     pub(crate) fn answer(kind: Type, xid: u32, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
         let options = options.iter().map(|(code, value)| (*code, value.to_vec())).collect();
         let unset = Ipv4Addr::UNSPECIFIED;
+        let to = To::Everybody;
         let question =
-            Question { kind, xid, seconds: 0, broadcast: false, address: unset, mac: MAC, options };
+            Question { kind, to, xid, seconds: 0, broadcast: false, address: unset, mac: MAC, options };
         let mut bytes = question.encode();
         bytes[0] = 2;
         bytes[16..20].copy_from_slice(&address.octets());
@@ -210,7 +219,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_whatever_is_cut_off() {
+    fn a_truncated_answer_is_read_without_its_end() {
         let long = vec![7; 300];
         let server = [10, 0, 0, 1];
         let options =
@@ -233,7 +242,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn options_go_on_in_the_names_fields() {
+    fn options_continue_in_the_fields_for_names() {
         let mut bytes = answer(Type::Offer, 1, Ipv4Addr::LOCALHOST, &[(code::OVERLOAD, &[3])]);
         bytes[44..50].copy_from_slice(&[code::ROUTERS, 4, 10, 0, 0, 1]);
         bytes[108..112].copy_from_slice(&[code::MTU, 2, 5, 120]);
@@ -243,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_question_has_bootps_size_and_its_options() {
+    fn a_message_has_the_size_of_bootp_and_its_options() {
         let bytes = answer(Type::Request, 1, Ipv4Addr::UNSPECIFIED, &[]);
         assert_eq!(bytes.len(), SHORTEST);
         assert_eq!(bytes[240..244], [53, 1, 3, 255]);

@@ -16,7 +16,7 @@ use nix::sys::stat::{Mode, umask};
 use super::flags::{Flags, USAGE};
 use super::journal::Journal;
 use super::store::Store;
-use super::{Keeper, outlive, store};
+use super::{Daemon, cgroup, store};
 
 /// The line that a started lease daemon writes to stdout for its plugin.
 pub(crate) const READY: &str = "ready";
@@ -24,7 +24,8 @@ pub(crate) const READY: &str = "ready";
 pub(crate) const TAKEN: &str = "taken";
 
 /// The reason that a daemon cannot listen.
-pub(crate) const NO_SOCKET: &str = "what is there is no socket";
+pub(crate) const NO_SOCKET: &str =
+    "the file is no socket; hint: remove it, or set another ipam.daemonSocketPath";
 
 /// The first descriptor after the standard ones. The descriptors of sd_listen_fds(3) begin there.
 const FIRST: i32 = 3;
@@ -53,7 +54,9 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
         Ok(true) => Some(0),
         Ok(false) if once => Some(0),
         Ok(false) => {
-            eprintln!("dhcp daemon: another keeper runs for this socket");
+            eprintln!(
+                "dhcp daemon: another lease daemon runs for this socket; hint: end it, or set another -socketpath"
+            );
             Some(1)
         }
         Err(why) => {
@@ -101,12 +104,12 @@ fn run(flags: Flags) -> Result<bool, String> {
         write_pid(pidfile).map_err(|err| failed("Error writing pidfile", pidfile, &err))?;
     }
     let pidfile = flags.pidfile.clone();
-    let journal = if flags.once && own { settle() } else { Journal::open(false) };
+    let journal = if flags.once && own { settle() } else { Journal::stderr() };
     restrain();
-    let keeper = Keeper::new(flags, journal, store, listener);
-    let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
+    let daemon = Daemon::new(flags, journal, store, listener);
+    let daemon = daemon.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
-    let store = keeper.run();
+    let store = daemon.run();
     // The file is removed before the lock is released, because the next daemon binds its own socket. A file that
     // systemd has bound in the meantime stays.
     if bound.is_some() && bound == inode(&path) {
@@ -186,10 +189,10 @@ fn leave_home() {
 
 /// Makes this daemon outlive the plugin that has started it, and its runtime.
 fn settle() -> Journal {
-    let journal = Journal::open(true);
-    if let Err(why) = outlive::leave() {
+    let journal = Journal::system();
+    if let Err(why) = cgroup::leave() {
         let what = "the lease daemon stays in the runtime's control group, and may be killed with it";
-        journal.tell(&format!("{what}: {why}"));
+        journal.log(&format!("{what}: {why}"));
     }
     journal
 }
@@ -204,7 +207,10 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         return Err(io::Error::other(NO_SOCKET));
     }
     if UnixStream::connect(path).is_ok() {
-        return Err(io::Error::other("another program listens there, such as the Go plugins' dhcp daemon"));
+        return Err(io::Error::other(
+            "another program listens there, such as the Go plugins' dhcp daemon; hint: end it, or set another \
+             ipam.daemonSocketPath",
+        ));
     }
     std::fs::remove_file(path)?;
     UnixListener::bind(path)

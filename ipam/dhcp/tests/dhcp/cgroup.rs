@@ -45,11 +45,11 @@ fn a_daemon_leaves_the_control_group_of_the_plugin_that_starts_it() {
     let attachment = Attachment::new("c1", &pod);
     let line = format!("echo 0 >{}/cgroup.procs && exec \"$0\" \"$@\"", group.0.display());
     let result = network.call("ADD", &attachment, None).under(&["sh", "-c", &line]).run().result();
-    let daemon = keepers(&socket(&host));
+    let daemon = daemons(&socket(&host));
     assert_eq!((daemon.len(), group.processes().as_str()), (1, ""));
     std::fs::write(group.0.join("cgroup.kill"), "1").unwrap();
     network.check(&attachment, &result).success();
-    assert_eq!(keepers(&socket(&host)), daemon);
+    assert_eq!(daemons(&socket(&host)), daemon);
     network.deleted(&attachment, Some(&result));
     assert_ended(&host);
 }
@@ -88,7 +88,7 @@ fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     network.call("ADD", &attachment, None).env("DBUS_SYSTEM_BUS_ADDRESS", &address).run().result();
-    let daemon = keepers(&socket(&host));
+    let daemon = daemons(&socket(&host));
     let expected = format!("string \"cnimble-dhcp-{}.scope\"", daemon[0]);
     assert!(wait_until(PATIENCE, || seen().contains(&expected)), "{}", seen());
     let words: Vec<String> = seen().split_whitespace().map(str::to_owned).collect();

@@ -4,38 +4,41 @@ use std::net::Ipv6Addr;
 
 use cnimble_cni::hash;
 
-use super::{Action, Client, Offer, REST, State};
-use crate::v6::lease::Lease;
-use crate::v6::message::{Answer, Status, Type};
+use super::client::{Dhcp6, Offer, Step};
+use super::lease::Lease;
+use super::message::{Answer, Status, Type};
+use crate::client::{Action, Client, REST, State};
 
-/// How long other hosts have to answer a probe. On one link they answer within a millisecond.
-const PROBE: u64 = 100;
 /// The preference of a server that is chosen without waiting for others (section 21.8).
 const FIRST_CHOICE: u8 = 255;
 
-impl Client {
+impl Client<Dhcp6> {
     /// Handles an answer.
-    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
-        if answer.xid != self.xid || self.pauses.sent == 0 {
+    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
+        if answer.xid != self.protocol.xid || self.protocol.pauses.sent == 0 {
             return Vec::new();
         }
         self.tally.answered(format!("server {}", hash::hex(answer.server.iter().copied())));
         if let Some(seconds) = answer.longest_pause {
-            self.solicit_pause = Some(u64::from(seconds) * 1000);
+            self.protocol.solicit_pause = Some(u64::from(seconds) * 1000);
         }
         let of_lease = || self.lease.as_ref().is_some_and(|lease| lease.server_id == answer.server);
         match (&self.state, answer.kind) {
-            (State::Soliciting(_), Type::Advertise) => self.advertised(now, answer),
-            (State::Soliciting(_), Type::Reply) if answer.rapid => match Lease::of(answer, now, None) {
-                Ok(lease) => self.take(now, lease, None),
-                Err(why) => self.refused(answer, why),
-            },
-            (State::Requesting { server, address, probed }, Type::Reply) if *server == answer.server => {
+            (State::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
+            (State::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
+                match Lease::of(answer, now, None) {
+                    Ok(lease) => self.take(now, lease, None),
+                    Err(why) => self.refused(answer, why),
+                }
+            }
+            (State::Acquiring(Step::Requesting { server, address, probed }), Type::Reply)
+                if *server == answer.server =>
+            {
                 let probed = (*address, *probed);
                 self.replied(now, answer, probed)
             }
-            (State::Declining { server, .. }, Type::Reply) if *server == answer.server => {
-                self.start(now + REST);
+            (State::Acquiring(Step::Declining { server, .. }), Type::Reply) if *server == answer.server => {
+                self.start(now, now + REST);
                 Vec::new()
             }
             (State::Renewing, Type::Reply) if of_lease() => self.prolonged(now, answer),
@@ -44,35 +47,36 @@ impl Client {
         }
     }
 
-    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
+    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let lease = match Lease::of(answer, now, None) {
             Ok(lease) => lease,
             Err(why) => return self.refused(answer, why),
         };
         let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
         // Servers have the first pause to send an Advertise. After that, the first Advertise is accepted.
-        if offer.preference == FIRST_CHOICE || self.pauses.sent > 1 {
+        if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
             return self.choose(now, offer);
         }
-        let State::Soliciting(best) = &mut self.state else { return Vec::new() };
+        let State::Acquiring(Step::Soliciting(best)) = &mut self.state else { return Vec::new() };
         if best.as_ref().is_none_or(|best| best.preference < offer.preference) {
             *best = Some(offer);
         }
         Vec::new()
     }
 
-    pub(super) fn choose(&mut self, now: u64, Offer { server, address, .. }: Offer) -> Vec<Action> {
+    pub(super) fn choose(&mut self, now: u64, Offer { server, address, .. }: Offer) -> Vec<Action<Dhcp6>> {
         let mut actions = Vec::new();
         if !self.has(address) {
             actions.push(Action::Probe(address));
         }
-        self.enter(State::Requesting { server: server.clone(), address, probed: now }, now);
-        actions.push(self.request(now, server, address));
+        let step = Step::Requesting { server: server.clone(), address, probed: now };
+        self.enter(now, State::Acquiring(step), now);
+        actions.push(Action::Send(self.message(now, Type::Request, Some(server), Some(address))));
         actions
     }
 
     /// Handles a server's answer to a Request: a lease, or a refusal.
-    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action> {
+    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take(now, lease, Some(probed)),
             Err(why) => {
@@ -81,14 +85,14 @@ impl Client {
                 if self.lease.is_some() {
                     actions.extend(self.lose(now, "the server has taken it back"));
                 }
-                self.start(now + REST);
+                self.start(now, now + REST);
                 actions
             }
         }
     }
 
     /// Handles a server's answer to a Renew or a Rebind (section 18.2.10.1).
-    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
+    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
             Ok(lease) => self.take(now, lease, None),
@@ -103,7 +107,9 @@ impl Client {
                         let (server, address) = (answer.server.clone(), before.address);
                         actions.extend(self.choose(now, Offer { server, preference: 0, address }));
                     }
-                    Some(Status::NOT_ON_LINK) => actions.extend(self.lose(now, "it is none of this link")),
+                    Some(Status::NOT_ON_LINK) => {
+                        actions.extend(self.lose(now, "it does not belong to this link"));
+                    }
                     None if gone => actions.extend(self.lose(now, "the server has taken it back")),
                     // The client asks again in time.
                     _ => {}
@@ -114,9 +120,9 @@ impl Client {
     }
 
     /// Accepts a lease once no other host answers for its address.
-    fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action> {
+    fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action<Dhcp6>> {
         if self.has(lease.address) {
-            return vec![self.bind(lease)];
+            return vec![self.bind(now, lease)];
         }
         let mut actions = Vec::new();
         // The probe was sent while the client waited for the server.
@@ -127,15 +133,14 @@ impl Client {
                 now
             }
         };
-        self.enter(State::Probing(Box::new(lease)), since + PROBE);
-        actions.extend(self.tick(now));
+        actions.extend(self.verify(now, lease, since));
         actions
     }
 
-    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action> {
+    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();
         self.tally.refused(why.clone());
-        vec![Action::Tell(format!("a server's {kind} is of no use: {why}"))]
+        vec![Action::log(format!("a server's {kind} is unusable: {why}"))]
     }
 }

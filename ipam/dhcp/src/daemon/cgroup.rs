@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_of_the_hierarchies_that_processes_are_killed_by() {
+    fn only_roots_that_managers_kill_by_are_found() {
         for (line, found) in [
             (
                 "26 19 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate",

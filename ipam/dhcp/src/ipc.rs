@@ -7,38 +7,39 @@ use cnimble_netlink::netns::Identity;
 
 use crate::held::Held;
 
-/// The longest question and the longest answer. A list of 10,000 attachments has 1 MB.
+/// The longest request and the longest reply. A list of 10,000 attachments has 1 MB.
 pub(crate) const LONGEST_LINE: usize = 16 << 20;
 
-/// The container's interface in a network.
+/// The owner of a lease: the container's interface in a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Whose {
+pub(crate) struct LeaseOwner {
     pub(crate) network: String,
     pub(crate) container: String,
     pub(crate) ifname: String,
 }
 
-impl Whose {
-    pub(crate) fn of(owner: &Owner) -> Whose {
+impl LeaseOwner {
+    pub(crate) fn of(owner: &Owner) -> LeaseOwner {
         let Attachment { container_id, ifname } = &owner.attachment;
         let (container, ifname) = (container_id.clone(), ifname.clone());
-        Whose { network: owner.network.clone(), container, ifname }
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        let attachment = Attachment { container_id: self.container.clone(), ifname: self.ifname.clone() };
-        Owner { network: self.network.clone(), attachment }
+        LeaseOwner { network: owner.network.clone(), container, ifname }
     }
 
     /// The name of its lease, which is also the name of the lease's file.
     pub(crate) fn key(&self, family: Family) -> String {
-        format!("{}{}", self.owner().tag(), family.suffix())
+        let attachment = Attachment { container_id: self.container.clone(), ifname: self.ifname.clone() };
+        format!("{}{}", Owner { network: self.network.clone(), attachment }.tag(), family.suffix())
     }
 
     /// The owner as text, for the log. The Go daemon sends the same text to a server as the client's ID.
     pub(crate) fn words(&self) -> String {
         format!("{}/{}/{}", self.container, self.network, self.ifname)
     }
+}
+
+/// Returns the error of CHECK for an interface without a lease.
+pub(crate) fn no_lease(ifname: &str) -> Error {
+    Error::check(format!("dhcp: there is no lease for {ifname}")).details("hint: create the pod again")
 }
 
 /// The family of the address that an interface requests.
@@ -77,7 +78,8 @@ impl Family {
 /// A request for an address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
-    pub(crate) whose: Whose,
+    #[serde(rename = "whose")]
+    pub(crate) owner: LeaseOwner,
     /// A lease daemon without families writes none.
     #[serde(default, skip_serializing_if = "Family::is_default")]
     pub(crate) family: Family,
@@ -95,21 +97,21 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     pub(crate) fn key(&self) -> String {
-        self.whose.key(self.family)
+        self.owner.key(self.family)
     }
 }
 
-/// A question from a verb.
+/// A request from a verb.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     Add(Wanted),
     /// An ADD for IPv6, under a name that an older lease daemon refuses.
     Add6(Wanted),
     /// Releases all leases of the owner.
-    Del(Whose),
-    Check(Whose),
-    Check6(Whose),
+    Del(LeaseOwner),
+    Check(LeaseOwner),
+    Check6(LeaseOwner),
     /// Releases all leases of a network except the valid ones, given as container and interface.
     Gc {
         network: String,
@@ -118,7 +120,7 @@ pub(crate) enum Ask {
     Status,
 }
 
-/// The answer of the lease daemon.
+/// The reply of the lease daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply {

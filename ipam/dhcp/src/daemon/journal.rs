@@ -11,19 +11,24 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the system's log if `system` is true. Otherwise lines are written to stderr.
-    pub(super) fn open(system: bool) -> Journal {
+    /// Returns a log on stderr.
+    pub(super) fn stderr() -> Journal {
+        Journal { system: None }
+    }
+
+    /// Opens the system's log, or else stderr.
+    pub(super) fn system() -> Journal {
         let connect = || {
             let socket = UnixDatagram::unbound().ok()?;
             socket.connect("/dev/log").ok()?;
             socket.set_nonblocking(true).ok()?;
             Some(socket)
         };
-        Journal { system: system.then(connect).flatten() }
+        Journal { system: connect() }
     }
 
     /// Writes a line to the log.
-    pub(super) fn tell(&self, line: &str) {
+    pub(super) fn log(&self, line: &str) {
         match &self.system {
             // A line that cannot be sent is lost.
             Some(socket) => {

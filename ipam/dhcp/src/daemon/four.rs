@@ -1,0 +1,87 @@
+//! DHCPv4 on an interface: a packet socket, and an ARP socket while an address is probed.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use cnimble_netlink::arp;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::packet::{Kind, Socket};
+
+use super::flags::Flags;
+use super::interface::Interface;
+use super::speaker::{Packet, Purpose, Transport};
+use crate::client::{Action, Client};
+use crate::closing;
+use crate::ipc::{LeaseOwner, Wanted};
+use crate::v4::client::{Dhcp4, Identity};
+use crate::v4::frame;
+use crate::v4::message::{Answer, Question, To, code};
+
+/// The longest client ID, without the type byte before it.
+const LONGEST_ID: usize = 254;
+
+impl Transport for Dhcp4 {
+    type Socket = Socket;
+    type Sender = Mac;
+
+    fn open(interface: &Interface, purpose: Purpose) -> io::Result<Socket> {
+        let kind = match purpose {
+            Purpose::Dhcp => Kind::Dhcp,
+            Purpose::Probes => Kind::Arp,
+        };
+        interface.open(|| Socket::open(kind, interface.index))
+    }
+
+    /// Closes a socket without blocking.
+    fn close(socket: Socket) {
+        closing::close(socket.into());
+    }
+
+    fn send(socket: &Socket, message: &Question) -> io::Result<()> {
+        let (ip, mac) = match message.to {
+            To::Everybody => (Ipv4Addr::BROADCAST, Mac([0xff; 6])),
+            To::Server(ip, mac) => (ip, mac),
+        };
+        socket.send(mac, &frame::wrap(message.address, ip, &message.encode()))
+    }
+
+    fn probe(socket: &Socket, interface: &Interface, address: Ipv4Addr) -> io::Result<()> {
+        socket.send(Mac([0xff; 6]), &arp::probe(interface.mac, address))
+    }
+
+    fn receive<'b>(socket: &Socket, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
+        socket.receive(buffer)
+    }
+
+    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Mac>) -> Vec<Action<Self>> {
+        let (mac, bytes) = (client.protocol.identity.mac, &packet.bytes);
+        let actions = match packet.purpose {
+            Purpose::Dhcp => frame::unwrap(bytes)
+                .and_then(|message| Answer::parse(message, mac))
+                .map(|answer| client.answer(now, packet.from, &answer)),
+            Purpose::Probes => client
+                .probed()
+                .and_then(|address| arp::holder(bytes, address))
+                .map(|holder| client.conflict(now, holder)),
+        };
+        actions.unwrap_or_default()
+    }
+}
+
+/// Returns the protocol of an interface without a lease.
+pub(super) fn protocol(flags: &Flags, wanted: &Wanted, interface: &Interface) -> Dhcp4 {
+    let mut own = wanted.provide.clone();
+    if !own.iter().any(|(code, _)| *code == code::CLIENT_ID) {
+        own.insert(0, (code::CLIENT_ID, client_id(&wanted.owner)));
+    }
+    // An ipvlan receives only packets for its addresses, and it has none yet.
+    let broadcast = flags.broadcast || interface.kind == "ipvlan";
+    Dhcp4::new(Identity { mac: interface.mac, broadcast, own, request: wanted.request.clone() })
+}
+
+/// Returns the same client ID as the Go daemon, so that a server gives the same address to either.
+fn client_id(owner: &LeaseOwner) -> Vec<u8> {
+    let mut id = vec![0];
+    id.extend(owner.words().bytes().take(LONGEST_ID));
+    id
+}

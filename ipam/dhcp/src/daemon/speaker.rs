@@ -1,0 +1,218 @@
+//! A client with its sockets: one for messages of DHCP, and one for probes of an address.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::interface::Interface;
+use crate::client::{Action, Client, Event, Protocol};
+use crate::held::Held;
+
+/// The largest packet: a jumbo frame of Ethernet.
+const LARGEST_PACKET: usize = 9216;
+/// The number of packets that are read at once. The rest waits, so that other sockets get their turn.
+const BURST: usize = 32;
+
+/// The purpose of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Dhcp,
+    /// Probes of an address, by ARP or by neighbour solicitations.
+    Probes,
+}
+
+/// A packet from the socket for a purpose.
+pub(super) struct Packet<S> {
+    pub(super) purpose: Purpose,
+    pub(super) from: S,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The sockets of a protocol.
+pub(super) trait Transport: Protocol {
+    type Socket: AsFd;
+    type Sender;
+
+    fn open(interface: &Interface, purpose: Purpose) -> io::Result<Self::Socket>;
+
+    fn close(socket: Self::Socket) {
+        drop(socket);
+    }
+
+    fn send(socket: &Self::Socket, message: &Self::Message) -> io::Result<()>;
+
+    /// Sends a probe for the address.
+    fn probe(socket: &Self::Socket, interface: &Interface, address: Self::Address) -> io::Result<()>;
+
+    /// Returns a received packet and its sender, or `None` if nothing has arrived.
+    fn receive<'b>(
+        socket: &Self::Socket,
+        buffer: &'b mut [u8],
+    ) -> io::Result<Option<(Self::Sender, &'b [u8])>>;
+
+    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Self::Sender>) -> Vec<Action<Self>>;
+}
+
+/// A client of either family with its sockets.
+pub(super) trait Speaker {
+    /// When the client next has something to do.
+    fn next(&self) -> u64;
+    fn lease(&self) -> Option<Held>;
+    /// The attempts since the client last had a lease, as text.
+    fn tried(&self) -> String;
+    /// The sockets to poll.
+    fn sockets(&self) -> Vec<BorrowedFd<'_>>;
+    /// Reads and handles the received packets.
+    fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
+    /// Does everything that is due at `now`.
+    fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
+    /// Releases the lease, if there is one. Returns its address, and whether the server could be told.
+    fn release(&mut self, interface: &Interface, now: u64) -> Option<(String, io::Result<()>)>;
+}
+
+/// A socket that is open only while the client needs it.
+struct Slot<T: Transport> {
+    purpose: Purpose,
+    socket: Option<T::Socket>,
+}
+
+impl<T: Transport> Slot<T> {
+    fn open(&mut self, interface: &Interface) -> io::Result<()> {
+        if self.socket.is_none() {
+            self.socket = Some(T::open(interface, self.purpose)?);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.socket.take().into_iter().for_each(T::close);
+    }
+
+    /// Reads all packets. A socket that fails is closed, and the next message opens it again.
+    fn receive(&mut self) -> Vec<Packet<T::Sender>> {
+        let mut packets = Vec::new();
+        let mut buffer = [0; LARGEST_PACKET];
+        for _ in 0..BURST {
+            let Some(socket) = &self.socket else { break };
+            match T::receive(socket, &mut buffer) {
+                Ok(Some((from, bytes))) => {
+                    packets.push(Packet { purpose: self.purpose, from, bytes: bytes.to_vec() });
+                }
+                Ok(None) => break,
+                // ENETDOWN: the interface was down for a moment.
+                Err(err) if err.raw_os_error() == Some(libc::ENETDOWN) => break,
+                Err(_) => self.close(),
+            }
+        }
+        packets
+    }
+}
+
+impl<T: Transport> Drop for Slot<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The speaker of a protocol.
+pub(super) struct Driver<T: Transport> {
+    client: Client<T>,
+    dhcp: Slot<T>,
+    probes: Slot<T>,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Returns the client without sockets.
+    pub(super) fn new(client: Client<T>) -> Self {
+        let slot = |purpose| Slot { purpose, socket: None };
+        Driver { client, dhcp: slot(Purpose::Dhcp), probes: slot(Purpose::Probes) }
+    }
+
+    /// Opens the sockets that the client's state needs, and closes the others.
+    fn listen(&mut self, interface: &Interface) -> io::Result<()> {
+        let (listens, probes) = (self.client.listens(), self.client.probed().is_some());
+        for (slot, needed) in [(&mut self.dhcp, listens), (&mut self.probes, probes)] {
+            match needed {
+                true => slot.open(interface)?,
+                false => slot.close(),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, interface: &Interface, message: &T::Message) -> io::Result<()> {
+        if let Some(socket) = &self.dhcp.socket {
+            return T::send(socket, message);
+        }
+        // A client that waits for no answer has no socket, but may release its lease.
+        let mut once = Slot::<T> { purpose: Purpose::Dhcp, socket: None };
+        once.open(interface)?;
+        once.socket.as_ref().map_or(Ok(()), |socket| T::send(socket, message))
+    }
+
+    fn probe(&self, interface: &Interface, address: T::Address) -> io::Result<()> {
+        self.probes.socket.as_ref().map_or(Ok(()), |socket| T::probe(socket, interface, address))
+    }
+
+    fn act(&mut self, interface: &Interface, actions: Vec<Action<T>>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for action in actions {
+            events.extend(match action {
+                Action::Report(event) => Some(event),
+                Action::Send(message) => {
+                    let sent = self.listen(interface).and_then(|()| self.send(interface, &message));
+                    failure(sent, || format!("sending {}", T::name(&message)))
+                }
+                Action::Probe(address) => {
+                    let sent = self.listen(interface).and_then(|()| self.probe(interface, address));
+                    failure(sent, || format!("asking which host has {address}"))
+                }
+            });
+        }
+        events.extend(failure(self.listen(interface), || "opening a socket".to_owned()));
+        events
+    }
+}
+
+/// Returns the log event of a failure.
+fn failure(outcome: io::Result<()>, what: impl FnOnce() -> String) -> Option<Event> {
+    outcome.err().map(|err| Event::Log(format!("{} failed: {err}", what())))
+}
+
+impl<T: Transport> Speaker for Driver<T> {
+    fn next(&self) -> u64 {
+        self.client.next()
+    }
+
+    fn lease(&self) -> Option<Held> {
+        self.client.lease.clone().map(T::held)
+    }
+
+    fn tried(&self) -> String {
+        self.client.tally.words(T::SEARCH)
+    }
+
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        self.dhcp.socket.iter().chain(&self.probes.socket).map(AsFd::as_fd).collect()
+    }
+
+    fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut packets = self.dhcp.receive();
+        packets.extend(self.probes.receive());
+        for packet in packets {
+            let actions = T::handle(&mut self.client, now, &packet);
+            events.extend(self.act(interface, actions));
+        }
+        events
+    }
+
+    fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event> {
+        let actions = self.client.tick(now);
+        self.act(interface, actions)
+    }
+
+    fn release(&mut self, interface: &Interface, now: u64) -> Option<(String, io::Result<()>)> {
+        let (address, message) = self.client.release(now)?;
+        Some((address.to_string(), self.send(interface, &message)))
+    }
+}

@@ -1,0 +1,312 @@
+//! The DHCPv4 part of a [`Client`](crate::client::Client): RFC 2131, section 4.4.
+//!
+//! ```text
+//! Selecting ─OFFER→ Requesting ─ACK→ Probing ─no reply→ Bound, Renewing, Rebinding
+//!     ↑                │ NAK            │ DECLINE              │ NAK, or the end of the lease
+//!     └────────────────┴────────────────┴──────────────────────┘
+//! ```
+
+use std::net::Ipv4Addr;
+
+use cnimble_netlink::link::Mac;
+
+use super::lease::Lease;
+use super::message::{Answer, Question, To, Type, code};
+use crate::client::{Action, Client, Protocol, REST, State, Timer, random};
+use crate::held::Held;
+
+/// The first pause before a message is sent again. Each pause is twice as long as the last one, up to the limit
+/// that the lease daemon was given (`-resendmax`).
+const FIRST_PAUSE: u64 = 1000;
+/// How often a REQUEST is sent to a server that has made an offer.
+const REQUESTS: u32 = 4;
+/// The largest message that fits in a frame.
+const LARGEST_MESSAGE: u16 = 1500;
+
+/// The client's settings. They stay the same for the life of an interface.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) mac: Mac,
+    /// Whether answers must be broadcast.
+    pub(crate) broadcast: bool,
+    /// Options of every message: the client's ID and those that the configuration provides.
+    pub(crate) own: Vec<(u8, Vec<u8>)>,
+    /// The codes of the options that a server is asked for.
+    pub(crate) request: Vec<u8>,
+}
+
+/// DHCPv4 for one client.
+#[derive(Debug)]
+pub(crate) struct Dhcp4 {
+    pub(crate) identity: Identity,
+    xid: u32,
+    /// When the current exchange began.
+    begun: u64,
+    tries: u32,
+}
+
+impl Dhcp4 {
+    pub(crate) fn new(identity: Identity) -> Self {
+        Dhcp4 { identity, xid: 0, begun: 0, tries: 0 }
+    }
+
+    /// Builds a message to all servers. `address` is the client's current address, if it has one.
+    fn message(&self, now: u64, kind: Type, address: Ipv4Addr, mut options: Vec<(u8, Vec<u8>)>) -> Question {
+        let Identity { mac, broadcast, own, request } = &self.identity;
+        match kind {
+            // RFC 2131, table 5: these messages contain neither requested parameters nor a host name.
+            Type::Decline | Type::Release => {
+                options.extend(own.iter().filter(|(code, _)| *code == code::CLIENT_ID).cloned());
+            }
+            _ => {
+                options.push((code::LARGEST_MESSAGE, LARGEST_MESSAGE.to_be_bytes().to_vec()));
+                options.extend(own.iter().cloned());
+                if !request.is_empty() {
+                    options.push((code::REQUEST_LIST, request.clone()));
+                }
+            }
+        }
+        let seconds = u16::try_from(now.saturating_sub(self.begun) / 1000).unwrap_or(u16::MAX);
+        let broadcast = *broadcast && address.is_unspecified();
+        Question { kind, to: To::Everybody, xid: self.xid, seconds, broadcast, address, mac: *mac, options }
+    }
+
+    /// Builds a message about the address that this server has offered.
+    fn choice(&self, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
+        let options = vec![
+            (code::REQUESTED_ADDRESS, address.octets().to_vec()),
+            (code::SERVER, server.octets().to_vec()),
+        ];
+        Action::Send(self.message(now, kind, Ipv4Addr::UNSPECIFIED, options))
+    }
+}
+
+/// A step of the way to a lease.
+#[derive(Debug, Default)]
+pub(crate) enum Step {
+    #[default]
+    Selecting,
+    Requesting {
+        server: Ipv4Addr,
+        address: Ipv4Addr,
+        /// When the link was probed for the address.
+        probed: u64,
+        /// Another host that uses the address.
+        holder: Option<Mac>,
+    },
+}
+
+impl Protocol for Dhcp4 {
+    type Address = Ipv4Addr;
+    type Lease = Lease;
+    type Message = Question;
+    type Step = Step;
+
+    const SEARCH: &'static str = "DISCOVER";
+
+    fn name(message: &Question) -> &'static str {
+        message.kind.word()
+    }
+
+    fn held(lease: Lease) -> Held {
+        Held::Four(lease)
+    }
+
+    fn of(held: Held) -> Option<Lease> {
+        match held {
+            Held::Four(lease) => Some(lease),
+            Held::Six(_) => None,
+        }
+    }
+
+    fn address(lease: &Lease) -> Ipv4Addr {
+        lease.address
+    }
+
+    fn timer(lease: &Lease) -> Timer {
+        Timer { renew: lease.renew, rebind: lease.rebind, expires: lease.expires }
+    }
+
+    fn requested(step: &Step) -> Option<Ipv4Addr> {
+        match step {
+            Step::Selecting => None,
+            Step::Requesting { address, .. } => Some(*address),
+        }
+    }
+
+    fn begin(&mut self, now: u64) {
+        (self.xid, self.begun, self.tries) = (random(), now, 0);
+    }
+
+    fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>> {
+        match client.state {
+            State::Acquiring(Step::Requesting { server, address, .. })
+                if client.protocol.tries < REQUESTS =>
+            {
+                vec![client.request(now, server, address)]
+            }
+            State::Acquiring(Step::Requesting { .. }) => {
+                client.start(now, now);
+                vec![client.discover(now)]
+            }
+            _ => vec![client.discover(now)],
+        }
+    }
+
+    fn extend(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
+        let to = match client.state {
+            State::Rebinding => To::Everybody,
+            _ => To::Server(lease.server, lease.mac()),
+        };
+        Question { to, ..client.protocol.message(now, Type::Request, lease.address, Vec::new()) }
+    }
+
+    fn release(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
+        let options = vec![(code::SERVER, lease.server.octets().to_vec())];
+        let to = To::Server(lease.server, lease.mac());
+        Question { to, ..client.protocol.message(now, Type::Release, lease.address, options) }
+    }
+}
+
+impl Client<Dhcp4> {
+    /// Handles an answer from this hardware address.
+    pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
+        if answer.xid != self.protocol.xid {
+            return Vec::new();
+        }
+        let server = answer.address_of(code::SERVER);
+        if let Some(server) = server {
+            self.tally.answered(server.to_string());
+        }
+        match (&self.state, answer.kind) {
+            (State::Acquiring(Step::Selecting), Type::Offer) => self.offered(now, from, answer),
+            (
+                State::Acquiring(Step::Requesting { server: chosen, address, holder: Some(holder), .. }),
+                Type::Ack,
+            ) if server == Some(*chosen) => {
+                let (server, address, holder) = (*chosen, *address, *holder);
+                self.decline(now, server, address, holder)
+            }
+            (State::Acquiring(Step::Requesting { server: chosen, probed, .. }), Type::Ack)
+                if server == Some(*chosen) =>
+            {
+                let probed = *probed;
+                self.acknowledged(now, from, answer, Some(probed))
+            }
+            (State::Acquiring(Step::Requesting { server: chosen, .. }), Type::Nak)
+                if server == Some(*chosen) =>
+            {
+                self.start(now, now + REST);
+                vec![self.refused(refusal(answer))]
+            }
+            (State::Renewing | State::Rebinding, Type::Ack) => self.acknowledged(now, from, answer, None),
+            (State::Renewing, Type::Nak) if server != self.lease.as_ref().map(|lease| lease.server) => {
+                Vec::new()
+            }
+            (State::Renewing | State::Rebinding, Type::Nak) => {
+                let mut actions = vec![self.refused(refusal(answer))];
+                actions.extend(self.lose(now, "the server has taken it back"));
+                // The same server may offer another address at once.
+                self.next = now;
+                actions
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Handles a conflict: another host on the link uses the address. Until the server has acknowledged the address,
+    /// that host may be its rightful holder, because a server may offer one address to two clients.
+    pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action<Dhcp4>> {
+        if mac == self.protocol.identity.mac {
+            return Vec::new();
+        }
+        match &mut self.state {
+            State::Acquiring(Step::Requesting { holder, .. }) => {
+                *holder = Some(mac);
+                Vec::new()
+            }
+            State::Probing(lease) => {
+                let (server, address) = (lease.server, lease.address);
+                self.decline(now, server, address, mac)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn decline(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr, holder: Mac) -> Vec<Action<Dhcp4>> {
+        let decline = self.protocol.choice(now, Type::Decline, server, address);
+        self.preferred = None;
+        self.start(now, now + REST);
+        vec![self.refused(format!("{address} is declined: {holder} has it")), decline]
+    }
+
+    fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
+        let lease = match Lease::of(answer, now, from, None) {
+            Ok(lease) => lease,
+            Err(why) => {
+                return vec![self.refused(format!("an offer of {} is unusable: {why}", answer.address))];
+            }
+        };
+        let (server, address) = (lease.server, lease.address);
+        self.state = State::Acquiring(Step::Requesting { server, address, probed: now, holder: None });
+        self.protocol.tries = 0;
+        vec![Action::Probe(address), self.request(now, server, address)]
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: u64,
+        from: Mac,
+        answer: &Answer,
+        probed: Option<u64>,
+    ) -> Vec<Action<Dhcp4>> {
+        match Lease::of(answer, now, from, self.lease.as_ref()) {
+            Err(why) => {
+                vec![self.refused(format!("an acknowledgement of {} is unusable: {why}", answer.address))]
+            }
+            Ok(lease) => match probed {
+                None => vec![self.bind(now, lease)],
+                // The probe was sent while the client waited for the server.
+                Some(probed) => self.verify(now, lease, probed),
+            },
+        }
+    }
+
+    /// Records a refusal for the error of ADD, and returns its line for the log.
+    fn refused(&mut self, why: String) -> Action<Dhcp4> {
+        self.tally.refused(why.clone());
+        Action::log(why)
+    }
+
+    fn discover(&mut self, now: u64) -> Action<Dhcp4> {
+        self.tally.search();
+        self.pause(now);
+        let preferred = self.preferred.map(|address| (code::REQUESTED_ADDRESS, address.octets().to_vec()));
+        let options = preferred.into_iter().collect();
+        Action::Send(self.protocol.message(now, Type::Discover, Ipv4Addr::UNSPECIFIED, options))
+    }
+
+    fn request(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
+        self.pause(now);
+        self.protocol.choice(now, Type::Request, server, address)
+    }
+
+    /// Schedules the next repetition: each pause is twice as long as the last one, plus or minus a quarter.
+    fn pause(&mut self, now: u64) {
+        let pause =
+            FIRST_PAUSE.checked_shl(self.protocol.tries.min(16)).unwrap_or(u64::MAX).min(self.longest_pause);
+        let pause = pause - pause / 4 + u64::from(random()) % (pause / 2).max(1);
+        self.protocol.tries = self.protocol.tries.saturating_add(1);
+        self.next = now.saturating_add(pause);
+    }
+}
+
+fn refusal(answer: &Answer) -> String {
+    let server = answer.address_of(code::SERVER).unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let why = answer.option(code::MESSAGE).map(String::from_utf8_lossy).unwrap_or_default();
+    let why: String = why.chars().take(80).flat_map(char::escape_debug).collect();
+    format!("{server} refuses: \"{why}\"")
+}
+
+#[cfg(test)]
+mod tests;
