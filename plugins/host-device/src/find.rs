@@ -7,10 +7,11 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
 use crate::config::{Config, Wanted};
+use crate::identity::LOOPBACK;
+use crate::identity::Seen;
 use crate::moving;
 use crate::place::Place;
-use crate::record::{LOOPBACK, Records};
-use crate::seen::Seen;
+use crate::store::Records;
 use crate::sysfs::Sysfs;
 
 /// Returns sysfs, which shows the interfaces of the namespace that it was mounted in.

@@ -12,14 +12,15 @@
 //! DEL brings it home from the pod, or finds it on the host where the kernel has put it when the pod died,
 //! and makes it what it was. A link that isn't known for the device (`place`) stays where it is.
 //!
-//! Each device has a lock (`record::Records::hold`), which is held while it is moved and restored.
+//! Each device has a lock (`store::Records::hold`), which is held while it is moved and restored.
 
 mod config;
 mod find;
+mod identity;
 mod moving;
 mod place;
 mod record;
-mod seen;
+mod store;
 mod sysfs;
 
 use std::path::{Path, PathBuf};
@@ -33,9 +34,10 @@ use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usab
 use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::{Config, Wanted};
+use identity::Seen;
 use place::Place;
-use record::{Record, Records};
-use seen::Seen;
+use record::Record;
+use store::Records;
 
 /// Where the interface stands in the result.
 const POD_INTERFACE: u32 = 0;
@@ -122,19 +124,19 @@ impl Plugin for HostDevice {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = usable_netlink()?;
-        let there = find::is_for_programs(&config).and_then(|program| {
+        let found = find::is_for_programs(&config).and_then(|program| {
             if program { Ok(()) } else { find::link(&mut host, &config.wanted).map(drop) }
         });
-        if let Err(err) = there {
+        if let Err(err) = found {
             // A pod that has it is no fault of the network's.
             let network = cnimble_cni::hash16(&call.config.name) + "-";
-            let lent = Records(config.data_dir).all(|file| file.starts_with(&network))?;
+            let moved = Records(config.data_dir).all(|file| file.starts_with(&network))?;
             // A virtual device ends with its pod.
             let lives = |record: &Record| {
                 let netns = std::fs::metadata(&record.netns);
                 record.kind.is_empty() || !netns.is_err_and(|err| cnimble_os::files::is_absent(&err))
             };
-            if !lent.iter().any(lives) {
+            if !moved.iter().any(lives) {
                 return Err(err.with_code(Code::NOT_AVAILABLE));
             }
         }
@@ -257,8 +259,11 @@ fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Re
         lives = true;
         found = moving::home(record, Some(&netns))?;
     }
-    if found || !lives {
-        return forget(records, record, found);
+    if found {
+        return records.remove(&record.owner());
+    }
+    if !lives {
+        return forget(records, record);
     }
     log::warn!(
         "device {} is neither in the pod nor on the host, and nothing was moved; \
@@ -287,14 +292,13 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
             break;
         }
     }
-    forget(records, record, found)
+    if found { records.remove(&record.owner()) } else { forget(records, record) }
 }
 
-/// Removes the record of a device that is home, or that the kernel destroys with its namespace. Hardware
-/// comes back when the kernel is done with the namespace, which may be later than DEL: then the next ADD, DEL
-/// or GC goes by the record.
-fn forget(records: &Records, record: &Record, found: bool) -> Result<(), Error> {
-    if found || !record.kind.is_empty() {
+/// Removes the record of a device that the kernel destroys with its namespace. Hardware comes back when the kernel is
+/// done with the namespace, which may be later than DEL. The next ADD, DEL or GC then restores it by the record.
+fn forget(records: &Records, record: &Record) -> Result<(), Error> {
+    if !record.kind.is_empty() {
         return records.remove(&record.owner());
     }
     log::warn!("device {} is neither in the pod nor on the host", record.name);
@@ -309,8 +313,8 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
-    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    let mut told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
+    let listed = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    let mut listed = listed.filter(|listed| listed.name == call.ifname && !listed.sandbox.is_empty());
     let is_name = names::interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
     let is_wanted = match wanted {
         Wanted::Name(name) => link.alias == *name,
@@ -321,7 +325,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     if !is_name
         || !is_wanted
         || loopback
-        || told.any(|told| check::same_mac(link, told).is_err())
+        || listed.any(|listed| check::same_mac(link, listed).is_err())
         || find::link(&mut Netlink::open()?, wanted).is_ok()
     {
         log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);

@@ -42,22 +42,34 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
 /// Fails with code 102 if another link of the host has its name, or if the kernel refuses a request.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
-    let mut moved = false;
+    let mut origin = Origin::Host;
     if let Some(pod) = pod {
         let mut pod = Place::pod(pod)?;
         if let Some(link) = pod.find(record)? {
-            moved = out_of_pod(&mut pod.netlink, &mut host.netlink, &link, record)?;
+            origin = out_of_pod(&mut pod.netlink, &mut host.netlink, &link, record)?;
         }
     }
     match host.find(record)? {
-        Some(link) => restore(&mut host.netlink, &link, record, moved).map(|()| true),
+        Some(link) => restore(&mut host.netlink, &link, record, origin).map(|()| true),
         None => Ok(false),
     }
 }
 
-/// Moves the device to the host and gives it its name there. Returns false for a link that the kernel
+/// The namespace in which a verb finds the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Pod,
+    Host,
+}
+
+/// Moves the device to the host and gives it its name there. Returns `Host` for a link that the kernel
 /// can't move, such as a bridge. Such a link can't be from the host.
-fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Record) -> Result<bool, Error> {
+fn out_of_pod(
+    inside: &mut Netlink,
+    host: &mut Netlink,
+    link: &Link,
+    record: &Record,
+) -> Result<Origin, Error> {
     if host.find_link(&record.name)?.is_some() {
         return Err(name_taken(record));
     }
@@ -80,10 +92,10 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
     requests.push(set(&go));
-    let Err(first) = inside.execute_all(requests) else { return Ok(true) };
+    let Err(first) = inside.execute_all(requests) else { return Ok(Origin::Pod) };
     match inside.link_at(link.index) {
         // The name is taken in the pod. The move to the host has set it.
-        Err(err) if err.is(Errno::ENODEV) => return Ok(true),
+        Err(err) if err.is(Errno::ENODEV) => return Ok(Origin::Pod),
         answer => drop(answer?),
     }
     // Both names may be taken, each in one of the two namespaces. In one message the kernel uses the
@@ -96,7 +108,7 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
                 again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
             }
             match inside.execute_all(again) {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Origin::Pod),
                 Err(err) => err,
             }
         }
@@ -111,7 +123,7 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
     let err = match err.errno {
         Errno::EINVAL => {
             log::warn!("{} in the pod can't be moved to the host ({err}); left alone", link.name);
-            return Ok(false);
+            return Ok(Origin::Host);
         }
         Errno::EEXIST => name_taken(record),
         _ => err.into(),
@@ -135,9 +147,9 @@ fn name_taken(record: &Record) -> Error {
 
 /// Restores the recorded state of the host's `link`. The alias comes last. As long as it is the old
 /// name, the work is incomplete.
-fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
+fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let named = link.name == record.name;
-    let begun = moved || link.alias == record.name;
+    let begun = origin == Origin::Pod || link.alias == record.name;
     // The device hasn't been moved, or has been restored. Hardware that the kernel has returned is down,
     // with any alias from the pod.
     if !begun && named && (link.up || !record.kind.is_empty()) {
@@ -169,7 +181,7 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Res
         host.execute_all(requests)?;
     }
     restore_settings(host, link.index, record, now)?;
-    restore_addresses(host, link, record, moved)?;
+    restore_addresses(host, link, record, origin)?;
     if record.alias != record.name {
         host.execute(set(Change { alias: Some(&record.alias), ..Change::default() }))?;
     }
@@ -211,8 +223,11 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
 }
 
 /// Restores the addresses and whether the link is up.
-fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
-    let present = if moved { Vec::new() } else { host.addrs(link.index)? };
+fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
+    let present = match origin {
+        Origin::Pod => Vec::new(),
+        Origin::Host => host.addrs(link.index)?,
+    };
     let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
     let (four, six): (Vec<_>, Vec<_>) =
         record.addresses().into_iter().filter(missing).partition(ipnetwork::IpNetwork::is_ipv4);

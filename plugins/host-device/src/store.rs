@@ -1,0 +1,230 @@
+//! The records of a node: one file per attachment, written before the move.
+//!
+//! The file's name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network
+//! without reading them. The directory doesn't survive a reboot, and neither do namespaces.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use cnimble_cni::{Code, Error, Owner};
+use cnimble_leases::lock::{Lock, LockError};
+use cnimble_os::files::{self, Links, is_absent};
+
+use crate::record::Record;
+use crate::sysfs;
+
+/// The maximum size of a file, in bytes.
+const LIMIT: usize = 1 << 20;
+
+/// The records of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Records(pub(crate) PathBuf);
+
+impl Records {
+    fn file(&self, owner: &Owner) -> PathBuf {
+        self.0.join(format!("{}.json", owner.tag()))
+    }
+
+    /// Returns the temporary path of a record. A killed process leaves it.
+    fn fresh(&self, owner: &Owner) -> PathBuf {
+        self.0.join(format!(".new-{}", owner.tag()))
+    }
+
+    /// Reads the record of an attachment. A file that can't be one of ours counts as none.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the file can't be read.
+    pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
+        read(&self.file(owner))
+    }
+
+    /// Waits for the lock of a device, named by its name on the host. A verb holds it while it moves or
+    /// restores the device. Returns `None` if the directory is missing, because then there are no
+    /// records either.
+    ///
+    /// On a read-only file system ADD moves nothing. There DEL and GC share the directory's lock.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the file can't be locked, and with code 11 after a signal.
+    pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
+        let own = self.0.join(format!(".lock-{device}"));
+        let mut create = OpenOptions::new();
+        create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        loop {
+            let (path, opened) = match create.open(&own) {
+                Err(err) if is_read_only(&err) => (&self.0, File::open(&self.0)),
+                opened => (&own, opened),
+            };
+            let failed = |err: &io::Error| Error::io("lock", path, err);
+            let file = match opened {
+                Err(err) if is_absent(&err) => return Ok(None),
+                opened => opened.map_err(|err| failed(&err))?,
+            };
+            let inode = file.metadata().map_err(|err| failed(&err))?.ino();
+            let lock = Lock::wait(file).map_err(|why| match why {
+                LockError::Stopped(err) => err,
+                LockError::Io(err) => failed(&err),
+            })?;
+            // The previous holder may have removed the file.
+            if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
+                return Ok(Some(Held { lock, file: (path == &own).then_some(own) }));
+            }
+        }
+    }
+
+    /// Returns the records with a file name that `is_wanted` accepts.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the directory or a file can't be read.
+    pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
+        let mut found = Vec::new();
+        for name in sysfs::names(&self.0)? {
+            if name.ends_with(".json") && is_wanted(&name) {
+                found.extend(read(&self.0.join(&name))?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a record atomically.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the file can't be written.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+        let owner = record.owner();
+        let (fresh, file) = (self.fresh(&owner), self.file(&owner));
+        let text =
+            serde_json::to_vec_pretty(record).map_err(|err| Error::new(Code::INTERNAL, err.to_string()))?;
+        files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
+    }
+
+    /// Makes the directory if it is missing.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the directory can't be made.
+    pub(crate) fn make(&self) -> Result<(), Error> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
+        made.map_err(|err| Error::io("make directory", &self.0, &err))
+    }
+
+    /// Removes an attachment's record and the temporary file of a killed ADD.
+    ///
+    /// # Errors
+    /// Fails with code 5 if one of them can't be removed.
+    pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
+        remove(&self.fresh(owner)).and(remove(&self.file(owner)))
+    }
+
+    /// Removes temporary files of this network with a tag that `is_stale` accepts.
+    ///
+    /// # Errors
+    /// Fails with code 5 if the directory can't be read or a file can't be removed.
+    pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
+        for name in sysfs::names(&self.0)? {
+            if name.strip_prefix(".new-").is_some_and(&is_stale) {
+                remove(&self.0.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lock of a device. Released on drop.
+#[derive(Debug)]
+pub(crate) struct Held {
+    lock: Lock,
+    file: Option<PathBuf>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.as_ref().filter(|_| !self.lock.is_nested()) {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Removes a file if it exists. On a read-only file system it stays, because a record of a restored
+/// device is harmless.
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(err) if is_read_only(&err) => {
+            if path.exists() {
+                log::warn!("{} stays: {err}", path.display());
+            }
+            Ok(())
+        }
+        Err(err) if !is_absent(&err) => Err(Error::io("remove", path, &err)),
+        _ => Ok(()),
+    }
+}
+
+fn is_read_only(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
+fn read(file: &Path) -> Result<Option<Record>, Error> {
+    match files::read(file, LIMIT, Links::Refuse) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(err) if is_absent(&err) || files::is_foreign(&err) => Ok(None),
+        Err(err) => Err(Error::io("read", file, &err)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    #[test]
+    fn a_record_is_written_read_replaced_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records(dir.path().join("a/b"));
+        let one = record("one");
+        assert_eq!(records.read(&one.owner()).unwrap(), None);
+        assert!(records.hold("eth7").unwrap().is_none(), "no directory, no lock");
+        records.make().unwrap();
+        records.write(&one).unwrap();
+        // A killed process left this temporary file.
+        fs::write(records.fresh(&one.owner()), "{").unwrap();
+        let again = Record { mtu: 9000, ..one.clone() };
+        records.write(&again).unwrap();
+        assert_eq!(records.read(&one.owner()).unwrap(), Some(again.clone()));
+        records.write(&record("two")).unwrap();
+        let of_one = |name: &str| name.starts_with(&one.owner().tag());
+        assert_eq!(records.all(of_one).unwrap(), [again]);
+        fs::write(records.fresh(&one.owner()), "{").unwrap();
+        records.tidy(|tag| tag != one.owner().tag()).unwrap();
+        assert!(records.fresh(&one.owner()).exists());
+        records.tidy(|_| true).unwrap();
+        assert!(!records.fresh(&one.owner()).exists());
+        fs::write(records.file(&one.owner()), "text").unwrap();
+        assert_eq!(records.read(&one.owner()).unwrap(), None);
+        records.remove(&one.owner()).unwrap();
+        assert_eq!(records.all(|_| true).unwrap(), [record("two")]);
+    }
+
+    #[test]
+    fn the_lock_of_a_device_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records(dir.path().to_owned());
+        let count = || fs::read_dir(dir.path()).unwrap().count();
+        let one = records.hold("eth7").unwrap().unwrap();
+        let two = records.hold("eth8").unwrap().unwrap();
+        // The undo of an ADD that panics takes the lock a second time and doesn't remove the file.
+        drop(records.hold("eth7").unwrap().unwrap());
+        assert_eq!(count(), 2);
+        drop((one, two));
+        assert_eq!(count(), 0);
+        // A waiting process locks the next file when the previous holder removes its own.
+        std::thread::scope(|scope| {
+            let add = |_| scope.spawn(|| (0..200).for_each(|_| drop(records.hold("eth7").unwrap().unwrap())));
+            (0..4).map(add).for_each(drop);
+        });
+        assert_eq!(count(), 0);
+    }
+}
