@@ -40,7 +40,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let name = Some(keys.master).filter(|name| !name.is_empty());
     Ok(Upper {
         kind: Kind::Ipvlan(mode),
-        master: master::Wanted { name, in_pod: keys.link_in_container },
+        master: Some(master::Wanted { name, in_pod: keys.link_in_container }),
         mtu: any_mtu(keys.mtu)?,
         // Same as the Go plugin.
         mtu_is_free: true,
@@ -58,8 +58,8 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();
-    if let (None, Some(prev)) = (&upper.master.name, prev) {
-        upper.master.name = match prev.interfaces.as_slice() {
+    if let (Some(master @ master::Wanted { name: None, .. }), Some(prev)) = (&mut upper.master, prev) {
+        master.name = match prev.interfaces.as_slice() {
             [only] if !only.name.is_empty() => Some(only.name.clone()),
             _ => {
                 return Err(Error::config(
@@ -88,7 +88,7 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let upper = read_for_add(&config(r#"{"name":"n","ipam":{"type":"static"}}"#)).unwrap();
         assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L2));
-        assert_eq!(upper.master, master::Wanted { name: None, in_pod: false });
+        assert_eq!(upper.master, Some(master::Wanted { name: None, in_pod: false }));
         assert_eq!((upper.mtu, upper.addresses), (None, Addresses::Ipam("static".to_owned())));
     }
 
@@ -98,7 +98,7 @@ mod tests {
                        "ipam":{"type":"static"}}"#;
         let upper = read_for_add(&config(json)).unwrap();
         assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L3s));
-        assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: true });
+        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
         assert_eq!(upper.mtu, Some(1400));
     }
 
@@ -110,7 +110,7 @@ mod tests {
         };
         let (one, ip) = (r#"[{"name":"eth5"}]"#, r#"[{"address":"10.0.0.2/24"}]"#);
         let upper = read(one, ip).unwrap();
-        assert_eq!(upper.master.name.as_deref(), Some("eth5"));
+        assert_eq!(upper.master.unwrap().name.as_deref(), Some("eth5"));
         assert_eq!(upper.addresses, Addresses::Previous);
         for interfaces in ["[]", r#"[{"name":""}]"#, r#"[{"name":"a"},{"name":"b"}]"#] {
             assert!(read(interfaces, ip).unwrap_err().msg.contains("a single named interface"));

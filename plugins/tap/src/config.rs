@@ -7,7 +7,7 @@ use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::any_mtu;
-use cnimble_plugin::interface::mac::{self, Source};
+use cnimble_plugin::interface::mac;
 
 /// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
@@ -75,19 +75,12 @@ impl Config {
         })
     }
 
-    /// Returns the requested hardware address: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`.
-    /// This is the Go plugin's order.
+    /// Returns the requested hardware address.
     ///
     /// # Errors
-    /// Fails with code 4 if the address in CNI_ARGS is invalid, and with code 7 for the other two
-    /// sources.
+    /// Fails as [`mac::requested`] does.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
-        let args = call.args()?;
-        mac::first([
-            (Source::Config, self.runtime_mac.as_str()),
-            (Source::Args, args.get("MAC").unwrap_or_default()),
-            (Source::Config, self.mac.as_str()),
-        ])
+        mac::requested(call, &self.runtime_mac, &self.mac)
     }
 
     pub(crate) fn kind(&self) -> Kind {

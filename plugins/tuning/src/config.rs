@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use cnimble_cni::{Code, Error, PluginConfig};
-use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
+use cnimble_plugin::interface::mac;
 
 use crate::settings::Settings;
 
@@ -108,12 +108,14 @@ impl Config {
         let from_args = call.args()?.get("MAC").unwrap_or_default().to_owned();
         let args = keys.args.cni;
         let mac = match args.mac {
-            Some(text) => mac(&text, "args.cni.mac", Code::INVALID_CONFIG)?,
+            Some(text) => mac::read(&text, "args.cni.mac", Code::INVALID_CONFIG)?,
             None if !keys.runtime_config.mac.is_empty() => {
-                mac(&keys.runtime_config.mac, "runtimeConfig.mac", Code::INVALID_CONFIG)?
+                mac::read(&keys.runtime_config.mac, "runtimeConfig.mac", Code::INVALID_CONFIG)?
             }
-            None if !from_args.is_empty() => mac(&from_args, "CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT)?,
-            None => mac(&keys.mac, "mac", Code::INVALID_CONFIG)?,
+            None if !from_args.is_empty() => {
+                mac::read(&from_args, "CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT)?
+            }
+            None => mac::read(&keys.mac, "mac", Code::INVALID_CONFIG)?,
         };
         let mtu = Some(args.mtu.unwrap_or(keys.mtu)).filter(|mtu| *mtu != 0);
         if let Some(mtu) = mtu.filter(|mtu| *mtu < MIN_MTU) {
@@ -132,23 +134,6 @@ impl Config {
             },
         })
     }
-}
-
-/// Reads a hardware address.
-fn mac(text: &str, source: &str, code: Code) -> Result<Option<Mac>, Error> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let invalid =
-        |why: &str| Error::new(code, format!("{source}: invalid hardware address \"{text}\"")).details(why);
-    let mac = Mac::parse(text).ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
-    if mac.0.first().is_some_and(|byte| byte & 1 == 1) {
-        return Err(invalid("it is a multicast address"));
-    }
-    if mac.0 == [0; 6] {
-        return Err(invalid("it is all zero"));
-    }
-    Ok(Some(mac))
 }
 
 fn sysctls(
@@ -282,26 +267,6 @@ mod tests {
         assert_eq!(repeated_key(br#"{"sysctl":{"a":"1","b":"2","a":"3"}}"#).as_deref(), Some("a"));
         for document in ["{}", "x", r#"{"sysctl":{"a":"1"}}"#, r#"{"sysctl":null}"#, r#"{"sysctl":[]}"#] {
             assert_eq!(repeated_key(document.as_bytes()), None, "{document}");
-        }
-    }
-
-    #[test]
-    fn hardware_addresses() {
-        let read = |text: &str| mac(text, "mac", Code::INVALID_CONFIG);
-        assert_eq!(read("").unwrap(), None);
-        for text in ["02:00:5e:10:00:01", "02-00-5E-10-00-01", "0200.5e10.0001"] {
-            assert_eq!(read(text).unwrap().unwrap().to_string(), "02:00:5e:10:00:01");
-        }
-        for text in [
-            "x",
-            "02:00:5e:10:00",
-            "01:00:5e:10:00:01",
-            "00:00:00:00:00:00",
-            "0200.5e10.00é",
-            "..",
-            "0200.5e10.0001.1",
-        ] {
-            assert_eq!(read(text).unwrap_err().code, Code::INVALID_CONFIG, "{text}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
     Ok(Upper {
         kind: Kind::Vlan(Vlan { id: keys.vlan_id }),
-        master: master::Wanted { name: Some(keys.master), in_pod: keys.link_in_container },
+        master: Some(master::Wanted { name: Some(keys.master), in_pod: keys.link_in_container }),
         mtu: keys.mtu,
         mtu_is_free: false,
         mac: None,
@@ -65,7 +65,7 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let upper = read(r#"{"name":"n","master":"eth7"}"#).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 0 }));
-        assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: false });
+        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: false }));
         assert_eq!((upper.mtu, upper.addresses), (None, Addresses::None));
     }
 
@@ -75,7 +75,7 @@ mod tests {
                        "ipam":{"type":"static"}}"#;
         let upper = read(json).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 4094 }));
-        assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: true });
+        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
         assert_eq!((upper.mtu, upper.addresses), (Some(1400), Addresses::Ipam("static".to_owned())));
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
-use cnimble_plugin::interface::mac::{self, Source};
+use cnimble_plugin::interface::mac;
 use cnimble_plugin::{Call, interface};
 use cnimble_rules::masquerade::Families;
 use cnimble_rules::objects::bridge;
@@ -176,11 +176,7 @@ impl Config {
     /// # Errors
     /// Fails with code 4 if the MAC in CNI_ARGS is invalid, and with code 7 for the other two sources.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
-        let args = call.args()?;
-        mac::first([
-            (Source::Config, self.mac.as_deref().unwrap_or_default()),
-            (Source::Args, args.get("MAC").unwrap_or_default()),
-        ])
+        mac::requested(call, self.mac.as_deref().unwrap_or_default(), "")
     }
 
     /// Whether the port has its own vlans, so that the bridge has to filter them.

@@ -3,28 +3,40 @@
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 
-/// The origin of the text of an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The key `mac` of the configuration.
-    Config,
-    /// The key `MAC` in CNI_ARGS.
-    Args,
-}
+use crate::Call;
 
-/// Returns the first of these texts that is not empty, as an address.
+/// A text with its place, and the code of the error if it is invalid.
+type Text<'a> = (&'a str, &'static str, Code);
+
+/// Returns the requested hardware address in the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
 ///
 /// # Errors
 /// Fails with code 7 for an invalid address, or with code 4 if it is from CNI_ARGS.
-pub fn first<'a>(texts: impl IntoIterator<Item = (Source, &'a str)>) -> Result<Option<Mac>, Error> {
-    let Some((source, text)) = texts.into_iter().find(|(_, text)| !text.is_empty()) else { return Ok(None) };
-    let invalid = |why: &str| {
-        let (place, code) = match source {
-            Source::Config => ("mac", Code::INVALID_CONFIG),
-            Source::Args => ("CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT),
-        };
-        Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why)
-    };
+pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
+    let args = call.args()?;
+    first([
+        (runtime, "mac", Code::INVALID_CONFIG),
+        (args.get("MAC").unwrap_or_default(), "CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT),
+        (configured, "mac", Code::INVALID_CONFIG),
+    ])
+}
+
+/// Returns the first text that is not empty, as an address.
+fn first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
+    let text = texts.into_iter().find(|(text, ..)| !text.is_empty());
+    text.map_or(Ok(None), |(text, place, code)| read(text, place, code))
+}
+
+/// Returns the address in a text, or `None` if it is empty.
+///
+/// # Errors
+/// Fails with this code and place for an invalid address.
+pub fn read(text: &str, place: &str, code: Code) -> Result<Option<Mac>, Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let invalid =
+        |why: &str| Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why);
     let mac = Mac::parse(text).ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
     if mac.0.first().is_some_and(|byte| byte & 1 == 1) {
         return Err(invalid("it is a multicast address"));
@@ -40,19 +52,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_is_there_counts() {
+    fn the_first_nonempty_address_wins() {
+        let of = |texts: [&'static str; 3]| {
+            let texts = texts.map(|text| (text, "mac", Code::INVALID_CONFIG));
+            first(texts).unwrap().map(|mac| mac.to_string())
+        };
         let (one, two) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
-        let read = |texts: [(Source, &'static str); 2]| first(texts).unwrap().map(|mac| mac.to_string());
-        assert_eq!(read([(Source::Config, one), (Source::Args, two)]).as_deref(), Some(one));
-        assert_eq!(read([(Source::Config, ""), (Source::Args, two)]).as_deref(), Some(two));
-        assert_eq!(read([(Source::Config, ""), (Source::Args, "")]), None);
+        assert_eq!(of([one, two, ""]).as_deref(), Some(one));
+        assert_eq!(of(["", two, one]).as_deref(), Some(two));
+        assert_eq!(of(["", "", one]).as_deref(), Some(one));
+        assert_eq!(of(["", "", ""]), None);
     }
 
     #[test]
-    fn what_no_interface_can_have_is_refused() {
-        for text in ["01:00:5e:00:00:01", "00:00:00:00:00:00", "02:00", "x"] {
-            assert_eq!(first([(Source::Config, text)]).unwrap_err().code, Code::INVALID_CONFIG, "{text}");
-            assert_eq!(first([(Source::Args, text)]).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{text}");
+    fn unusable_addresses_are_refused() {
+        for text in ["02:00:5e:10:00:01", "02-00-5E-10-00-01", "0200.5e10.0001"] {
+            let mac = read(text, "mac", Code::INVALID_CONFIG).unwrap();
+            assert_eq!(mac.unwrap().to_string(), "02:00:5e:10:00:01");
+        }
+        let unusable = ["01:00:5e:00:00:01", "00:00:00:00:00:00", "02:00", "x", "..", "0200.5e10.00é"];
+        for text in unusable.into_iter().chain(["0200.5e10.0001.1"]) {
+            let err = read(text, "mac", Code::INVALID_CONFIG).unwrap_err();
+            let expected = format!("mac: invalid hardware address \"{text}\"");
+            assert_eq!((err.code, err.msg), (Code::INVALID_CONFIG, expected));
         }
     }
 }

@@ -11,7 +11,7 @@
 //! - [`pair`]: creates a veth pair;
 //! - [`alone`]: creates, finds and removes an interface without a host's end;
 //! - [`master`]: finds the master, for kinds that have one;
-//! - [`upper`]: the verbs of macvlan, ipvlan and vlan;
+//! - [`upper`]: the verbs of macvlan, ipvlan, vlan and dummy;
 //! - [`arp`]: probes for IPv4 addresses, if the configuration asks for it;
 //! - [`mac`]: parses the hardware address in a configuration;
 //! - [`pod`]: configures the interface in the pod: its switches and routes;

@@ -1,5 +1,5 @@
-//! An interface on a master that is moved into the pod: the verbs of macvlan, ipvlan and vlan, which differ only in
-//! their keys.
+//! An interface that is made in the pod, on a master or alone: the verbs of macvlan, ipvlan, vlan and dummy, which
+//! differ only in their keys.
 //!
 //! The steps of ADD, each with its undo:
 //!
@@ -8,26 +8,29 @@
 //! 3. get addresses from IPAM or from the previous plugin, unless it is a layer 2 network;
 //! 4. add the addresses, bring it up, add the routes, and announce the addresses.
 //!
+//! DEL removes the interface, and then releases its addresses if they are IPAM's. GC does the same for attachments that
+//! are not valid, in namespaces that are pinned by a mount.
+//!
 //! [`master`]: super::master
 
-use cnimble_cni::{Attachment, CniResult, Code, Dns, Error};
+use cnimble_cni::{Attachment, CniResult, Code, Dns, Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
 use super::{arp, completed, master, remove};
-use crate::{Call, Command, delegate};
+use crate::{Call, Caps, Command, Plugin, delegate};
 
 /// The index of the interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// The wanted interface on a master, from a configuration.
+/// The wanted interface, from a configuration.
 #[derive(Debug)]
 pub struct Upper {
     /// The kind of link.
     pub kind: Kind,
-    /// The master in the configuration.
-    pub master: master::Wanted,
+    /// The master in the configuration, or `None` for a kind without one.
+    pub master: Option<master::Wanted>,
     /// The MTU in bytes, or `None` for the master's.
     pub mtu: Option<u32>,
     /// Whether the MTU may be larger than the master's.
@@ -58,36 +61,92 @@ impl Upper {
     }
 }
 
-/// Implements ADD for an interface on a master.
-///
-/// # Errors
-/// Returns the error of the failed step.
-pub fn add(call: &Call, upper: Upper) -> Result<CniResult, Error> {
-    let netns = call.open_netns()?;
-    let master = upper.master.find(&netns)?;
-    if !upper.mtu_is_free {
-        master.allows(upper.mtu)?;
+/// A plugin that makes such an interface.
+pub struct UpperPlugin {
+    /// The name of the plugin.
+    pub name: &'static str,
+    /// Matches every interface of the plugin, with any settings.
+    pub any: Kind,
+    /// Reads the configuration for CHECK and STATUS.
+    pub read: fn(&PluginConfig) -> Result<Upper, Error>,
+    /// Reads the configuration for ADD.
+    pub read_for_add: fn(&Call) -> Result<Upper, Error>,
+}
+
+impl Plugin for UpperPlugin {
+    fn name(&self) -> &'static str {
+        self.name
     }
-    let Upper { kind, mtu, mac, .. } = upper;
-    let (asked, in_pod) = (master.link.clone(), upper.master.in_pod);
-    let new = NewInterface { kind, master: Some(master), mtu, mac };
-    let what = format!("make {} {} in the pod", kind.name(), call.ifname);
-    let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
-    let mut result = match &upper.addresses {
-        Addresses::None => CniResult::default(),
-        Addresses::Ipam(ipam) => with_addresses(delegate::add(call, ipam)?, ipam)?,
-        Addresses::Previous => call.previous()?.clone(),
-    };
-    for ip in &mut result.ips {
-        ip.interface = Some(POD_INTERFACE);
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
-    call.step(&format!("configure {} in the pod", call.ifname), || {
-        if matches!(kind, Kind::Ipvlan(_)) {
-            arp::probe_on_master(call, Some(&netns).filter(|_| in_pod), &asked, &result)?;
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        (self.read_for_add)(call).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let upper = (self.read_for_add)(call)?;
+        let netns = call.open_netns()?;
+        let master = upper.master.as_ref().map(|wanted| wanted.find(&netns)).transpose()?;
+        if let Some(master) = master.as_ref().filter(|_| !upper.mtu_is_free) {
+            master.allows(upper.mtu)?;
         }
-        alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
-    })?;
-    Ok(completed(result, vec![alone::described(call, &link)], upper.dns))
+        let Upper { kind, mtu, mac, .. } = upper;
+        let asked = master.as_ref().map(|master| (master.link.clone(), master.in_pod));
+        let new = NewInterface { kind, master, mtu, mac };
+        let what = format!("make {} {} in the pod", kind.name(), call.ifname);
+        let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
+        let mut result = match &upper.addresses {
+            Addresses::None => CniResult::default(),
+            Addresses::Ipam(ipam) => with_addresses(delegate::add(call, ipam)?, ipam)?,
+            Addresses::Previous => call.previous()?.clone(),
+        };
+        for ip in &mut result.ips {
+            ip.interface = Some(POD_INTERFACE);
+        }
+        call.step(&format!("configure {} in the pod", call.ifname), || {
+            if let (Kind::Ipvlan(_), Some((link, in_pod))) = (kind, &asked) {
+                arp::probe_on_master(call, Some(&netns).filter(|_| *in_pod), link, &result)?;
+            }
+            alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
+        })?;
+        Ok(completed(result, vec![alone::described(call, &link)], upper.dns))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let interface = alone::delete(call, self.any);
+        let lease = delegate::release(call, &interface, Command::Del);
+        remove::all([interface, lease])
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        let upper = (self.read)(&call.config)?;
+        let own = check_interface(call, &upper, prev);
+        match &upper.addresses {
+            Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
+            Addresses::None | Addresses::Previous => own,
+        }
+    }
+
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        let interfaces = alone::stale(call, self.any, valid);
+        let leases = delegate::release(call, &interfaces, Command::Gc);
+        remove::all([interfaces, leases])
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let upper = (self.read)(&call.config)?;
+        alone::status(upper.kind)?;
+        if let Some(master) = &upper.master {
+            master.status(upper.kind, upper.bounded_mtu())?;
+        }
+        match &upper.addresses {
+            Addresses::Ipam(ipam) => delegate::call(call, ipam, Command::Status),
+            Addresses::None | Addresses::Previous => Ok(()),
+        }
+    }
 }
 
 fn with_addresses(result: CniResult, ipam: &str) -> Result<CniResult, Error> {
@@ -98,31 +157,11 @@ fn with_addresses(result: CniResult, ipam: &str) -> Result<CniResult, Error> {
     Ok(result)
 }
 
-/// Implements DEL: removes the interface, and then releases its addresses if they are IPAM's.
-///
-/// # Errors
-/// Fails if something remains.
-pub fn del(call: &Call, kind: Kind) -> Result<(), Error> {
-    let interface = alone::delete(call, kind);
-    let lease = delegate::release(call, &interface, Command::Del);
-    remove::all([interface, lease])
-}
-
-/// Implements CHECK of everything that ADD has made.
-///
-/// # Errors
-/// Fails with code 103 and the difference, or with IPAM's error.
-pub fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
-    let own = check_interface(call, upper, prev);
-    match &upper.addresses {
-        Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
-        Addresses::None | Addresses::Previous => own,
-    }
-}
-
 fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
-    upper.master.check(&mut inside, &link)?;
+    if let Some(master) = &upper.master {
+        master.check(&mut inside, &link)?;
+    }
     // A result below 1.1.0 has no MTU. A later plugin in the chain may have set a smaller one.
     if let Some(mtu) = upper.mtu
         && link.mtu > mtu
@@ -131,27 +170,4 @@ fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), E
         return Err(Error::check(format!("interface {} has MTU {now}, expected at most {mtu}", link.name)));
     }
     Ok(())
-}
-
-/// Implements GC: removes stale interfaces in reachable namespaces, and then releases their addresses.
-///
-/// # Errors
-/// Fails after everything was tried.
-pub fn gc(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
-    let interfaces = alone::stale(call, kind, valid);
-    let leases = delegate::release(call, &interfaces, Command::Gc);
-    remove::all([interfaces, leases])
-}
-
-/// Implements STATUS: the kernel has the kind, the master exists, and IPAM can serve.
-///
-/// # Errors
-/// Fails with code 50 or 51.
-pub fn status(call: &Call, upper: &Upper) -> Result<(), Error> {
-    alone::status(upper.kind)?;
-    upper.master.status(upper.kind, upper.bounded_mtu())?;
-    match &upper.addresses {
-        Addresses::Ipam(ipam) => delegate::call(call, ipam, Command::Status),
-        Addresses::None | Addresses::Previous => Ok(()),
-    }
 }
