@@ -77,7 +77,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
         })?;
 
     signal::check()?;
-    let removed = write(&store, &journal, &ledger, &choices, &content, &boot)?;
+    let removed = write(&store, &journal, &ledger, &choices, &content)?;
     // The index doesn't record the previous owner of a reclaimed lease, so it is out of date now.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
@@ -104,22 +104,21 @@ fn write(
     ledger: &Ledger<'_>,
     choices: &[Choice<'_>],
     content: &[u8],
-    boot: &Boot,
 ) -> Result<Vec<IpAddr>, StoreError> {
     let mut removed = Vec::new();
     // From today on the attachment's name stands for something again, and what it left in
     // an earlier boot would count as its own.
     for ip in ledger.own().iter().filter(|ip| ledger.is_void(**ip)) {
-        journal.remove(store, *ip, boot)?;
+        journal.remove(store, *ip, ledger.boot)?;
         removed.push(*ip);
     }
     for (set, choice) in choices.iter().enumerate() {
         if ledger.is_occupied(choice.ip) {
             log::info!("taking back {} in {}", choice.ip, store.path().display());
-            journal.remove(store, choice.ip, boot)?;
+            journal.remove(store, choice.ip, ledger.boot)?;
             removed.push(choice.ip);
         }
-        if !journal.give(store, choice.ip, content, boot)? {
+        if !journal.give(store, choice.ip, content, ledger.boot)? {
             return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
         }
         journal.move_on(store, set, choice.ip)?;

@@ -17,7 +17,7 @@ pub(crate) struct Ledger<'a> {
     dir: &'a Directory,
     leases: &'a Leases,
     own: Vec<IpAddr>,
-    boot: &'a Boot,
+    pub(crate) boot: &'a Boot,
     /// Asked for only when it matters: most ADDs find a free address.
     shared: OnceCell<bool>,
 }

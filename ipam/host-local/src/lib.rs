@@ -17,8 +17,6 @@ mod allocate;
 pub mod fuzzing;
 mod journal;
 mod ledger;
-#[cfg(test)]
-mod properties;
 mod resolv;
 #[cfg(test)]
 mod tests;

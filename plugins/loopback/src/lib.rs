@@ -42,8 +42,8 @@ impl Plugin for Loopback {
                 .details(format!("lo in {} has {}", call.netns, foreign.net)));
         }
         if !lo.up {
-            call.step("set lo up", || set_up(&mut netlink, lo.index, true))?;
-            call.undo.push("set lo down", move || set_up(&mut Netlink::open_in(&netns)?, lo.index, false));
+            call.step("set lo up", || set(&mut netlink, lo.index, State::Up))?;
+            call.undo.push("set lo down", move || set(&mut Netlink::open_in(&netns)?, lo.index, State::Down));
         }
         if let Some(prev) = &call.config.prev_result {
             return Ok(prev.clone());
@@ -66,7 +66,7 @@ impl Plugin for Loopback {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;
         match netlink.find_link(LO)? {
-            Some(lo) if lo.up => set_up(&mut netlink, lo.index, false),
+            Some(lo) if lo.up => set(&mut netlink, lo.index, State::Down),
             _ => Ok(()),
         }
     }
@@ -95,6 +95,13 @@ fn open(call: &Call) -> Result<Netlink, Error> {
     Ok(Netlink::open_in(&call.open_netns()?)?)
 }
 
-fn set_up(netlink: &mut Netlink, index: u32, up: bool) -> Result<(), Error> {
-    Ok(netlink.execute(link::set(index, LO, &link::Change { up: Some(up), ..link::Change::default() }))?)
+#[derive(Clone, Copy)]
+enum State {
+    Up,
+    Down,
+}
+
+fn set(netlink: &mut Netlink, index: u32, state: State) -> Result<(), Error> {
+    let change = link::Change { up: Some(matches!(state, State::Up)), ..link::Change::default() };
+    Ok(netlink.execute(link::set(index, LO, &change))?)
 }

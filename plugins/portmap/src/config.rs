@@ -65,7 +65,7 @@ impl Config {
                 .filter(|bit| *bit < 32)
                 .ok_or_else(|| Error::config(format!("markMasqBit: {bit} is outside 0 to 31")))?,
         };
-        let backend = backend(&keys, external.is_some())?;
+        let backend = backend(&keys, external.as_ref())?;
         Ok(Config {
             backend,
             mappings: mappings(&keys.runtime_config.port_mappings)?,
@@ -112,7 +112,7 @@ fn check_chain(chain: &str) -> Result<(), Error> {
 
 /// Chooses the backend. `externalSetMarkChain`, `conditionsV4` and `conditionsV6` are for the command of
 /// one backend. The first word of the conditions tells which one.
-fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
+fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     let (mut iptables_only, mut nft_only) = (Vec::new(), Vec::new());
     for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
         match words.first().map(String::as_str) {
@@ -120,9 +120,10 @@ fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
             Some(first) if first.starts_with(['-', '!']) => iptables_only.push(key),
             Some(_) => nft_only.push(key),
         }
-        check_words(key, words, nft_only.contains(&key))?;
+        let ends: &[char] = if nft_only.contains(&key) { &[';', '#', '\\'] } else { &[] };
+        check_words(key, words, ends)?;
     }
-    if external {
+    if external.is_some() {
         iptables_only.push("externalSetMarkChain");
     }
     let wrong = |backend: &str, keys: &[&str], language: &str| {
@@ -148,13 +149,13 @@ fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
     }
 }
 
-/// Checks the words of conditions. They are part of one command, so words that end it or start another
+/// Checks the words of conditions. They are part of one command, so words with characters that end it or start another
 /// one are refused.
-fn check_words(key: &str, words: &[String], nft: bool) -> Result<(), Error> {
+fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> {
     if words.iter().any(|word| word.contains(char::is_control)) {
         return Err(Error::config(format!("{key}: a word has a control character in it")));
     }
-    if let Some(odd) = words.iter().find(|word| nft && word.contains([';', '#', '\\'])) {
+    if let Some(odd) = words.iter().find(|word| word.contains(ends)) {
         return Err(Error::config(format!("{key}: \"{}\" is more than a condition", odd.escape_default()))
             .details("';', '#' and '\\' have no place in conditions in nft's language"));
     }

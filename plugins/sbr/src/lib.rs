@@ -15,6 +15,8 @@ mod tables;
 
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use cnimble_cni::{Attachment, CniResult, Code, Error, IpConfig};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::NewRoute;
@@ -91,13 +93,16 @@ impl Plugin for Sbr {
         drop(lock.unlock());
         call.step(&format!("add the routes of {} to its tables", call.ifname), || {
             let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
-                routes::of(ip, &ips, &main, &link, &config, *table)
+                let table = Some(*table);
+                let routes = routes::of(ip, &ips, &main, &link, config.gateway_for(ip));
+                routes.into_iter().map(move |route| NewRoute { table, ..route })
             };
             let wanted: Vec<NewRoute> = ips.iter().zip(&rules).flat_map(of).collect();
             add_routes(call, &mut inside, &link, &wanted)
         })?;
         let what = format!("remove the routes of {} from the table main", call.ifname);
-        call.step(&what, || clear(call, &mut inside, &link, &config, &ips, main))?;
+        let plan = Clearing::plan(&config, &ips, main);
+        call.step(&what, || plan.run(call, &mut inside, &link))?;
         Ok(result)
     }
 
@@ -173,47 +178,55 @@ fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute
     Ok(inside.execute_all(wanted.iter().map(|wanted| route::prepend(wanted, &link.name)).collect())?)
 }
 
-/// Removes the interface's routes from the table main, with their undo.
-fn clear(
-    call: &Call,
-    inside: &mut Netlink,
-    link: &Link,
-    config: &Config,
-    ips: &[&IpConfig],
-    main: Vec<NewRoute>,
-) -> Result<(), Error> {
-    let hinted: Vec<IpConfig> = ips
-        .iter()
-        .filter(|ip| config.hints(ip))
-        .filter(|ip| !main.iter().any(|route| routes::is_hint(route, ip)))
-        .map(|ip| (*ip).clone())
-        .collect();
-    let hints = hinted.iter().map(|ip| route::prepend(&routes::hint(ip, link), &link.name)).collect();
-    let keeps = |route: &NewRoute| {
-        // RT_SCOPE_LINK (rtnetlink(7)), which IPv6 doesn't have.
-        routes::stays(route) || config.add_source_hints && route.scope == Some(253)
-    };
-    let gone: Vec<NewRoute> = main.into_iter().filter(|route| !keeps(route)).collect();
-    let of_addresses: Vec<_> = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
-    let (home, name, index) = (call.open_netns()?, link.name.clone(), link.index);
-    let lost = gone.clone();
-    call.undo.push("put the routes into the table main again", move || {
-        let mut inside = Netlink::open_in(&home)?;
-        let present = inside.routes(index, None)?;
-        // The routes are as the kernel lists them, with their metric. Without a metric, IPv6 deletes the
-        // first route to the destination with any source address.
-        let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
-        delete(&mut inside, present.iter().filter(is_extra).map(|route| route::del(route, &name)).collect())?;
-        let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
-        lost.sort_by_key(|route| route.via.is_some());
-        let again = lost.iter().map(|lost| match lost.via {
-            None if of_addresses.contains(&lost.dst) => route::restore(lost, &name),
-            _ => route::prepend(lost, &name),
+/// The changes of the table main.
+struct Clearing {
+    /// The addresses that get a route to their network.
+    hinted: Vec<IpConfig>,
+    /// The routes to remove.
+    unwanted: Vec<NewRoute>,
+    /// The networks of all addresses.
+    networks: Vec<IpNetwork>,
+}
+
+impl Clearing {
+    /// Keeps link-local routes, and those of the kernel if they are hints.
+    fn plan(config: &Config, ips: &[&IpConfig], main: Vec<NewRoute>) -> Self {
+        let has_none = |ip: &IpConfig| !main.iter().any(|route| routes::is_hint(route, ip));
+        let hinted =
+            ips.iter().filter(|ip| config.hints(ip) && has_none(ip)).map(|ip| (*ip).clone()).collect();
+        let keeps = |route: &NewRoute| {
+            // RT_SCOPE_LINK (rtnetlink(7)), which IPv6 doesn't have.
+            routes::stays(route) || config.add_source_hints && route.scope == Some(253)
+        };
+        let networks = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
+        Clearing { hinted, unwanted: main.into_iter().filter(|route| !keeps(route)).collect(), networks }
+    }
+
+    /// Makes the changes, with their undo.
+    fn run(self, call: &Call, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
+        let Clearing { hinted, unwanted, networks } = self;
+        let hints = hinted.iter().map(|ip| route::prepend(&routes::hint(ip, link), &link.name)).collect();
+        let (home, name, index) = (call.open_netns()?, link.name.clone(), link.index);
+        let lost = unwanted.clone();
+        call.undo.push("put the routes into the table main again", move || {
+            let mut inside = Netlink::open_in(&home)?;
+            let present = inside.routes(index, None)?;
+            // The routes are as the kernel lists them, with their metric. Without a metric, IPv6 deletes the
+            // first route to the destination with any source address.
+            let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
+            let extra = present.iter().filter(is_extra).map(|route| route::del(route, &name));
+            delete(&mut inside, extra.collect())?;
+            let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
+            lost.sort_by_key(|route| route.via.is_some());
+            let again = lost.iter().map(|lost| match lost.via {
+                None if networks.contains(&lost.dst) => route::restore(lost, &name),
+                _ => route::prepend(lost, &name),
+            });
+            Ok(inside.execute_all(again.collect())?)
         });
-        Ok(inside.execute_all(again.collect())?)
-    });
-    inside.execute_all(hints)?;
-    delete(inside, gone.iter().map(|route| route::del(route, &link.name)).collect())
+        inside.execute_all(hints)?;
+        delete(inside, unwanted.iter().map(|route| route::del(route, &link.name)).collect())
+    }
 }
 
 /// Removes the rules that are `ours`, after the routes in their tables. The user's table keeps its

@@ -1,12 +1,12 @@
 //! Selects the routes for an address's table and those that the table main keeps.
 
+use std::net::IpAddr;
+
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{IpConfig, cidr};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::NewRoute;
-
-use super::config::Config;
 
 /// Whether a route of the interface stays in the table main. No rule by source address matches
 /// link-local addresses.
@@ -15,16 +15,14 @@ pub(crate) fn stays(route: &NewRoute) -> bool {
 }
 
 /// Returns the routes for the table of the address `ip`: those of the interface in the table main, in an
-/// order that the kernel accepts. `all` are the addresses of the interface.
+/// order that the kernel accepts. `all` are the addresses of the interface. `fixed` is the configured gateway.
 pub(crate) fn of(
     ip: &IpConfig,
     all: &[&IpConfig],
     main: &[NewRoute],
     link: &Link,
-    config: &Config,
-    table: u32,
+    fixed: Option<IpAddr>,
 ) -> Vec<NewRoute> {
-    let fixed = config.gateway_for(ip);
     let belongs = |route: &&NewRoute| {
         let is_in =
             |ip: &IpConfig| [route.src, route.via].into_iter().flatten().any(|at| ip.address.contains(at));
@@ -33,12 +31,11 @@ pub(crate) fn of(
             && !(fixed.is_some() && route.dst.prefix() == 0)
             && (is_in(ip) || !all.iter().any(|ip| is_in(ip)))
     };
-    let mut routes: Vec<NewRoute> =
-        main.iter().filter(belongs).map(|route| NewRoute { table: Some(table), ..route.clone() }).collect();
+    let mut routes: Vec<NewRoute> = main.iter().filter(belongs).cloned().collect();
     let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
     // Another plugin may have removed the default route.
     if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
-        routes.push(NewRoute { via: Some(gateway), table: Some(table), ..NewRoute::to(any(ip), link.index) });
+        routes.push(NewRoute { via: Some(gateway), ..NewRoute::to(any(ip), link.index) });
     }
     routes.sort_by_key(|route| (route.via.is_some(), route.dst.prefix() == 0));
     routes

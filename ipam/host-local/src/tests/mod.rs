@@ -9,6 +9,7 @@ mod boot;
 mod damage;
 mod index;
 mod lock;
+mod properties;
 mod read;
 mod remove;
 
