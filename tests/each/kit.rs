@@ -1,8 +1,11 @@
-//! The example of the plugin kit, `src/host/plugin/examples/anycast.rs`, on a real kernel.
+//! The examples of the plugin kit and of the runtime library (`examples/` of both crates), on a real kernel.
 
 use std::path::PathBuf;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, need, skip};
+use cnimble_plugin::testing::Trial;
+use cnimble_tests::{
+    Attachment, Host, LIMIT, Network, Outcome, Pod, configs, copy, need, plugin_dir, run_limited, skip,
+};
 use serde_json::json;
 
 /// Returns the directory of the examples, which `cargo build --all-targets` creates.
@@ -42,4 +45,51 @@ fn a_plugin_of_the_kit_adds_checks_and_deletes() {
     let refused = Network::by(&examples, &host, config("nonsense"));
     assert_eq!(refused.call("ADD", &attachment, Some(&prev)).run().error().code, 7);
     assert_eq!(pod.addrs("lo"), before);
+}
+
+#[test]
+fn the_kit_walks_a_plugin_through_all_versions_and_kills_it_at_each_step() {
+    need!();
+    let Some(examples) = examples() else { skip!("the example is not built: cargo build --examples") };
+    let trial = Trial::chained(examples.join("anycast"), json!({"address": "192.0.2.80/32"}));
+    trial.walk();
+    trial.kill_at_each_step();
+}
+
+#[test]
+fn a_plugin_that_delegates_keeps_the_contract() {
+    need!();
+    let Some(examples) = examples() else { skip!("the example is not built: cargo build --examples") };
+    // The harness looks for other plugins beside the plugin.
+    let dir = tempfile::tempdir().unwrap();
+    let wire = dir.path().join("wire");
+    copy(&examples.join("wire"), &wire);
+    copy(&plugin_dir().join("static"), &dir.path().join("static"));
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.9.0.2/24"}]});
+    let trial = Trial::new(wire, json!({"ipam": ipam}));
+    trial.walk();
+    trial.kill_at_each_step();
+}
+
+#[test]
+fn the_example_runtime_gives_a_command_a_network() {
+    need!("ip", "nft");
+    let Some(examples) = examples() else { skip!("the example is not built: cargo build --examples") };
+    let host = Host::new();
+    let dir = tempfile::tempdir().unwrap();
+    let ipam = json!({"type": "host-local", "subnet": "10.9.0.0/24", "dataDir": dir.path()});
+    let plugin = json!({"type": "bridge", "isGateway": true, "ipam": ipam});
+    let list = json!({"cniVersion": "1.1.0", "name": "mynet", "plugins": [plugin]});
+    std::fs::write(dir.path().join("mynet.conflist"), list.to_string()).unwrap();
+    let before = host.links();
+    let mut command = host.command(examples.join("run"));
+    command.env("NETCONFPATH", dir.path()).env("CNI_PATH", plugin_dir());
+    let script = format!("{} $CONTAINER && ip -4 -o address show eth0", examples.join("addresses").display());
+    command.args(["mynet", "sh", "-ec", &script]);
+    let outcome = Outcome::from("run", run_limited(&mut command, b"", LIMIT)).success();
+    let text = outcome.text();
+    assert!(text.starts_with("mynet eth0 10.9.0.2/24\n") && text.contains("inet 10.9.0.2/24"), "{text}");
+    // The bridge stays.
+    let after: Vec<String> = host.links().into_iter().filter(|name| name != "cni0").collect();
+    assert_eq!(after, before);
 }

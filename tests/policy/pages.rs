@@ -176,3 +176,27 @@ fn a_row_without_a_test_is_seen() {
     let text = "| what | test |\n|---|---|\n| this | `of_this` |\n| that |  |\n";
     assert_eq!(rows(text).map(|(_, last)| last).collect::<Vec<_>>(), ["`of_this`", ""]);
 }
+
+/// The comparison with libcni names public items that exist.
+#[test]
+fn the_comparison_with_libcni_names_what_exists() {
+    let mut code = String::new();
+    for crate_ in ["src/invoker/runtime/src", "src/base/cni/src"] {
+        let mut sources = Vec::new();
+        files(Path::new(crate_), "rs", &mut sources);
+        code.extend(sources.iter().map(|source| read(source)));
+    }
+    let is_item = |name: &str| {
+        let kinds = ["pub enum", "pub struct", "pub trait", "fn"];
+        kinds.iter().any(|kind| code.contains(&format!("{kind} {name}")))
+            || code.contains(&format!("as {name}"))
+    };
+    let page = read(Path::new("src/invoker/runtime/LIBCNI.md"));
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").nth(1));
+    let names: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let parts =
+        names.iter().flat_map(|name| name.split("::")).filter(|part| !["cni", "delegate"].contains(part));
+    let missing: BTreeSet<&str> = parts.filter(|part| *part != "cnimble-plugin" && !is_item(part)).collect();
+    assert!(names.len() > 40, "{} names are too few", names.len());
+    assert!(missing.is_empty(), "names that do not exist: {missing:?}");
+}

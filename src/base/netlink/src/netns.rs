@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{fstat, stat};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs, statfs};
 
@@ -59,6 +59,21 @@ impl NetNs {
         }
         let file = open(path).map_err(|err| Error::io(what(), &err))?;
         NetNs::checked(file.into(), what)
+    }
+
+    /// Makes a namespace, in which lo is down. It ends with this value, unless a process is in it by then.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN; the kernel's.
+    pub fn create() -> Result<Self> {
+        let _way_back = WayBack(Arc::new(NetNs::current()?));
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Error::new("make a network namespace", errno))?;
+        NetNs::current()
+    }
+
+    /// A path that leads to the namespace, for any process, while this value lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
     /// The namespace of a descriptor that another process has sent (unix(7), SCM_RIGHTS).

@@ -15,6 +15,8 @@ pub mod interface;
 mod log;
 mod restrain;
 mod start;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod undo;
 mod wanted;
 
