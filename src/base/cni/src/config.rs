@@ -8,6 +8,19 @@ use super::attachments::{self, Attachment, OLD_ATTACHMENTS, VALID_ATTACHMENTS};
 use super::{CniResult, Code, Error, Version, json};
 
 /// One plugin's configuration: what every plugin needs, and the whole document for the rest.
+///
+/// ```
+/// use cnimble_cni::{PluginConfig, Version};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Keys {
+///     bridge: String,
+/// }
+/// let config = PluginConfig::parse(br#"{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "cni0"}"#)?;
+/// assert_eq!((config.version, config.name.as_str()), (Version::V1_0_0, "net"));
+/// assert_eq!(config.decode::<Keys>()?.bridge, "cni0");
+/// # Ok::<(), cnimble_cni::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PluginConfig {

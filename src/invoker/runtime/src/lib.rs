@@ -26,7 +26,10 @@
 //!     "plugins": [{"type": "fixed", "capabilities": {"portMappings": true}}]
 //! }"#)?;
 //! std::fs::write(dir.join("fixed"), r#"#!/bin/sh
-//!     [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}'
+//!     case $CNI_COMMAND in
+//!     ADD) echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}' ;;
+//!     VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+//!     esac
 //! "#)?;
 //! std::fs::set_permissions(dir.join("fixed"), std::fs::Permissions::from_mode(0o755))?;
 //!
@@ -38,10 +41,17 @@
 //!
 //! let runtime = tokio::runtime::Runtime::new()?;
 //! runtime.block_on(async {
+//!     assert_eq!(invoker.validate(&network).await?, ["portMappings"]);
+//!     invoker.status(&network).await?;
 //!     let added = invoker.add(&network, &attach).await?;
 //!     assert_eq!(added.result.ips[0].address.to_string(), "10.1.2.3/24");
 //!     invoker.check(&network, &attach).await?;
-//!     invoker.del(&network, &attach).await
+//!     let known = invoker.cache().list_of("c0ffee")?;
+//!     assert_eq!(known[0].cni_result()?, Some(added.result));
+//!     invoker.del(&network, &attach).await?;
+//!     // Nothing is valid: removes what other callers have left.
+//!     invoker.gc(&network, Some(&[])).await?;
+//!     Ok::<_, Box<dyn std::error::Error>>(())
 //! })?;
 //! # Ok(())
 //! # }

@@ -76,6 +76,23 @@ pub struct Invocation<'a> {
 pub type Executed<'a> = Pin<Box<dyn Future<Output = io::Result<Output>> + Send + 'a>>;
 
 /// Executes plugins in another way than as child processes: in a sandbox, or not at all in a test.
+///
+/// ```
+/// use std::process::Output;
+/// use cnimble_runtime::{Execute, Executed, Invocation};
+///
+/// /// Succeeds without a plugin.
+/// #[derive(Debug)]
+/// struct Idle;
+///
+/// impl Execute for Idle {
+///     fn execute<'a>(&'a self, invocation: Invocation<'a>) -> Executed<'a> {
+///         println!("{} {:?}", invocation.file.display(), invocation.env);
+///         Box::pin(async { Ok(Output { status: Default::default(), stdout: b"{}".to_vec(), stderr: Vec::new() }) })
+///     }
+/// }
+/// let invoker = cnimble_runtime::Invoker::new(["/opt/cni/bin"]).with_executor(Idle);
+/// ```
 pub trait Execute: fmt::Debug + Send + Sync {
     /// Runs the plugin. Returns its exit status and all of its output. Dropping the future must end the plugin, as the
     /// caller does so at a time limit.
