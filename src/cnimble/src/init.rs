@@ -81,11 +81,10 @@ fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
 }
 
-/// Returns a document with the first unused /24 of 10.88.0.0/13. podman and containerd begin there, too. podman's own
-/// network 10.88.0.0/16 has no file before its first use.
+/// Returns a document with the first unused /24 from 10.89.0.0 on. podman's own network is 10.88.0.0/16, and has no file
+/// before its first use.
 fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
-    let first = if given.purpose == Purpose::Podman { 89 } else { 88 };
-    for second in first..96_u8 {
+    for second in 89..96_u8 {
         for third in 0..=255_u8 {
             let subnet = IpNetwork::new([10, second, third, 0].into(), 24).ok();
             let document = parsed(path, text(given, subnet)?)?;
@@ -94,7 +93,9 @@ fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result
             }
         }
     }
-    Err(failed(given).row("why", "every subnet of 10.88.0.0/13 is taken").hint("name one with --subnet"))
+    Err(failed(given)
+        .row("why", "every /24 from 10.89.0.0 to 10.95.255.0 is taken")
+        .hint("name one with --subnet"))
 }
 
 fn parsed(path: &Path, text: String) -> Result<Document, Report> {

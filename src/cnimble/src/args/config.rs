@@ -37,7 +37,7 @@ pub(crate) struct Init {
     pub(crate) purpose: Purpose,
     /// Its name
     pub(crate) name: String,
-    /// Its addresses [default: a free /24 of 10.88.0.0/13]
+    /// Its addresses [default: the first free /24 from 10.89.0.0 on]
     #[arg(long, value_name = "CIDR", value_parser = subnet)]
     pub(crate) subnet: Option<IpNetwork>,
     /// macvlan, dhcp: the host's interface [default: that of the default route]
