@@ -32,7 +32,7 @@ fn test(table: &Table, row: &Row) -> &'static str {
 
 /// A line of the page: rows of a plugin with the same outcome.
 struct Line<'a> {
-    /// The keys of each row, with its case.
+    /// The keys of the rows, with the case of a difference.
     uses: Vec<String>,
     like: &'a Row,
     test: &'static str,
@@ -40,6 +40,12 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn text(&self) -> String {
+        let mut uses: Vec<&str> = Vec::new();
+        for used in &self.uses {
+            if !uses.contains(&used.as_str()) {
+                uses.push(used);
+            }
+        }
         let verdict = match self.like.verdict {
             Verdict::Same => "same",
             Verdict::Better => "**better**",
@@ -49,12 +55,7 @@ impl Line<'_> {
             [] => String::new(),
             parts => format!(" ({})", parts.join(", ")),
         };
-        format!(
-            "| {} | {verdict}{differs} | {} | `{}` |\n",
-            self.uses.join("<br>"),
-            self.like.note,
-            self.test
-        )
+        format!("| {} | {verdict}{differs} | {} | `{}` |\n", uses.join(", "), self.like.note, self.test)
     }
 }
 
@@ -62,18 +63,26 @@ impl Line<'_> {
 fn lines(table: &Table) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for row in &table.rows {
-        let keys: Vec<String> = row.keys.iter().map(|key| format!("`{key}`")).collect();
-        let (used, test) = (format!("{} ({})", keys.join(" and "), row.case), test(table, row));
+        let (used, test) = (uses(row), test(table, row));
         let is_like = |line: &&mut Line<'_>| {
             (line.like.verdict, &line.like.differs, &line.like.note, line.test)
                 == (row.verdict, &row.differs, &row.note, test)
         };
         match lines.iter_mut().find(is_like) {
-            Some(line) => line.uses.push(used),
-            None => lines.push(Line { uses: vec![used], like: row, test }),
+            Some(line) => line.uses.extend(used),
+            None => lines.push(Line { uses: used, like: row, test }),
         }
     }
     lines
+}
+
+/// Returns what a line says of a row: its keys, and with a difference its case.
+fn uses(row: &Row) -> Vec<String> {
+    let keys = row.keys.iter().map(|key| format!("`{key}`"));
+    match row.verdict {
+        Verdict::Same => keys.collect(),
+        _ => vec![format!("{} ({})", keys.collect::<Vec<_>>().join(" and "), row.case)],
+    }
 }
 
 fn made(tables: &[Table]) -> String {
