@@ -33,7 +33,7 @@ impl Plugin for Wire {
         let inner = pod.link(&call.ifname)?;
         for ip in &mut result.ips {
             ip.interface = Some(0);
-            let request = addr::add(inner.index, &call.ifname, ip.address, true);
+            let request = addr::add(inner.index, &call.ifname, ip.address);
             call.step("add the address", || pod.execute(request))?;
         }
         let up = Change { up: Some(true), ..Change::default() };

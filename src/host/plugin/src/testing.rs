@@ -78,7 +78,7 @@ impl Trial {
         set_up(&mut pod, IFNAME);
         let (outer, inner) = (host.link(VETH).unwrap(), pod.link(IFNAME).unwrap());
         let address = cidr::parse_cidr(ADDRESS).unwrap();
-        pod.execute(addr::add(inner.index, IFNAME, address, true)).unwrap();
+        pod.execute(addr::add(inner.index, IFNAME, address)).unwrap();
         let mut prev = CniResult::default();
         for (link, sandbox) in [(outer, String::new()), (inner, trial.netns())] {
             prev.interfaces.push(Interface::new(link.name, link.mac.unwrap().to_string(), sandbox));
