@@ -58,7 +58,7 @@ impl<'p> Job<'p> {
 /// The jobs of a run.
 ///
 /// Each test is a job, with two exceptions. Tests in a module `…in_vm` share a virtual machine.
-/// Unit tests of a package need no isolation, and a process for each would cost more than they do.
+/// Unit tests of a package share their namespaces, because a process for each would cost more than they do.
 pub(crate) fn plan<'p>(programs: &'p [Program], options: &Options) -> Vec<Job<'p>> {
     let mut jobs = Vec::new();
     for program in programs {

@@ -44,23 +44,19 @@ impl Program {
     /// # Panics
     /// If the program does not list them.
     pub(crate) fn tests(&self) -> Vec<String> {
-        let mut command = self.command(&["--list".to_owned(), "--format=terse".to_owned()], false);
-        let output = command.stderr(Stdio::inherit()).output().expect("a test program");
+        let mut command = Command::new(&self.executable);
+        command.args(["--list", "--format=terse"]).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().expect("a test program");
         assert!(output.status.success(), "{} does not list its tests", self.executable.display());
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
     }
 
-    /// The program with these arguments, in new namespaces if `isolated`.
-    pub(crate) fn command(&self, args: &[String], isolated: bool) -> Command {
-        let mut command;
-        if isolated {
-            command = Command::new(std::env::current_exe().expect("the runner's own path"));
-            command.arg("enter").arg(&self.executable);
-        } else {
-            command = Command::new(&self.executable);
-        }
-        command.args(args).current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+    /// The program with these arguments, in new namespaces.
+    pub(crate) fn command(&self, args: &[String]) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("the runner's own path"));
+        command.arg("enter").arg(&self.executable).args(args);
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
         command.stdin(Stdio::null());
         command
     }

@@ -74,7 +74,7 @@ pub(crate) fn run(mut jobs: Vec<Job<'_>>, options: &Options, report: &mut Report
 /// Runs a job to its end.
 fn execute(job: &Job<'_>, filter: &str) -> Ended {
     let started = Instant::now();
-    let mut command = job.program.command(&job.args(filter), !job.program.unit);
+    let mut command = job.program.command(&job.args(filter));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     die_with_parent(&mut command);
     let mut child = command.spawn().unwrap_or_else(|err| panic!("{}: {err}", job.name()));
