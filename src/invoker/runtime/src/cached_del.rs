@@ -34,6 +34,7 @@ impl Invoker {
     ///
     /// # Errors
     /// Fails as [`Invoker::del_recorded`] does.
+    #[doc(hidden)]
     pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<(), Error> {
         if with_result {
             return self.del_recorded(entry.key()).await.map(drop);
@@ -55,6 +56,7 @@ impl Invoker {
     ///
     /// # Errors
     /// Fails if the plugin fails.
+    #[doc(hidden)]
     pub async fn replay(
         &self,
         verb: Verb,

@@ -278,6 +278,7 @@ fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injectio
 
 /// The configuration to keep in the cache: the list as it was written, with the plugins of
 /// the network's folder written into it, so that DEL needs neither.
+#[doc(hidden)]
 pub fn whole_document(network: &NetworkList) -> Value {
     let mut document = network.document.clone();
     let inlined = json::get(&document, "plugins").and_then(Value::as_array);

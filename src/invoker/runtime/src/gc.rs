@@ -31,6 +31,7 @@ impl Invoker {
     ///
     /// # Errors
     /// Fails as [`gc`](Self::gc) does.
+    #[doc(hidden)]
     pub async fn gc_alone(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
         if network.disable_gc {
             return Ok(());

@@ -162,6 +162,7 @@ impl Cache {
     ///
     /// # Errors
     /// The file is there and can't be read.
+    #[doc(hidden)]
     pub fn entry_at(&self, path: &Path) -> Result<Option<Entry>, CacheError> {
         match files::read(path, LIMIT, Links::Refuse) {
             Ok(bytes) => Ok(entry::decode_v1(&bytes).ok()),
@@ -182,6 +183,7 @@ impl Cache {
     ///
     /// # Errors
     /// The directory is there and can't be listed.
+    #[doc(hidden)]
     pub fn broken(&self) -> Result<Vec<(PathBuf, String)>, CacheError> {
         let mut broken = Vec::new();
         for path in self.paths(&self.results(), |name| !name.starts_with(b"."))? {
@@ -198,6 +200,7 @@ impl Cache {
     ///
     /// # Errors
     /// The directory is there and can't be listed.
+    #[doc(hidden)]
     pub fn unfinished(&self) -> Result<Vec<PathBuf>, CacheError> {
         let mut paths = self.paths(&self.dir, |name| name.starts_with(TEMPORARY.as_bytes()))?;
         paths.retain(|path| path.is_file());
