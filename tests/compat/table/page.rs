@@ -46,16 +46,16 @@ impl Line<'_> {
                 uses.push(used);
             }
         }
-        let verdict = match self.like.verdict {
-            Verdict::Same => "same",
-            Verdict::Better => "**better**",
-            Verdict::Different => "*different*",
+        let (verdict, between) = match self.like.verdict {
+            Verdict::Same => ("same", " "),
+            Verdict::Better => ("**better**", "<br>"),
+            Verdict::Different => ("*different*", "<br>"),
         };
         let differs = match self.like.differs.as_slice() {
             [] => String::new(),
             parts => format!(" ({})", parts.join(", ")),
         };
-        format!("| {} | {verdict}{differs} | {} | `{}` |\n", uses.join(", "), self.like.note, self.test)
+        format!("| {} | {verdict}{differs} | {} | `{}` |\n", uses.join(between), self.like.note, self.test)
     }
 }
 
