@@ -1,4 +1,11 @@
-//! The arguments and subcommands of the command line.
+//! The arguments and subcommands of the command line. Parser, help, completion and manual come from these types.
+
+/// Formats examples for the help of a subcommand and its page in the manual.
+macro_rules! examples {
+    ($($line:literal),+ $(,)?) => {
+        concat!("Examples:", $("\n  ", $line),+)
+    };
+}
 
 pub(crate) mod config;
 pub(crate) mod cri;
@@ -30,44 +37,44 @@ use service::LogFormat;
 
 const EXAMPLES: &str = "\
 Examples:
-  Give a network namespace an interface in the network \"demo\", and take it away again:
+  Attach a network namespace to the network \"demo\", and detach it again:
       ip netns add blue
       cnimble add demo blue
       ip netns exec blue ip address
       cnimble del demo blue
 
-  With plugins and configuration from elsewhere, and a published port:
+  Use plugins and configurations from other directories, and publish a port:
       cnimble add demo blue --cni-path /usr/lib/cni --conf-dir ./net.d \\
           --cap-args '{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]}'
 
-  What is there, and would it work?
+  List networks and plugins, and check a network:
       cnimble networks
       cnimble plugins
       cnimble validate demo
 
 Exit status:
-  0  done
-  1  a plugin or the container runtime refused; its text and code are shown
+  0  success
+  1  a plugin or the container runtime refused; its message and code are shown
   2  the command line or an environment variable is wrong, or names an unknown pod,
      container, namespace or key
-  3  the network is unknown, or a configuration, manifest or kubeconfig is missing or wrong;
-     validate --strict found something
+  3  the network is unknown; a configuration, manifest or kubeconfig is missing or wrong;
+     or validate --strict has findings
   4  a plugin, the container runtime or the API server is missing, can't be run or reached,
      gave no proper answer, or lacks the version
-  5  a file of the node, a socket or stdout can't be read or written, or takes root
-  6  doctor, cri status, cri inspect or pod status found something; node --once: something
-     is wrong with the node's own network
-  7  doctor could not repair everything; hand-over left something
+  5  a file of the node, a socket or stdout can't be read or written, or only root may do it
+  6  doctor, cri status, cri inspect or pod status has findings; or node --once found a
+     fault in the node's own network
+  7  doctor could not repair everything; or hand-over left something
   129, 130, 143
-     stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";
+     stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";
 
 const COMMON: &str = "Options of all commands";
 
 /// Attach containers to networks with CNI plugins.
 ///
-/// A network is a file in the configuration directory that names a chain of plugins; a
-/// container is a network namespace. The environment variables of cnitool work, and
-/// flags override them.
+/// A network is a file in the configuration directory. It lists the plugins that run one
+/// after another. A container is a network namespace. The environment variables of cnitool
+/// work. A flag overrides its variable.
 #[derive(Debug, Parser)]
 #[command(
     name = "cnimble",
@@ -87,25 +94,26 @@ pub(super) struct Cli {
 
 /// Options of all subcommands.
 #[derive(Debug, Args)]
+#[command(next_help_heading = COMMON)]
 pub(super) struct Global {
-    /// Directories with plugins, separated by `:` [default: /opt/cni/bin:/usr/lib/cni]
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
+    /// Plugin directories, separated by `:` [default: /opt/cni/bin:/usr/lib/cni]
+    #[arg(long, global = true, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
     pub(super) cni_path: Option<OsString>,
-    /// Directory with network configurations [default: /etc/cni/net.d]
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
+    /// The directory with network configurations [default: /etc/cni/net.d]
+    #[arg(long, global = true, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
     pub(super) conf_dir: Option<OsString>,
-    /// Directory under which results are kept, in `results` [default: /var/lib/cni]
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR")]
+    /// The directory for results of ADD, which are stored in `results` below it [default: /var/lib/cni]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
-    /// Directory with the locks of networks, the same for all that work on this node
+    /// The directory with the locks of networks. All callers on a node need the same directory
     /// [default: /run/cnimble/locks]
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "CNIMBLE_LOCK_DIR", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "DIR", env = "CNIMBLE_LOCK_DIR", hide_env_values = true)]
     pub(super) lock_dir: Option<OsString>,
-    /// Seconds that one execution of a plugin may take; 0 is no limit
-    #[arg(long, global = true, help_heading = COMMON, value_name = "SECONDS", default_value_t = 0)]
+    /// The time limit for one run of a plugin; 0 means no limit
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
     pub(super) timeout: u64,
-    /// Print JSON, errors too
-    #[arg(long, global = true, help_heading = COMMON)]
+    /// Print results and errors as JSON
+    #[arg(long, global = true)]
     pub(super) json: bool,
 }
 
@@ -127,86 +135,137 @@ impl Cli {
 pub(super) enum Command {
     /// Attach a network namespace to a network
     ///
-    /// Prints the result: for people on a terminal, as CNI JSON elsewhere. If a plugin
-    /// fails, what was made until then is taken back.
+    /// Prints the result as text on a terminal, or else as CNI JSON. If a plugin fails, the
+    /// other plugins undo their changes.
+    #[command(after_long_help = examples!["ip netns add blue", "cnimble add demo blue"])]
     Add(Attachment),
     /// Detach a network namespace from a network
     ///
-    /// Needs neither the namespace nor the configuration to exist still: the cache knows
-    /// what was added. Goes on past a plugin that fails.
+    /// Works without the namespace and without the configuration, because the cache has the
+    /// result of `add`. If a plugin fails, the other plugins still run.
+    #[command(after_long_help = examples![
+        "cnimble del demo blue",
+        "cnimble del demo --container-id abc -i net1",
+    ])]
     Del(Attachment),
-    /// Check that an attachment is still as `add` left it
+    /// Check that an attachment is as `add` left it
+    #[command(after_long_help = examples!["cnimble check demo blue"])]
     Check(Attachment),
-    /// Clean up after attachments that are gone
+    /// Remove the remains of invalid attachments
     ///
-    /// The list of valid attachments decides. Without a list nothing is deleted.
+    /// A list names the valid attachments. Without a list nothing is deleted.
+    #[command(after_long_help = examples!["cnimble gc demo --gone", "cnimble gc demo --cri --yes"])]
     Gc(Gc),
-    /// Ask a network's plugins whether they could attach a container now
+    /// Ask a network's plugins whether they can attach a container now
+    #[command(after_long_help = examples!["cnimble status demo"])]
     Status(Named),
-    /// Check that a network's plugins are there and support its version
+    /// Check that a network's plugins exist and support its version
     ///
-    /// With --strict also that its configuration is sound: misspelt keys, wrong types and values, subnets
-    /// that overlap, plugins in a useless order, capabilities that no plugin takes.
+    /// With --strict the configuration is checked, too. It reports misspelt keys, wrong types
+    /// and values, overlapping subnets, plugins in a wrong order, and capabilities that no
+    /// plugin takes.
+    #[command(after_long_help = examples![
+        "cnimble validate demo",
+        "cnimble validate --strict --offline ./demo.conflist",
+    ])]
     Validate(Validate),
-    /// Write the file of a new network, with a free subnet, and check it
+    /// Write and check the configuration of a new network with a free subnet
+    #[command(after_long_help = examples![
+        "cnimble init bridge demo --dry-run",
+        "cnimble init ptp demo --subnet 10.1.2.0/24",
+    ])]
     Init(Init),
     /// Print the JSON Schema of configurations, for editors
+    #[command(after_long_help = examples!["cnimble schema bridge", "cnimble schema --all >network.json"])]
     Schema(Schema),
-    /// Explain an error code, a key of a configuration, or a rule of `validate --strict`
+    /// Explain an error code, a configuration key, or a rule of `validate --strict`
+    #[command(after_long_help = examples![
+        "cnimble explain 101",
+        "cnimble explain ipam.ranges",
+        "cnimble explain bridge.mtu",
+    ])]
     Explain(Explain),
-    /// Print the completions for a shell
+    /// Print the completion script of a shell
+    #[command(after_long_help = examples![
+        "cnimble completions bash >/etc/bash_completion.d/cnimble",
+    ])]
     Completions(Completions),
-    /// Print the manual page, or write those of all commands
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_long_help = examples![
+        "cnimble man | man -l -",
+        "cnimble man /usr/local/share/man/man1",
+    ])]
     Man(Man),
-    /// List the plugins with the CNI versions that they support
+    /// List the plugins and their CNI versions
+    #[command(after_long_help = examples!["cnimble plugins", "cnimble plugins --cni-path /usr/lib/cni"])]
     Plugins,
-    /// List the networks, and what is wrong with those that can't be used
+    /// List the networks and the faults of unusable configurations
+    #[command(after_long_help = examples![
+        "cnimble networks",
+        "cnimble networks --conf-dir ./net.d --json",
+    ])]
     Networks,
     /// Draw the node's networks: bridges, ports, pods, addresses, routes, packet rules
     ///
-    /// Shows what the kernel has. Whose it is comes from the cache, which knows the pods of
-    /// any plugins, and from what our plugins write on links and rules.
+    /// Shows the state of the kernel. The names of pods come from the cache, and from the
+    /// owners that cnimble's plugins write on links and rules.
+    #[command(after_long_help = examples!["cnimble tree", "cnimble tree --svg networks.svg"])]
     Tree(Tree),
-    /// Follow what happens to attachments: add, del, failed, repaired, and how long it took
+    /// Follow attachments: add, del, failed and repaired, each with its duration
     ///
-    /// By any plugins and any runtime. Runs until it is stopped; with --json it prints an object a line.
+    /// Supports all plugins and runtimes. Runs until a signal stops it. With --json it
+    /// prints one object per line.
+    #[command(after_long_help = examples!["cnimble events", "cnimble events --network demo --json"])]
     Events(Events),
-    /// Show pods' counters, live: bytes, packets, drops, and what bandwidth limits drop
+    /// Show live counters of pods: bytes, packets, drops, and drops of bandwidth limits
+    #[command(after_long_help = examples!["cnimble stats", "cnimble stats web --once --json"])]
     Stats(Stats),
-    /// Find orphans: leases, links, packet rules and cache entries without a pod
+    /// Find orphaned leases, links, packet rules and cache entries
     ///
-    /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
-    /// live and have lost their packet rules get them back.
+    /// Changes nothing without --repair. With it, orphans are removed, and living pods get
+    /// lost packet rules back. An object stays if its pod lives or may live.
+    #[command(after_long_help = examples!["cnimble doctor", "cnimble doctor --cri --repair"])]
     Doctor(Doctor),
-    /// Hand the rules of living pods over to the Go plugins, before those take our place
+    /// Convert the rules of living pods for the Go plugins, before you install them
     ///
-    /// Their DEL removes what they make, and nothing from our tables. So each pod gets its packet
-    /// rules in their form, by iptables, and our tables go; no connection is lost. Looks only, unless
-    /// --yes is given. `scripts/install --uninstall` runs it.
+    /// DEL of the Go plugins removes only their own rules. So each pod gets its packet rules
+    /// in their form, by iptables, and cnimble's tables are removed. No connection is lost.
+    /// Changes nothing without --yes. `scripts/install --uninstall` runs it.
+    #[command(after_long_help = examples!["cnimble hand-over", "cnimble hand-over --yes"])]
     HandOver(HandOver),
-    /// Pods on the default network, the kubelet's way
+    /// Pods on the default network, as a kubelet sets them up
     Pod(Pod),
-    /// The container runtime's pods, by CRI: containerd, CRI-O, k3s
+    /// The pods of the container runtime, by CRI: containerd, CRI-O, k3s
     Cri(Cri),
-    /// A cluster's addresses: set up, list, release (IPAM plugin cluster-local)
+    /// Set up, list and release the addresses of a cluster (IPAM plugin cluster-local)
+    #[command(after_long_help = examples!["cnimble ipam blocks pods"])]
     Ipam(Ipam),
     /// Keep the pods of manifests up, as a kubelet does
     ///
-    /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network
-    /// namespace and its network, follows changes, and repairs what breaks. Runs until it is
-    /// stopped by SIGINT or SIGTERM; pods keep their networks then. SIGHUP reads everything again.
+    /// Reads pods from a directory, a URL or the Kubernetes API server. Each pod gets a network
+    /// namespace and a network. Changes are followed and faults repaired. SIGINT or SIGTERM
+    /// stops it, and pods keep their networks. SIGHUP reads everything again.
+    #[command(after_long_help = examples![
+        "cnimble run --manifests /etc/kubernetes/manifests",
+        "cnimble run --kubeconfig kubeconfig --only-managed",
+    ])]
     Run(Box<Run>),
     /// Serve CRI, the kubelet's interface to container runtimes, for pod sandboxes only
     ///
-    /// A client of CRI, such as crictl, makes, lists and removes pods' network namespaces with their
-    /// networks; there are no containers and no images. Runs until it is stopped by SIGINT or SIGTERM,
-    /// which let the calls under way end; sandboxes stay. SIGHUP reads the networks again.
+    /// A CRI client such as crictl creates, lists and removes network namespaces of pods with
+    /// their networks. There are no containers and no images. SIGINT or SIGTERM stops it after
+    /// the running calls, and sandboxes stay. SIGHUP reads the networks again.
     Serve(Box<Serve>),
-    /// Look after a node of a cluster: routes to other nodes' pods, masquerading, the runtime's network
+    /// Maintain the network of a cluster node: routes to pods, masquerading, the configuration
     ///
-    /// Asks a Kubernetes API server for nodes, writes the file of the pods' network for this node's podCIDRs,
-    /// keeps a route to each other node's pods, and gives what leaves the cluster the node's address. All nodes
-    /// have to be on one link. Runs until it is stopped by SIGINT or SIGTERM; what it has made stays then.
+    /// Reads the nodes from a Kubernetes API server. Writes the configuration of the pods'
+    /// network for this node's podCIDRs. Keeps a route to the pods of each other node. Traffic
+    /// that leaves the cluster gets the node's address. All nodes must be on one link. SIGINT
+    /// or SIGTERM stops it, and its routes, rules and files stay.
+    #[command(after_long_help = examples![
+        "cnimble node --kubeconfig /etc/kubernetes/kubelet.conf --once --dry-run",
+        "cnimble node --in-cluster",
+    ])]
     Node(Box<Node>),
 }
 
@@ -222,77 +281,82 @@ impl Command {
     }
 }
 
-/// How to draw.
+/// The lease directories that the caller names.
+#[derive(Debug, Args)]
+pub(crate) struct Leases {
+    /// A lease directory of host-local; repeatable [default: /var/lib/cni/networks and the
+    /// directories that networks name]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Vec<PathBuf>,
+}
+
+/// The arguments of `tree`.
 #[derive(Debug, Args)]
 pub(super) struct Tree {
-    /// Draw with ASCII letters only
+    /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "svg")]
     pub(super) ascii: bool,
-    /// Write an SVG picture to this file instead; - is stdout
+    /// Write an SVG picture to this file; - is stdout
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
-    /// Note at each pod what the doctor finds about it
+    /// Show the doctor's findings at each pod
     #[arg(long)]
     pub(super) check: bool,
-    /// Ask the container runtime, too: names of pods, and what the doctor finds about them
+    /// Ask the container runtime for pod names, and show the doctor's findings
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
 }
 
-/// What to look at, and what to do.
+/// The arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// Repair what was found
+    /// Repair the findings
     #[arg(long)]
     pub(super) repair: bool,
-    /// Repair living pods inside their namespaces, too: addresses, routes, an interface that is down
+    /// Repair living pods inside their namespaces, too: addresses, routes, interfaces that are down
     #[arg(long, requires = "repair")]
     pub(super) pods: bool,
-    /// A directory of host-local, instead of the usual ones; may be given many times
-    /// [default: /var/lib/cni/networks and those that networks name]
-    #[arg(long, value_name = "DIR")]
-    pub(super) data_dir: Vec<PathBuf>,
-    /// Leave alone what is younger than this: it may be of an `add` that isn't finished
+    #[command(flatten)]
+    pub(super) leases: Leases,
+    /// Ignore younger objects, which may belong to a running `add`
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(super) grace: u64,
-    /// Ask the container runtime, too: its sandboxes speak for what bears their IDs, and are looked at
-    /// themselves
+    /// Ask the container runtime, too. Objects of its sandboxes are no orphans, and each sandbox
+    /// is compared with the kernel
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
 }
 
-/// What is handed over, and how.
+/// The arguments of `hand-over`.
 #[derive(Debug, Args)]
 pub(super) struct HandOver {
-    /// Do it. If something can't be handed over, nothing is changed
+    /// Convert the rules. If one pod can't be converted, nothing changes
     #[arg(long)]
     pub(super) yes: bool,
-    /// Hand over what can be; the rest stays in our tables, where the Go plugins won't find it
+    /// Convert all pods that can be converted. Rules of the others stay in cnimble's tables, where
+    /// the Go plugins don't find them
     #[arg(long, requires = "yes")]
     pub(super) force: bool,
-    /// A directory of host-local, instead of the usual ones; may be given many times
-    /// [default: /var/lib/cni/networks and those that networks name]
-    #[arg(long, value_name = "DIR")]
-    pub(super) data_dir: Vec<PathBuf>,
-    /// Directory for what is known of pods of `cnimble pod` and `cnimble run`
+    #[command(flatten)]
+    pub(super) leases: Leases,
+    /// The directory with the records of `cnimble pod` and `cnimble run`
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cnimble")]
     pub(super) state_dir: PathBuf,
 }
 
-/// Network and namespace.
+/// The arguments of a verb for one attachment.
 #[derive(Debug, Args)]
 pub(super) struct Attachment {
     /// The network's name, or the path of its file
     #[arg(add = ArgValueCompleter::new(names::networks))]
     pub(super) network: String,
-    /// The namespace: a path, or a name from `ip netns`. `del` may go without if
-    /// --container-id is there
+    /// The namespace: a path, or a name from `ip netns`. `del` needs none if --container-id is given
     #[arg(add = ArgValueCompleter::new(names::namespaces))]
     pub(super) netns: Option<String>,
     /// The interface inside the namespace [env: CNI_IFNAME] [default: eth0]
     #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(names::attached_interfaces))]
     pub(super) ifname: Option<String>,
-    /// The container's ID [default: cnitool's, made from the path of the namespace]
+    /// The container ID [default: as cnitool, a hash of the namespace's path]
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(names::containers))]
     pub(super) container_id: Option<String>,
     /// Arguments for the plugins: `KEY=VALUE;KEY=VALUE`
@@ -303,54 +367,55 @@ pub(super) struct Attachment {
     pub(super) cap_args: Option<String>,
 }
 
-/// Network only.
+/// The arguments of a verb for one network.
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// The network's name, or the path of its file
     #[arg(add = ArgValueCompleter::new(names::networks))]
     pub(super) network: String,
-    /// Ignored; cnitool wants it
+    /// Ignored, because cnitool requires a namespace
     #[arg(hide = true)]
     pub(super) netns: Option<String>,
 }
 
-/// Which attachments are valid.
+/// The arguments of `gc`.
 #[derive(Debug, Args)]
 pub(super) struct Gc {
     #[command(flatten)]
     pub(super) named: Named,
     #[command(flatten)]
     pub(super) valid: Valid,
-    /// With --gone and --cri: leave alone what is younger than this, if only a lease or rules tell of
-    /// it. With --cri also the time between two looks
+    /// With --gone and --cri: ignore younger leases and rules without other evidence. With --cri it is
+    /// also the time between the two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(super) grace: u64,
-    /// With --gone and --cri: a directory of host-local, instead of the usual ones; may be given many
-    /// times
+    /// With --gone and --cri: a lease directory of host-local; repeatable [default: /var/lib/cni/networks
+    /// and the directories that networks name]
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Vec<PathBuf>,
-    /// With --cri: do it, instead of telling what would be done
+    /// With --cri: clean up. Without it the command only reports
     #[arg(long, requires = "cri")]
     pub(super) yes: bool,
 }
 
+/// The list of valid attachments.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(super) struct Valid {
-    /// A valid attachment; may be given many times
+    /// A valid attachment; repeatable
     #[arg(long, value_name = "CONTAINER_ID/IFNAME")]
     pub(super) valid: Vec<String>,
-    /// A file with the valid ones: `[{"containerID": "…", "ifname": "eth0"}]`; - is stdin
+    /// A file with the valid attachments: `[{"containerID": "…", "ifname": "eth0"}]`; - is stdin
     #[arg(long, value_name = "FILE")]
     pub(super) valid_file: Option<PathBuf>,
-    /// Clean up what doctor would find in this network; what lives, or may live, is left alone
+    /// Clean up what the doctor finds in this network. An object stays if its pod lives or may live
     #[arg(long)]
     pub(super) gone: bool,
-    /// As --gone, and every sandbox that the container runtime lists is valid, in whatever state; looks
-    /// twice, with the grace period between, and tells what --yes would do
+    /// Like --gone, but every sandbox that the container runtime lists is valid, too. Looks twice, with
+    /// the grace period between. Changes nothing without --yes
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
-    /// None is valid: clean everything of this network
+    /// No attachment is valid: clean up everything of this network
     #[arg(long)]
     pub(super) all: bool,
 }

@@ -144,7 +144,7 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
             0..100 => "the specification has no such code, or reserves it",
             _ => "codes from 100 on belong to each plugin, and ours have no such one",
         };
-        return Err(Report::new(Exit::Usage, format!("no error code {number} is known")).row("why", why));
+        return Err(Report::because(Exit::Usage, format!("no error code {number} is known"), why));
     };
     let object = json!({"code": number, "about": about, "help": help});
     tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
@@ -203,8 +203,11 @@ fn shown(owner: Option<&str>, key: &Key) -> String {
 
 fn unknown(word: &str) -> Report {
     let known = all().map(|(_, key)| key.path).chain(Rule::ALL.iter().map(|rule| rule.name()));
-    let report = Report::new(Exit::Usage, format!("{word} can't be explained"))
-        .row("why", "it is no error code, no key of a plugin, and no rule of `validate --strict`");
+    let report = Report::because(
+        Exit::Usage,
+        format!("{word} can't be explained"),
+        "it is no error code, no key of a plugin, and no rule of `validate --strict`",
+    );
     match nearest(word, known) {
         Some(near) => report.hint(format!("did you mean {near}?")),
         None => report.hint("`cnimble schema --all` has all keys"),

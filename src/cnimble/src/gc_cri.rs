@@ -5,17 +5,34 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use cnimble_cni::{self as cni, NetworkList};
-use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair};
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach};
 
+use super::Session;
 use super::args::Gc;
+use super::finding::{self, Item, Outcome, count};
 use super::interrupt::interruptible;
-use super::output::note;
+use super::output::{View, note};
 use super::report::{Exit, Report};
-use super::subject::{describe, pod};
-use super::{Session, plain, print, print_json, style};
+use super::style::Paint;
+
+/// The outcome of a clean-up.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Cleaned {
+    network: String,
+    #[serde(rename = "validAttachments")]
+    living: usize,
+    #[serde(serialize_with = "finding::briefs")]
+    findings: Vec<Item>,
+    cleaned_up: usize,
+    left_alone: usize,
+    /// Whether a repair was requested.
+    #[serde(skip)]
+    asked: bool,
+}
 
 pub(super) async fn gc(
     session: &Session,
@@ -24,22 +41,22 @@ pub(super) async fn gc(
     network: &NetworkList,
 ) -> Result<(), Report> {
     let what = format!("can't clean up what is gone from network {}", network.name);
-    let stopped = |exit| Report::new(exit, what.as_str()).row("why", "interrupted").hint("run it again");
-    let failed = |err: cni::Error| Report::new(Exit::Files, what.as_str()).row("why", err.to_string());
+    let stopped = |exit| Report::because(exit, what.as_str(), "interrupted").hint("run it again");
+    let failed = |err: cni::Error| Report::because(Exit::Files, what.as_str(), err);
     let work = twice(&doctor, &network.name, given.grace);
-    let (diagnosis, left) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;
-    let mut outcomes: Vec<Option<Repair>> = diagnosis.findings.iter().map(|_| None).collect();
-    if given.yes {
-        let repairs =
-            interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await.map_err(stopped)?;
-        outcomes = repairs.into_iter().map(Some).collect();
-    }
-    let failures = outcomes.iter().filter(|outcome| matches!(outcome, Some(Repair::Failed(_)))).count();
-    match session.json {
-        true => print_json(&document(&network.name, &diagnosis, &outcomes, left))?,
-        false => print(&text(session, &network.name, &diagnosis, &outcomes, left))?,
-    }
-    match failures {
+    let (mut diagnosis, left_alone) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;
+    let repairs = match given.yes {
+        true => {
+            let work = doctor.repair(&diagnosis.findings, Reach::Host);
+            Some(interruptible(work).await.map_err(stopped)?)
+        }
+        false => None,
+    };
+    let findings = finding::items(&mut diagnosis, repairs);
+    let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
+    let (network, living) = (network.name.clone(), diagnosis.living);
+    session.show(&Cleaned { network, living, findings, cleaned_up, left_alone, asked: given.yes })?;
+    match failed {
         0 => Ok(()),
         _ => Err(Report::new(Exit::Left, "")),
     }
@@ -65,68 +82,16 @@ async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagno
     Ok((first, left))
 }
 
-fn text(
-    session: &Session,
-    network: &str,
-    diagnosis: &Diagnosis,
-    outcomes: &[Option<Repair>],
-    left: usize,
-) -> String {
-    let mut out = String::new();
-    for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
-        let (name, text) = match outcome {
-            None | Some(Repair::NotAsked) => ("would do", finding.remedy.to_owned()),
-            Some(Repair::Done) => ("done", finding.remedy.to_owned()),
-            Some(Repair::Doubt(doubt)) => ("left alone", doubt.clone()),
-            Some(Repair::Failed(err)) => ("failed", format!("{}: {err}", finding.remedy)),
+impl View for Cleaned {
+    fn text(&self, paint: Paint) -> String {
+        let findings = self.findings.iter().map(|item| item.text("would do", "done", paint));
+        let last = match (self.findings.len(), self.asked) {
+            (0, _) => "nothing to clean up".to_owned(),
+            (_, true) => format!("{} cleaned up", self.cleaned_up),
+            (found, false) => format!("{found} found, and nothing changed: --yes cleans up"),
         };
-        let mut rows = vec![
-            ("whose", describe(&finding.whose, pod(finding, diagnosis))),
-            ("why", finding.why.clone()),
-            (name, text),
-        ];
-        rows.retain(|(_, text)| !text.is_empty());
-        let headline = plain::line(&format!("{} {}", finding.kind.name(), finding.what));
-        let headline = session.paint.bold(&headline);
-        out.push_str(&format!("{headline}\n{}", style::rows(&rows, session.paint)));
+        let Cleaned { network, living, left_alone, .. } = self;
+        findings.collect::<String>()
+            + &format!("{network}: living attachments: {living}; {last}; left alone: {left_alone}\n")
     }
-    let asked = outcomes.iter().filter(|outcome| outcome.is_none()).count();
-    let last = match (diagnosis.findings.len(), asked) {
-        (0, _) => "nothing to clean up".to_owned(),
-        (_, 0) => format!("{} cleaned up", count(outcomes, |of| matches!(of, Repair::Done))),
-        (found, _) => format!("{found} found, and nothing changed: --yes cleans up"),
-    };
-    let living = diagnosis.living;
-    out.push_str(&format!("{network}: living attachments: {living}; {last}; left alone: {left}\n"));
-    out
-}
-
-fn count(outcomes: &[Option<Repair>], is: fn(&Repair) -> bool) -> usize {
-    outcomes.iter().flatten().filter(|outcome| is(outcome)).count()
-}
-
-fn document(network: &str, diagnosis: &Diagnosis, outcomes: &[Option<Repair>], left: usize) -> Value {
-    let findings = diagnosis.findings.iter().zip(outcomes).map(|(finding, outcome)| {
-        json!({
-            "kind": finding.kind.name(),
-            "what": finding.what,
-            "containerID": finding.whose.container_id,
-            "ifname": finding.whose.ifname,
-            "pod": pod(finding, diagnosis),
-            "why": finding.why,
-            "outcome": match outcome {
-                None | Some(Repair::NotAsked) => "found",
-                Some(Repair::Done) => "repaired",
-                Some(Repair::Doubt(_)) => "left",
-                Some(Repair::Failed(_)) => "failed",
-            },
-        })
-    });
-    json!({
-        "network": network,
-        "validAttachments": diagnosis.living,
-        "findings": findings.collect::<Value>(),
-        "cleanedUp": count(outcomes, |of| matches!(of, Repair::Done)),
-        "leftAlone": left,
-    })
 }

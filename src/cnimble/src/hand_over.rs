@@ -3,20 +3,23 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use cnimble_doctor::Whose;
 use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 
+use super::finding::describe;
 use super::interrupt::interruptible;
+use super::output::View;
 use super::report::{Exit, Report};
-use super::subject::describe;
-use super::{Session, args, doctor, plain, print, print_json, run, style};
+use super::style::{self, Paint};
+use super::{Session, args, doctor, run};
 
 pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
     if !nix::unistd::geteuid().is_root() {
-        return Err(Report::new(Exit::Files, what)
-            .row("why", "only root may look into other network namespaces")
+        return Err(Report::because(Exit::Files, what, "only root may look into other network namespaces")
             .hint("run it as root"));
     }
     let mode = match (given.yes, given.force) {
@@ -31,25 +34,30 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     };
     let records = records(&given.state_dir);
     if records > 0 && mode == Mode::All {
-        return Err(Report::new(Exit::Left, what)
-            .row("why", format!("{} of `cnimble pod` or `cnimble run` on record in {}: no other program can take them down", style::count(records, "pod"), given.state_dir.display()))
-            .hint("cnimble pod down --all"));
+        return Err(Report::because(
+            Exit::Left,
+            what,
+            format!(
+                "{} of `cnimble pod` or `cnimble run` on record in {}: no other program can take them down",
+                style::count(records, "pod"),
+                given.state_dir.display()
+            ),
+        )
+        .hint("cnimble pod down --all"));
     }
     // A link or an address proves that a pod lives. A lease alone has no rules, so it needs no grace period.
-    let mut doctor = doctor::new(session, &given.data_dir, 0);
+    let mut doctor = doctor::new(session, &given.leases.data_dir, 0);
     doctor.witnesses.grace = Duration::ZERO;
     let outcome = match interruptible(doctor.hand_over(mode)).await {
         Ok(outcome) => outcome.map_err(|err| {
-            let report = Report::new(Exit::Files, what).row("why", err.to_string());
+            let report = Report::because(Exit::Files, what, err);
             report.hint("run it again; the pods have all rules that they had")
         })?,
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
-    match session.json {
-        true => print_json(&document(&outcome, records))?,
-        false => print(&text(session, &outcome, records))?,
-    }
-    match mode != Mode::Possible && (!outcome.refused.is_empty() || records > 0) {
+    let is_incomplete = mode != Mode::Possible && (!outcome.refused.is_empty() || records > 0);
+    session.show(&HandedOver { outcome, records })?;
+    match is_incomplete {
         false => Ok(()),
         true => Err(Report::new(Exit::Left, "")),
     }
@@ -67,80 +75,70 @@ fn records(state_dir: &Path) -> usize {
         .count()
 }
 
-fn document(outcome: &Outcome, records: usize) -> Value {
-    let pods = outcome.pods.iter().map(|(whose, has)| {
-        json!({
-            "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "rules": has,
-        })
-    });
-    let addresses = outcome.addresses.iter().map(|(whose, nets)| {
-        json!({
-            "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "addresses": nets,
-        })
-    });
-    let refused = outcome.refused.iter().map(|(whose, why)| {
-        json!({
-            "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "why": why,
-        })
-    });
-    json!({
-        "done": outcome.done,
-        "pods": pods.collect::<Value>(),
-        "addresses": addresses.collect::<Value>(),
-        "policies": outcome.policies,
-        "orphans": outcome.orphans,
-        "refused": refused.collect::<Value>(),
-        "onRecord": records,
-        "left": outcome.left,
-    })
+/// The outcome, and the pods of `cnimble pod` and `cnimble run` on record.
+struct HandedOver {
+    outcome: Outcome,
+    records: usize,
 }
 
-fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
-    let mut out = String::new();
-    let mut part = |headline: &str, rows: &[(&'static str, String)]| {
-        out.push_str(&format!(
-            "{}\n{}",
-            session.paint.bold(&plain::line(headline)),
-            style::rows(rows, session.paint)
-        ));
-    };
-    for (of, has) in &outcome.pods {
-        part(&format!("pod {}", describe(of, None)), &[("has", has.join("; "))]);
-    }
-    for (of, nets) in &outcome.addresses {
-        let why = "the Go plugins' daemon doesn't know the DHCP lease, so nobody prolongs it any more";
-        let rows = [("keeps", format!("{}, for ever", nets.join(" "))), ("why", why.to_owned())];
-        part(&format!("pod {}", describe(of, None)), &rows);
-    }
-    for policy in &outcome.policies {
-        part(policy, &[]);
-    }
-    for orphan in &outcome.orphans {
-        part(orphan, &[("remedy", "remove it".to_owned())]);
-    }
-    for (of, why) in &outcome.refused {
-        let headline = format!("left {}", describe(of, None));
-        let hint = "delete this pod first; or --force, and its rules stay where only cnimble finds them";
-        part(headline.trim_end(), &[("why", why.clone()), ("try", hint.to_owned())]);
-    }
-    if records > 0 {
-        let what = format!("left {} of `cnimble pod` or `cnimble run`", style::count(records, "pod"));
-        part(&what, &[("try", "cnimble pod down --all".to_owned())]);
-    }
-    for left in &outcome.left {
-        part(&format!("{left}, stays"), &[]);
-    }
-    let pods = style::count(outcome.pods.len(), "pod");
-    let removed = outcome.orphans.len();
-    out.push_str(&match (outcome.done, outcome.is_empty()) {
-        (true, _) => format!("handed over: {pods}; removed: rules of pods that are gone, {removed}\n"),
-        (false, true) => "there is nothing to hand over\n".to_owned(),
-        (false, false) if outcome.refused.is_empty() && records == 0 => {
-            format!("{pods} to hand over, and nothing changed: --yes does it\n")
+impl Serialize for HandedOver {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        fn list(key: &str, of: &[(Whose, impl Serialize)]) -> Value {
+            let object = |(whose, value): &(Whose, _)| {
+                let Whose { network, container_id, ifname } = whose;
+                json!({"network": network, "containerID": container_id, "ifname": ifname, (key): value})
+            };
+            of.iter().map(object).collect()
         }
-        (false, false) => {
-            format!("{pods} to hand over, {} that can't be, and nothing changed\n", outcome.refused.len())
+        let Outcome { pods, addresses, policies, orphans, refused, left, done } = &self.outcome;
+        let document = json!({
+            "done": done,
+            "pods": list("rules", pods),
+            "addresses": list("addresses", addresses),
+            "policies": policies,
+            "orphans": orphans,
+            "refused": list("why", refused),
+            "onRecord": self.records,
+            "left": left,
+        });
+        document.serialize(serializer)
+    }
+}
+
+impl View for HandedOver {
+    fn text(&self, paint: Paint) -> String {
+        let HandedOver { outcome, records } = self;
+        let mut out = String::new();
+        let mut part = |headline: &str, rows: &[_]| out.push_str(&style::part(headline, rows, paint));
+        for (of, has) in &outcome.pods {
+            part(&format!("pod {}", describe(of)), &[("has", has.join("; "))]);
         }
-    });
-    out
+        for (of, nets) in &outcome.addresses {
+            let why = "the Go plugins' daemon doesn't know the DHCP lease, so nobody prolongs it any more";
+            let rows = [("keeps", format!("{}, for ever", nets.join(" "))), ("why", why.to_owned())];
+            part(&format!("pod {}", describe(of)), &rows);
+        }
+        outcome.policies.iter().for_each(|policy| part(policy, &[]));
+        outcome.orphans.iter().for_each(|orphan| part(orphan, &[("remedy", "remove it".to_owned())]));
+        for (of, why) in &outcome.refused {
+            let headline = format!("left {}", describe(of));
+            let hint = "delete this pod first; or --force, and its rules stay where only cnimble finds them";
+            part(headline.trim_end(), &[("why", why.clone()), ("try", hint.to_owned())]);
+        }
+        if *records > 0 {
+            let what = format!("left {} of `cnimble pod` or `cnimble run`", style::count(*records, "pod"));
+            part(&what, &[("try", "cnimble pod down --all".to_owned())]);
+        }
+        outcome.left.iter().for_each(|left| part(&format!("{left}, stays"), &[]));
+        let pods = style::count(outcome.pods.len(), "pod");
+        let (removed, refused) = (outcome.orphans.len(), outcome.refused.len());
+        out + &match (outcome.done, outcome.is_empty()) {
+            (true, _) => format!("handed over: {pods}; removed: rules of pods that are gone, {removed}\n"),
+            (false, true) => "there is nothing to hand over\n".to_owned(),
+            (false, false) if refused == 0 && *records == 0 => {
+                format!("{pods} to hand over, and nothing changed: --yes does it\n")
+            }
+            (false, false) => format!("{pods} to hand over, {refused} that can't be, and nothing changed\n"),
+        }
+    }
 }

@@ -26,6 +26,6 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),
-        Err(exit) => Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
+        Err(exit) => Err(Report::because(exit, what, "interrupted").hint("run it again")),
     }
 }

@@ -1,103 +1,85 @@
 //! `ipam`: shows and releases the addresses of a cluster. The program that speaks to etcd does the work.
 
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
+use serde::Serialize;
 use serde_json::Value;
 
-use cnimble_cni::list::{Injection, ListEntry};
-use cnimble_cni::{Error, NetworkList, json};
+use cnimble_cni::Error;
+use cnimble_cni::list::Injection;
 
-use super::args::ipam::{Ipam, Task};
+use super::Session;
+use super::args::ipam::{Ipam, Network, Task};
+use super::etcd::{self, PLUGIN, PROGRAM};
 use super::network::load;
+use super::output::View;
 use super::report::{Exit, Report};
-use super::style::table;
-use super::{Session, print, print_json};
+use super::style::{Paint, table};
 
-/// The IPAM plugin of these networks.
-const PLUGIN: &str = "cluster-local";
-/// The program that speaks to etcd, installed beside the plugins.
-pub(super) const PROGRAM: &str = "cluster-local-etcd";
-
-pub(super) fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
+pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     match &given.task {
-        Task::Init { network } => {
-            let what = format!("can't set network {network} up");
-            let answer = ask(session, network, &["init"], &what)?;
+        Task::Init(Network { network }) => {
+            let answer = ask(session, network, ["init"], &format!("can't set network {network} up")).await?;
             session.done(&format!("{network} is set up in etcd"), &answer)
         }
-        Task::Blocks { network } => {
-            let answer = ask(session, network, &["blocks"], &format!("can't list the blocks of {network}"))?;
-            if session.json {
-                return print_json(&answer);
-            }
-            let text = |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
-            let rows = answer.as_array().into_iter().flatten().map(|row| {
-                let free = row.get("freeAt").and_then(Value::as_u64).map(when).unwrap_or_default();
-                vec![text(row, "first"), text(row, "last"), text(row, "node"), free]
-            });
-            print(&table(&["FIRST", "LAST", "NODE", "FREE FROM"], &rows.collect::<Vec<_>>(), session.paint))
+        Task::Blocks(Network { network }) => {
+            let answer =
+                ask(session, network, ["blocks"], &format!("can't list the blocks of {network}")).await?;
+            session.show(&Blocks(answer))
         }
-        Task::Release { network, node } => {
+        Task::Release { network: Network { network }, node } => {
             let what = format!("can't release what {node} owns of {network}");
-            let answer = ask(session, network, &["release", node], &what)?;
+            let answer = ask(session, network, ["release", node.as_str()], &what).await?;
             let count = answer.get("released").and_then(Value::as_u64).unwrap_or(0);
-            let free = answer.get("freeAt").and_then(Value::as_u64).map(when).unwrap_or_default();
-            session.done(&format!("blocks and addresses released: {count}; free from {free}"), &answer)
+            session.done(
+                &format!("blocks and addresses released: {count}; free from {}", free(&answer)),
+                &answer,
+            )
         }
     }
 }
 
-/// Formats milliseconds since 1970 as a date and time.
-fn when(unix: u64) -> String {
+/// The blocks of a network, as the program prints them.
+#[derive(Serialize)]
+struct Blocks(Value);
+
+impl View for Blocks {
+    fn text(&self, paint: Paint) -> String {
+        let text = |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+        let rows = self.0.as_array().into_iter().flatten();
+        let rows = rows.map(|row| vec![text(row, "first"), text(row, "last"), text(row, "node"), free(row)]);
+        table(&["FIRST", "LAST", "NODE", "FREE FROM"], &rows.collect::<Vec<_>>(), paint)
+    }
+}
+
+/// Returns the time from which a block is free. The program prints it in milliseconds since 1970.
+fn free(answer: &Value) -> String {
+    let Some(unix) = answer.get("freeAt").and_then(Value::as_u64) else { return String::new() };
     let time = i64::try_from(unix).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// Returns the plugin of the network that uses the IPAM plugin.
-pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
-    let is_ours = |document: &Value| {
-        json::get(document, "ipam").and_then(|ipam| json::get(ipam, "type")).and_then(Value::as_str)
-            == Some(PLUGIN)
-    };
-    list.plugins.iter().find(|plugin| is_ours(&plugin.document))
-}
-
-/// Returns the path of the program that speaks to etcd, if one of these directories has it.
-pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
-    path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
-}
-
 /// Runs the program with the network's configuration and returns its answer.
-fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Value, Report> {
+async fn ask(
+    session: &Session,
+    network: &str,
+    task: impl IntoIterator<Item = &str>,
+    what: &str,
+) -> Result<Value, Report> {
     let list = load(session, network, what)?;
-    let plugin = plugin_of(&list).ok_or_else(|| {
+    let plugin = etcd::plugin_of(&list).ok_or_else(|| {
         Report::new(Exit::Config, what)
             .row("network", &list.name)
             .row("why", format!("no plugin of it has the IPAM plugin {PLUGIN}"))
     })?;
-    let program = program(session.invoker.path()).ok_or_else(|| {
-        Report::new(Exit::Execution, what)
-            .row("why", format!("there is no program {PROGRAM}"))
+    let program = etcd::program(session.invoker.path()).ok_or_else(|| {
+        Report::because(Exit::Execution, what, format!("there is no program {PROGRAM}"))
             .hint("it is installed beside the plugins; name their directory with --cni-path or CNI_PATH")
     })?;
-    let failed = |err: std::io::Error| {
+    let config = list.configuration(plugin, &Injection::default()).to_string();
+    let output = etcd::run(&program, task, &config).await.map_err(|err| {
         Report::new(Exit::Execution, what)
             .row("program", program.display().to_string())
             .row("why", err.to_string())
-    };
-    let config = list.configuration(plugin, &Injection::default()).to_string();
-    let mut child = Command::new(&program)
-        .args(task)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(config.as_bytes()).map_err(failed)?;
-    }
-    let output = child.wait_with_output().map_err(failed)?;
+    })?;
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null));
     }

@@ -1,17 +1,19 @@
 //! `plugins` and `networks`: list the installed plugins and networks.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use cnimble_cni::Version;
 use cnimble_runtime::{PluginError, Stderr, Versions, all_plugins};
 
+use super::Session;
+use super::output::View;
 use super::report::{Exit, Report};
-use super::style::table;
-use super::{Session, print, print_json};
+use super::style::{Paint, table};
 
 /// The time limit for a plugin's answer. The directory may contain other programs.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -28,22 +30,61 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     let answers: Vec<_> = futures::stream::iter(probes).buffered(8).collect().await;
     if answers.is_empty() {
         let dirs: Vec<String> = path.iter().map(|dir| dir.display().to_string()).collect();
-        return Err(Report::new(Exit::Execution, "there are no plugins")
-            .row("why", format!("looked in {}", dirs.join(" ")))
-            .hint("name their directories with --cni-path or CNI_PATH"));
+        return Err(Report::because(
+            Exit::Execution,
+            "there are no plugins",
+            format!("looked in {}", dirs.join(" ")),
+        )
+        .hint("name their directories with --cni-path or CNI_PATH"));
     }
-    if session.json {
-        let list = answers.iter().map(|(name, file, answer)| match answer {
-            Ok(versions) => json!({"name": name, "path": file, "supportedVersions": versions.supported}),
-            Err(err) => json!({"name": name, "path": file, "error": err.to_string()}),
-        });
-        return print_json(&list.collect());
+    session.show(&Plugins(answers.into_iter().map(Plugin::new).collect()))
+}
+
+/// The installed plugins.
+#[derive(Serialize)]
+struct Plugins(Vec<Plugin>);
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Plugin {
+    name: String,
+    path: PathBuf,
+    #[serde(flatten)]
+    answer: Answer,
+    /// The answer in a few words.
+    #[serde(skip)]
+    words: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Answer {
+    SupportedVersions(Vec<String>),
+    Error(String),
+}
+
+impl Plugin {
+    fn new((name, path, answer): (String, PathBuf, Result<Versions, PluginError>)) -> Self {
+        let words = match &answer {
+            Ok(versions) => span(&versions.supported),
+            Err(PluginError::TimeLimit { .. }) => "no answer".to_owned(),
+            Err(PluginError::Start { source, .. }) => source.to_string(),
+            Err(_) => "not a CNI plugin?".to_owned(),
+        };
+        let answer = match answer {
+            Ok(versions) => Answer::SupportedVersions(versions.supported),
+            Err(err) => Answer::Error(err.to_string()),
+        };
+        Plugin { name, path, answer, words }
     }
-    let lines: Vec<Vec<String>> = answers
-        .into_iter()
-        .map(|(name, file, answer)| vec![name, shown(answer), file.display().to_string()])
-        .collect();
-    print(&table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, session.paint))
+}
+
+impl View for Plugins {
+    fn text(&self, paint: Paint) -> String {
+        let line = |of: &Plugin| vec![of.name.clone(), of.words.clone(), of.path.display().to_string()];
+        let lines: Vec<Vec<String>> = self.0.iter().map(line).collect();
+        table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, paint)
+    }
 }
 
 /// Removes directories of ordinary programs. Running each program there to find plugins is dangerous: /usr/sbin has
@@ -63,15 +104,6 @@ fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     harmless.into_iter().cloned().collect()
 }
 
-fn shown(answer: Result<Versions, PluginError>) -> String {
-    match answer {
-        Ok(versions) => span(&versions.supported),
-        Err(PluginError::TimeLimit { .. }) => "no answer".to_owned(),
-        Err(PluginError::Start { source, .. }) => source.to_string(),
-        Err(_) => "not a CNI plugin?".to_owned(),
-    }
-}
-
 /// Returns `0.1.0 to 1.1.0` for consecutive versions, or else all of them.
 fn span(supported: &[String]) -> String {
     let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
@@ -88,55 +120,26 @@ fn span(supported: &[String]) -> String {
 pub(super) fn networks(session: &Session) -> Result<(), Report> {
     let what = "can't list the networks";
     let listing = session.conf.list().map_err(|err| Report::conf(what, &err))?;
-    let plugins = |network: &cnimble_runtime::Network| -> Vec<String> {
-        let list = network.list.plugins.iter();
-        list.map(|plugin| plugin.plugin_type.clone()).collect()
-    };
     if listing.networks.is_empty() && listing.problems.is_empty() {
-        return Err(Report::new(Exit::Config, "there are no networks")
-            .row("why", format!("{} has no file of one", session.conf.dir().display()))
-            .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
+        return Err(Report::because(
+            Exit::Config,
+            "there are no networks",
+            format!("{} has no file of one", session.conf.dir().display()),
+        )
+        .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
     }
-    let mut seen = std::collections::BTreeSet::new();
-    let hidden: Vec<bool> = listing.networks.iter().map(|network| !seen.insert(&network.list.name)).collect();
-    if session.json {
-        let good = listing.networks.iter().zip(&hidden).map(|(network, hidden)| {
-            json!({
-                "name": network.list.name,
-                "cniVersion": network.list.version.as_str(),
-                "plugins": plugins(network),
-                "file": network.path,
-                "hidden": hidden,
-            })
-        });
-        let bad = listing.problems.iter().map(ToString::to_string);
-        print_json(&json!({
-            "networks": good.collect::<Value>(),
-            "problems": bad.collect::<Value>(),
-        }))?;
-    } else {
-        let lines: Vec<Vec<String>> = listing
-            .networks
-            .iter()
-            .zip(&hidden)
-            .map(|(network, hidden)| {
-                let file = network.path.display();
-                vec![
-                    network.list.name.clone(),
-                    network.list.version.to_string(),
-                    plugins(network).join(" "),
-                    match hidden {
-                        true => format!("{file} (hidden by the one of this name above)"),
-                        false => file.to_string(),
-                    },
-                ]
-            })
-            .collect();
-        if !lines.is_empty() {
-            print(&table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines, session.paint))?;
-        }
-    }
-    if listing.problems.is_empty() {
+    let mut seen = BTreeSet::new();
+    let networks = listing.networks.into_iter().map(|network| Network {
+        hidden: !seen.insert(network.list.name.clone()),
+        plugins: network.list.plugins.into_iter().map(|plugin| plugin.plugin_type).collect(),
+        name: network.list.name,
+        cni_version: network.list.version.as_str(),
+        file: network.path,
+    });
+    let problems = listing.problems.iter().map(ToString::to_string).collect();
+    let view = Networks { networks: networks.collect(), problems };
+    session.show(&view)?;
+    if view.problems.is_empty() {
         return Ok(());
     }
     if session.json {
@@ -144,8 +147,40 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
         return Err(Report::new(Exit::Config, ""));
     }
     let report = Report::new(Exit::Config, "some files can't be used");
-    let problems = listing.problems.iter();
-    Err(problems.fold(report, |report, problem| report.row("why", problem.to_string())))
+    Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
+}
+
+/// The networks of the configuration directory, and its unusable files.
+#[derive(Serialize)]
+struct Networks {
+    networks: Vec<Network>,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Network {
+    name: String,
+    cni_version: &'static str,
+    plugins: Vec<String>,
+    file: PathBuf,
+    /// Whether an earlier file has a network of the same name.
+    hidden: bool,
+}
+
+impl View for Networks {
+    fn text(&self, paint: Paint) -> String {
+        if self.networks.is_empty() {
+            return String::new();
+        }
+        let line = |of: &Network| {
+            let hidden = if of.hidden { " (hidden by the one of this name above)" } else { "" };
+            let file = format!("{}{hidden}", of.file.display());
+            vec![of.name.clone(), of.cni_version.to_owned(), of.plugins.join(" "), file]
+        };
+        let lines: Vec<Vec<String>> = self.networks.iter().map(line).collect();
+        table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines, paint)
+    }
 }
 
 #[cfg(test)]

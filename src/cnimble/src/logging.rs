@@ -6,6 +6,8 @@ use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::Map;
 
+use cnimble_plugin::level_name;
+
 use super::args::service::LogFormat;
 use super::plain;
 use super::report::{Report, usage};
@@ -33,30 +35,20 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-fn name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warn => "warning",
-        Level::Info => "info",
-        Level::Debug => "debug",
-        Level::Trace => "trace",
-    }
-}
-
 fn text(record: &Record<'_>) -> String {
     let over = progress::before_line();
     // A plugin's message can have several lines. The indent distinguishes them from lines of the log.
     let message = plain::text(&record.args().to_string()).replace('\n', "\n  ");
     match record.level() {
         Level::Info => format!("{over}cnimble: {message}\n"),
-        level => format!("{over}cnimble: {}: {message}\n", name(level)),
+        level => format!("{over}cnimble: {}: {message}\n", level_name(level)),
     }
 }
 
 fn json(record: &Record<'_>) -> String {
     let mut object = Map::new();
     object.insert("time".into(), jiff::Timestamp::now().to_string().into());
-    object.insert("level".into(), name(record.level()).into());
+    object.insert("level".into(), level_name(record.level()).into());
     object.insert("message".into(), record.args().to_string().into());
     object.insert("module".into(), record.target().into());
     // Unreadable fields are omitted.

@@ -3,8 +3,10 @@
 mod args;
 mod cri;
 mod doctor;
+mod etcd;
 mod events;
 mod explain;
+mod finding;
 mod gc_cri;
 mod hand_over;
 mod init;
@@ -28,7 +30,6 @@ mod schema;
 mod serve;
 mod stats;
 mod style;
-mod subject;
 mod target;
 mod tree;
 mod verbs;
@@ -156,7 +157,7 @@ fn main() -> ExitCode {
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(err) => {
-            let report = Report::new(Exit::Files, "can't start").row("why", err.to_string());
+            let report = Report::because(Exit::Files, "can't start", err);
             return fail(&session, &report);
         }
     };
@@ -245,7 +246,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::HandOver(given) => hand_over::hand_over(session, given).await,
         Command::Pod(given) => pod::pod(session, given).await,
         Command::Cri(given) => cri::cri(session, given).await,
-        Command::Ipam(given) => ipam::ipam(session, given),
+        Command::Ipam(given) => ipam::ipam(session, given).await,
         Command::Run(given) => run::run(session, given).await,
         Command::Serve(given) => serve::serve(session, given).await,
         Command::Node(given) => node::node(session, given).await,

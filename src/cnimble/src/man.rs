@@ -12,56 +12,11 @@ use super::args::config;
 use super::print;
 use super::report::{Exit, Report};
 
-/// Examples for the pages of verbs without examples in their help.
-const EXAMPLES: &[(&str, &str)] = &[
-    ("cnimble-add", "  ip netns add blue\n  cnimble add demo blue"),
-    ("cnimble-check", "  cnimble check demo blue"),
-    ("cnimble-completions", "  cnimble completions bash >/etc/bash_completion.d/cnimble"),
-    ("cnimble-cri-down", "  cnimble cri down web"),
-    ("cnimble-cri-inspect", "  cnimble cri inspect kube-system/coredns-5d78c9869d-abcde"),
-    ("cnimble-cri-pods", "  cnimble cri pods --socket /run/crio/crio.sock"),
-    ("cnimble-cri-set-pod-cidr", "  cnimble cri set-pod-cidr 10.244.3.0/24,fd00:244:3::/64"),
-    ("cnimble-cri-status", "  cnimble cri status"),
-    ("cnimble-cri-up", "  cnimble cri up web.yaml"),
-    ("cnimble-del", "  cnimble del demo blue\n  cnimble del demo --container-id abc -i net1"),
-    ("cnimble-doctor", "  cnimble doctor\n  cnimble doctor --cri --repair"),
-    ("cnimble-events", "  cnimble events\n  cnimble events --network demo --json"),
-    ("cnimble-explain", "  cnimble explain 101\n  cnimble explain ipam.ranges\n  cnimble explain bridge.mtu"),
-    ("cnimble-gc", "  cnimble gc demo --gone\n  cnimble gc demo --cri --yes"),
-    ("cnimble-hand-over", "  cnimble hand-over\n  cnimble hand-over --yes"),
-    ("cnimble-init", "  cnimble init bridge demo --dry-run\n  cnimble init ptp demo --subnet 10.1.2.0/24"),
-    ("cnimble-ipam", "  cnimble ipam blocks pods"),
-    ("cnimble-ipam-blocks", "  cnimble ipam blocks pods"),
-    ("cnimble-ipam-init", "  cnimble ipam init pods"),
-    ("cnimble-ipam-release", "  cnimble ipam release pods worker-3"),
-    ("cnimble-man", "  cnimble man | man -l -\n  cnimble man /usr/local/share/man/man1"),
-    ("cnimble-networks", "  cnimble networks\n  cnimble networks --conf-dir ./net.d --json"),
-    (
-        "cnimble-node",
-        "  cnimble node --kubeconfig /etc/kubernetes/kubelet.conf --once --dry-run\n  cnimble node --in-cluster",
-    ),
-    ("cnimble-plugins", "  cnimble plugins\n  cnimble plugins --cni-path /usr/lib/cni"),
-    ("cnimble-pod-down", "  cnimble pod down web\n  cnimble pod down --all"),
-    ("cnimble-pod-exec", "  cnimble pod exec web -- ip address"),
-    ("cnimble-pod-ls", "  cnimble pod ls"),
-    ("cnimble-pod-status", "  cnimble pod status web"),
-    ("cnimble-pod-up", "  cnimble pod up web.yaml"),
-    (
-        "cnimble-run",
-        "  cnimble run --manifests /etc/kubernetes/manifests\n  cnimble run --kubeconfig kubeconfig --only-managed",
-    ),
-    ("cnimble-schema", "  cnimble schema bridge\n  cnimble schema --all >network.json"),
-    ("cnimble-stats", "  cnimble stats\n  cnimble stats web --once --json"),
-    ("cnimble-status", "  cnimble status demo"),
-    ("cnimble-tree", "  cnimble tree\n  cnimble tree --svg networks.svg"),
-    ("cnimble-validate", "  cnimble validate demo\n  cnimble validate --strict --offline ./demo.conflist"),
-];
-
 /// The environment variables of all verbs.
 const VARIABLES: [(&str, &str); 3] = [
     ("CNIMBLE_LOG", "The level of logs on stderr: off, error, warn, info, debug or trace."),
-    ("NO_COLOR", "Not empty: no colours. They go to a terminal only."),
-    ("TERM", "dumb: no colours."),
+    ("NO_COLOR", "If it is not empty, output has no colours. Only a terminal gets colours."),
+    ("TERM", "If it is dumb, output has no colours."),
 ];
 
 /// The environment variables of verbs that have an option or argument of this name.
@@ -69,30 +24,30 @@ const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("ifname", "CNI_IFNAME", "The same as --ifname."),
     ("in_cluster", "KUBERNETES_SERVICE_HOST", "With --in-cluster: the address of the API server."),
     ("in_cluster", "KUBERNETES_SERVICE_PORT", "With --in-cluster: the port of the API server."),
-    ("log_format", "NOTIFY_SOCKET", "The socket of systemd that hears when the service is ready."),
+    ("log_format", "NOTIFY_SOCKET", "The socket on which systemd learns that the service is ready."),
 ];
 
 /// The files of verbs that have an option or argument of this name.
 const FILES: [(&str, &str, &str); 10] = [
-    ("conf_dir", "/etc/cni/net.d", "Networks: a .conflist, .conf or .json file each."),
+    ("conf_dir", "/etc/cni/net.d", "Networks: one .conflist, .conf or .json file each."),
     ("cni_path", "/opt/cni/bin, /usr/lib/cni", "Plugins."),
-    ("cache_dir", "/var/lib/cni/results", "The results of ADD, as libcni keeps them."),
+    ("cache_dir", "/var/lib/cni/results", "The results of ADD, in the form of libcni."),
     ("lock_dir", "/run/cnimble/locks", "Locks of networks."),
-    ("data_dir", "/var/lib/cni/networks", "Leases of host-local, a directory for each network."),
-    ("state_dir", "/var/lib/cnimble", "What is known of pods of pod, run and serve."),
-    ("run_dir", "/run/cnimble", "Their network namespaces and resolv.conf files."),
-    ("netns", "/run/netns", "Network namespaces that have a name, as ip-netns(8) makes them."),
+    ("data_dir", "/var/lib/cni/networks", "Leases of host-local, one directory per network."),
+    ("state_dir", "/var/lib/cnimble", "The records of pods of pod, run and serve."),
+    ("run_dir", "/run/cnimble", "The network namespaces and resolv.conf files of these pods."),
+    ("netns", "/run/netns", "Named network namespaces, as ip-netns(8) creates them."),
     ("cri", "/run/cnimble/cri.sock", "The socket of serve."),
     (
         "in_cluster",
         "/var/run/secrets/kubernetes.io/serviceaccount",
-        "With --in-cluster: the service account's token and the API server's authority.",
+        "With --in-cluster: the token of the service account and the certificate of the API server.",
     ),
 ];
 
 pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     let failed = |err: io::Error| {
-        let report = Report::new(Exit::Files, "the manual can't be written").row("why", err.to_string());
+        let report = Report::because(Exit::Files, "the manual can't be written", err);
         given.dir.iter().fold(report, |report, dir| report.row("directory", dir.display().to_string()))
     };
     let mut root = Cli::command().disable_help_subcommand(true);
@@ -135,7 +90,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let files = FILES.iter().filter(|(name, ..)| has(name));
     list(&mut out, "FILES", files.map(|(_, file, about)| ((*file).to_owned(), (*about).to_owned())))?;
     text(&mut out, "EXIT STATUS", &after(&Cli::command(), "Exit status:\n"))?;
-    text(&mut out, "EXAMPLES", &examples(command))?;
+    text(&mut out, "EXAMPLES", &after(command, "Examples:\n"))?;
     if command.get_version().is_some() {
         man.render_version_section(&mut out)?;
     }
@@ -160,14 +115,6 @@ fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     }
     roff.control("fi", []);
     roff.to_writer(out)
-}
-
-fn examples(command: &Command) -> String {
-    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
-    match EXAMPLES.iter().find(|(of, _)| *of == name) {
-        Some((_, lines)) => (*lines).to_owned(),
-        None => after(command, "Examples:\n"),
-    }
 }
 
 /// Returns the part with this heading of the text after a command's help.
@@ -210,6 +157,6 @@ mod tests {
         }
         let mut root = Cli::command().disable_help_subcommand(true);
         root.build();
-        assert!(walk(&root) > EXAMPLES.len());
+        assert!(walk(&root) > 35);
     }
 }

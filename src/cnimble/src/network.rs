@@ -89,11 +89,11 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
         doctor.witnesses.runtime = Some(witness(socket, what)?);
         return gc_cri::gc(session, given, doctor, network).await;
     }
-    let blind = |err: cni::Error| Report::new(Exit::Files, what).row("why", err.to_string());
+    let blind = |err: cni::Error| Report::because(Exit::Files, what, err);
     let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
     let outcomes = match interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await {
         Ok(outcomes) => outcomes,
-        Err(exit) => return Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
+        Err(exit) => return Err(Report::because(exit, what, "interrupted").hint("run it again")),
     };
     let mut failed = Vec::new();
     let (mut cleaned, mut left) = (0, 0);

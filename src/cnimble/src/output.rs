@@ -2,12 +2,28 @@
 
 use std::io::{self, ErrorKind, Write};
 
-use serde_json::Value;
+use serde::Serialize;
 
 use cnimble_cni::json;
 
-use super::plain;
 use super::report::{Exit, Report};
+use super::style::Paint;
+use super::{Session, plain};
+
+/// The output of a verb, as JSON and as text.
+pub(super) trait View: Serialize {
+    fn text(&self, paint: Paint) -> String;
+}
+
+impl Session {
+    /// Prints the output of a verb in the requested form.
+    pub(super) fn show(&self, view: &impl View) -> Result<(), Report> {
+        match self.json {
+            true => print_json(view),
+            false => print(&view.text(self.paint)),
+        }
+    }
+}
 
 /// Writes a text to stdout. A closed pipe, as with `head`, is no error.
 pub(super) fn print(text: &str) -> Result<(), Report> {
@@ -32,8 +48,11 @@ fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-pub(super) fn print_json(value: &Value) -> Result<(), Report> {
-    print(&plain::json(&format!("{}\n", json::to_pretty(value))))
+/// Writes JSON with sorted keys to stdout.
+pub(super) fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Report> {
+    let value = serde_json::to_value(value);
+    let value = value.map_err(|err| Report::because(Exit::Files, "can't write the output as JSON", err))?;
+    print(&plain::json(&format!("{}\n", json::to_pretty(&value))))
 }
 
 /// Writes a text to stdout. A closed pipe is a distinct error.
@@ -43,7 +62,7 @@ pub(super) fn emit(text: &str) -> io::Result<()> {
 
 /// Returns the error for a failed write to stdout.
 pub(super) fn unwritten(err: &io::Error) -> Report {
-    Report::new(Exit::Files, "can't write to stdout").row("why", err.to_string())
+    Report::because(Exit::Files, "can't write to stdout", err)
 }
 
 /// Writes a note to stderr. Ignores a closed stderr.

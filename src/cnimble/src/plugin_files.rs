@@ -1,14 +1,14 @@
 //! Determines the maker of each installed plugin file: cnimble, the Go reference plugins, or another. Derives the
 //! consequences for running pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
@@ -17,7 +17,7 @@ use cnimble_doctor::hand_over::Mode;
 use cnimble_runtime::find_plugin;
 
 use super::Session;
-use super::style::{Paint, rows};
+use super::style::{Paint, part};
 
 /// The time limit for a file's answer. A plugin takes milliseconds, but the file may be another program.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -26,7 +26,8 @@ const ANSWER: u64 = 4096;
 /// The number of pods that are listed by name.
 const NAMED: usize = 5;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Maker {
     Cnimble,
     Go,
@@ -34,13 +35,14 @@ enum Maker {
 }
 
 /// A plugin file and its own description.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PluginFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     maker: Maker,
-    /// The version without a `v`. Empty for a file of another maker.
-    version: String,
+    /// The version without a `v`, or `None` for a file of another maker.
+    version: Option<String>,
     /// The plugin in the file. Differs from `name` if the file holds another plugin.
     acts_as: Option<String>,
 }
@@ -55,9 +57,10 @@ impl PluginFile {
 
     /// Returns maker and version: `cnimble v0.1.0`.
     fn words(&self) -> String {
+        let version = self.version.as_deref().unwrap_or_default();
         match self.maker {
-            Maker::Cnimble => format!("cnimble v{}", self.version),
-            Maker::Go => format!("Go v{}", self.version),
+            Maker::Cnimble => format!("cnimble v{version}"),
+            Maker::Go => format!("Go v{version}"),
             Maker::Other => "another program".to_owned(),
         }
     }
@@ -84,17 +87,17 @@ impl PluginFile {
 }
 
 /// Parses the description of a plugin. Its first line is `CNI <name> plugin <version>` in both sets of plugins.
-fn read(said: &str) -> (Maker, String, Option<String>) {
+fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     let first = said.lines().find_map(|line| line.strip_prefix("CNI ")?.split_once(" plugin "));
-    let Some((name, version)) = first else { return (Maker::Other, String::new(), None) };
+    let Some((name, version)) = first else { return (Maker::Other, None, None) };
     let ours = said.lines().find_map(|line| line.strip_prefix("This is cnimble v")?.split(',').next());
     let version = version.trim().trim_start_matches("version ").trim_start_matches('v');
     let known = cnimble_lint::page(name).is_some();
     match ours {
-        Some(version) => (Maker::Cnimble, version.to_owned(), Some(name.to_owned())),
+        Some(version) => (Maker::Cnimble, Some(version.to_owned()), Some(name.to_owned())),
         // Other plugins that use Go's library print the same line, but their names aren't in the reference set.
-        None if known => (Maker::Go, version.to_owned(), Some(name.to_owned())),
-        None => (Maker::Other, String::new(), Some(name.to_owned())),
+        None if known => (Maker::Go, Some(version.to_owned()), Some(name.to_owned())),
+        None => (Maker::Other, None, Some(name.to_owned())),
     }
 }
 
@@ -125,12 +128,14 @@ pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &st
 }
 
 /// A consequence that needs an operator.
+#[derive(Serialize)]
 struct Consequence {
     what: String,
     remedy: &'static str,
 }
 
 /// The plugin files of a node.
+#[derive(Serialize)]
 pub(super) struct PluginFiles {
     files: Vec<PluginFile>,
     consequences: Vec<Consequence>,
@@ -147,16 +152,11 @@ impl PluginFiles {
                 remedy: "install again, with --copies: a write into one hard link changes all plugins",
             })
             .collect();
-        let mut ours: Vec<&str> = files
-            .iter()
-            .filter(|file| file.maker == Maker::Cnimble)
-            .map(|file| file.version.as_str())
-            .collect();
-        ours.sort_unstable();
-        ours.dedup();
+        let ours = files.iter().filter(|file| file.maker == Maker::Cnimble);
+        let ours: BTreeSet<&str> = ours.filter_map(|file| file.version.as_deref()).collect();
         if ours.len() > 1 {
             consequences.push(Consequence {
-                what: format!("plugins of several versions: {}", ours.join(", ")),
+                what: format!("plugins of several versions: {}", joined(ours)),
                 remedy: "install again: an install did not finish",
             });
         }
@@ -169,20 +169,6 @@ impl PluginFiles {
         self.consequences.is_empty()
     }
 
-    pub(super) fn json(&self) -> Value {
-        let files = self.files.iter().map(|file| {
-            let maker = match file.maker {
-                Maker::Cnimble => "cnimble",
-                Maker::Go => "go",
-                Maker::Other => "other",
-            };
-            let version = Some(&file.version).filter(|version| !version.is_empty());
-            json!({"name": file.name, "path": file.path, "maker": maker, "version": version, "actsAs": file.acts_as})
-        });
-        let follows = self.consequences.iter().map(|of| json!({"what": of.what, "remedy": of.remedy}));
-        json!({"files": files.collect::<Value>(), "consequences": follows.collect::<Value>()})
-    }
-
     /// Returns one line if all files are from one maker, or else a line per maker with the names.
     pub(super) fn text(&self, paint: Paint) -> String {
         let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
@@ -192,12 +178,8 @@ impl PluginFiles {
         let mut lines = Vec::new();
         for ((maker, words), files) in &makes {
             let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-            let dirs: std::collections::BTreeSet<_> = files
-                .iter()
-                .filter_map(|file| file.path.parent())
-                .map(|dir| dir.display().to_string())
-                .collect();
-            let dirs = dirs.into_iter().collect::<Vec<_>>().join(", ");
+            let dirs: BTreeSet<_> = files.iter().filter_map(|file| file.path.parent()?.to_str()).collect();
+            let dirs = joined(dirs);
             let names = if makes.len() == 1 { format!("all {}", names.len()) } else { names.join(", ") };
             let row = match maker {
                 Maker::Cnimble => "ours",
@@ -211,9 +193,13 @@ impl PluginFiles {
         }
         match lines.is_empty() {
             true => String::new(),
-            false => format!("{}\n{}", paint.bold("plugins"), rows(&lines, paint)),
+            false => part("plugins", &lines, paint),
         }
     }
+}
+
+fn joined(names: BTreeSet<&str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// Finds living pods with rules in cnimble's tables and a network that now has a Go plugin. The DEL of the Go plugin
@@ -245,7 +231,7 @@ async fn not_handed_over(
         let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
         // A pod without an entry may belong to any network.
         if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
-            pods.push(super::subject::describe(whose, None));
+            pods.push(super::finding::describe(whose));
         }
     }
     let more = if pods.len() > NAMED { format!(", and {} more", pods.len() - NAMED) } else { String::new() };
@@ -263,12 +249,12 @@ mod tests {
     #[test]
     fn a_plugin_is_told_by_its_first_lines() {
         let ours = "CNI bridge plugin v1.9.1\nCNI protocol versions supported: 1.1.0\nThis is cnimble v0.1.0, with\n";
-        assert_eq!(read(ours), (Maker::Cnimble, "0.1.0".to_owned(), Some("bridge".to_owned())));
+        assert_eq!(read(ours), (Maker::Cnimble, Some("0.1.0".to_owned()), Some("bridge".to_owned())));
         let go = "CNI loopback plugin v1.1.1\nCNI protocol versions supported: 0.1.0\n";
-        assert_eq!(read(go), (Maker::Go, "1.1.1".to_owned(), Some("loopback".to_owned())));
-        assert_eq!(read("CNI ptp plugin version unknown\n").1, "unknown");
+        assert_eq!(read(go), (Maker::Go, Some("1.1.1".to_owned()), Some("loopback".to_owned())));
+        assert_eq!(read("CNI ptp plugin version unknown\n").1.as_deref(), Some("unknown"));
         assert_eq!(read("CNI flannel plugin v1.5.1\n").0, Maker::Other);
-        assert_eq!(read("usage: bridge\n"), (Maker::Other, String::new(), None));
+        assert_eq!(read("usage: bridge\n"), (Maker::Other, None, None));
     }
 
     #[test]
@@ -277,7 +263,7 @@ mod tests {
             name: name.to_owned(),
             path: Path::new("/opt/cni/bin").join(name),
             maker,
-            version: "1.9.1".to_owned(),
+            version: Some("1.9.1".to_owned()),
             acts_as: Some(acts_as.to_owned()),
         };
         let overwritten = file("bridge", "loopback", Maker::Go);

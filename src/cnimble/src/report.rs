@@ -42,6 +42,12 @@ impl Report {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
 
+    /// Creates a report with a cause: an error or a text.
+    #[allow(clippy::needless_pass_by_value)] // callers pass a literal, a formatted text or an error
+    pub(super) fn because(exit: Exit, what: impl Into<String>, why: impl ToString) -> Self {
+        Report::new(exit, what).row("why", why.to_string())
+    }
+
     pub(super) fn row(mut self, name: &'static str, text: impl Into<String>) -> Self {
         self.rows.push((name, text.into()));
         self
@@ -58,8 +64,8 @@ impl Report {
             Error::Conf(error) => return Report::conf(what, error),
             Error::Plugins(failures) => Report::plugins(what, failures),
             Error::Locked(reason) => Report::locked(what, reason),
-            Error::Node(reason) => Report::new(Exit::Files, what).row("why", reason.to_string()),
-            Error::Parameter(reason) => Report::new(Exit::Usage, what).row("why", reason.to_string()),
+            Error::Node(reason) => Report::because(Exit::Files, what, reason),
+            Error::Parameter(reason) => Report::because(Exit::Usage, what, reason),
             Error::Unsupported { network, since, .. } => Report::new(Exit::Config, what)
                 .row("network", network)
                 .row("why", error.to_string())
@@ -74,7 +80,7 @@ impl Report {
                     .hint("make the directory writable, or choose another with --cache-dir"),
                 |report, failure| report.row("then", failure.to_string()),
             ),
-            _ => Report::new(Exit::Plugin, what).row("why", error.to_string()),
+            _ => Report::because(Exit::Plugin, what, error),
         };
         report.error = Some(Box::new(error.to_spec()));
         report
@@ -82,7 +88,7 @@ impl Report {
 
     /// Returns the report for a lock that could not be taken.
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
-        let report = Report::new(Exit::Files, what).row("why", error.to_string());
+        let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
             LockError::Busy { .. } => "wait for it, or end it; a process that ends lets go of its locks",
             _ => "run it as root, or name another directory with --lock-dir",

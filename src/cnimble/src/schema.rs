@@ -12,9 +12,12 @@ pub(super) fn schema(given: &Schema) -> Result<(), Report> {
     };
     let Some(schema) = schema::of_plugin(name) else {
         let known: Vec<&str> = pages().iter().map(|page| page.name).collect();
-        return Err(Report::new(Exit::Usage, format!("there is no schema of {name}"))
-            .row("why", "the keys of this plugin aren't known")
-            .hint(format!("known are {}", known.join(", "))));
+        return Err(Report::because(
+            Exit::Usage,
+            format!("there is no schema of {name}"),
+            "the keys of this plugin aren't known",
+        )
+        .hint(format!("known are {}", known.join(", "))));
     };
     print_json(&schema)
 }

@@ -46,7 +46,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
     loop {
         tokio::select! {
             ended = &mut serving => return ended.map_err(|err| {
-                Report::new(Exit::Files, "can't serve").row("why", err.to_string())
+                Report::because(Exit::Files, "can't serve", err)
             }),
             word = signals.next() => match word {
                 Word::Reload => {
@@ -59,8 +59,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
                         notify::stopping();
                         drop(stop);
                     }
-                    None => return Err(Report::new(exit, "stopped at once")
-                        .row("why", "a second signal; unfinished work is taken back at the next start")),
+                    None => return Err(Report::because(exit, "stopped at once", "a second signal; unfinished work is taken back at the next start")),
                 },
             },
         }
@@ -68,7 +67,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
 }
 
 fn cant_listen(why: &str) -> Report {
-    Report::new(Exit::Files, "can't listen").row("why", why)
+    Report::because(Exit::Files, "can't listen", why)
 }
 
 /// Returns the socket from systemd (sd_listen_fds(3)). Plugins don't inherit it.

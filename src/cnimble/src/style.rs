@@ -69,6 +69,11 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     out
 }
 
+/// Formats rows below a headline.
+pub(super) fn part(headline: &str, lines: &[(&'static str, String)], paint: Paint) -> String {
+    format!("{}\n{}", paint.bold(&plain::line(headline)), rows(lines, paint))
+}
+
 /// Formats a table with headings. The last column isn't padded.
 pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
     // A name may contain a line break.

@@ -50,9 +50,10 @@ pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     }
     match std::fs::metadata(path) {
         Ok(_) => Ok(()),
-        Err(err) => Err(Report::new(Exit::Usage, what)
-            .row("why", format!("there is no network namespace {path}: {err}"))
-            .hint("make one with `ip netns add NAME`; `ip netns` lists those that have a name")),
+        Err(err) => {
+            Err(Report::because(Exit::Usage, what, format!("there is no network namespace {path}: {err}"))
+                .hint("make one with `ip netns add NAME`; `ip netns` lists those that have a name"))
+        }
     }
 }
 

@@ -27,11 +27,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
         write(path, &tree::svg(&tree))?;
     }
     if session.json {
-        let value = serde_json::to_value(&tree);
-        let failed = |err: serde_json::Error| {
-            Report::new(Exit::Files, "can't write the networks as JSON").row("why", err.to_string())
-        };
-        print_json(&value.map_err(failed)?)?;
+        print_json(&tree)?;
     } else if given.svg.is_none() {
         let ascii = given.ascii || !speaks_unicode();
         let escape = if session.paint.is_on() { plain::key() } else { "" };
@@ -46,7 +42,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
     let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;
-    let diagnosis = diagnosis.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?;
+    let diagnosis = diagnosis.map_err(|err| Report::because(Exit::Files, what, err))?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
         let Some(id) = finding.whose.container_id else { continue };
@@ -71,8 +67,7 @@ pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Repor
         caches.push(Cache::new("/var/lib/cnimble/cni"));
     }
     let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs, notes };
-    tree::read(&sources)
-        .map_err(|err| Report::new(Exit::Files, "can't draw the networks").row("why", err.to_string()))
+    tree::read(&sources).map_err(|err| Report::because(Exit::Files, "can't draw the networks", err))
 }
 
 /// Returns the usable networks, the first of each name. `cnimble networks` reports the others.

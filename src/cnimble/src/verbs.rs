@@ -21,7 +21,15 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     let known = lookup(session, &network.name, &attach).is_some();
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,
-        Err(exit) => return Err(abandon(session, &network, &attach, known, &what, exit).await),
+        Err(exit) => {
+            let report = Report::new(exit, &what).row("network", &network.name);
+            return Err(match known {
+                true => report
+                    .row("why", "interrupted; not rolled back, because it had been added before")
+                    .hint(del_hint(&network, &attach)),
+                false => abandon(session, &network, &attach, report).await,
+            });
+        }
     };
     if session.human() {
         print(&describe(session, &network, &attach, &added.result))
@@ -30,25 +38,16 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     }
     .map_err(|report| {
         let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
-        report.hint(format!("cnimble del {} {}", network.name, attach.netns))
+        report.hint(del_hint(&network, &attach))
     })
 }
 
+fn del_hint(network: &NetworkList, attach: &Attach) -> String {
+    format!("cnimble del {} {}", network.name, attach.netns)
+}
+
 /// Undoes an interrupted ADD. The running plugin was killed with the future.
-async fn abandon(
-    session: &Session,
-    network: &NetworkList,
-    attach: &Attach,
-    known: bool,
-    what: &str,
-    exit: Exit,
-) -> Report {
-    let report = Report::new(exit, what).row("network", &network.name);
-    if known {
-        return report
-            .row("why", "interrupted; not rolled back, because it had been added before")
-            .hint(format!("cnimble del {} {}", network.name, attach.netns));
-    }
+async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, report: Report) -> Report {
     // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {
         Ok(Ok(())) => report.row("why", "interrupted; what was made until then is gone again"),
@@ -58,7 +57,7 @@ async fn abandon(
                 Ok(Err(err)) => report.row("then", err.to_string()),
                 _ => report,
             };
-            report.hint(format!("cnimble del {} {}", network.name, attach.netns))
+            report.hint(del_hint(network, attach))
         }
     }
 }

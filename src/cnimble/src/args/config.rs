@@ -1,4 +1,4 @@
-//! The options of the subcommands for configurations, completions, and manual pages.
+//! The arguments of the subcommands for configurations, completions, and manual pages.
 
 use std::path::PathBuf;
 
@@ -8,20 +8,20 @@ use ipnetwork::IpNetwork;
 
 use crate::names;
 
-/// What to look at, and how closely.
+/// The arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// The network's name, or the path of its file. With --strict - is stdin, and without it all networks
-    /// are looked at
+    /// The network's name, or the path of its file. With --strict it may be - for stdin, and its default
+    /// is all networks
     #[arg(required_unless_present = "strict", add = ArgValueCompleter::new(names::networks))]
     pub(crate) network: Option<String>,
-    /// Ignored; cnitool wants it
+    /// Ignored, because cnitool requires a namespace
     #[arg(hide = true)]
     pub(crate) netns: Option<String>,
-    /// Find every fault of the configuration, and say file, line and column
+    /// Report every fault of the configuration with file, line and column
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Look at the file alone: no plugin is asked, and neither the host's routes nor other networks count
+    /// Check the file alone, without plugins, other networks and the host's routes
     #[arg(long, requires = "strict")]
     pub(crate) offline: bool,
     /// Print the findings in SARIF 2.1.0, for code hosts and editors
@@ -29,21 +29,21 @@ pub(crate) struct Validate {
     pub(crate) sarif: bool,
 }
 
-/// Which network.
+/// The arguments of `init`.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// What it is for
+    /// The purpose of the network
     #[arg(value_enum)]
     pub(crate) purpose: Purpose,
-    /// Its name
+    /// The name of the network
     pub(crate) name: String,
-    /// Its addresses [default: the first free /24 from 10.89.0.0 on]
+    /// The subnet of the network [default: the first free /24 from 10.89.0.0 on]
     #[arg(long, value_name = "CIDR", value_parser = subnet)]
     pub(crate) subnet: Option<IpNetwork>,
-    /// macvlan, dhcp: the host's interface [default: that of the default route]
+    /// For macvlan and dhcp: the host's interface [default: the interface of the default route]
     #[arg(long, value_name = "INTERFACE", add = ArgValueCompleter::new(names::interfaces))]
     pub(crate) master: Option<String>,
-    /// Print the file instead
+    /// Print the configuration and write no file
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -53,18 +53,18 @@ fn subnet(text: &str) -> Result<IpNetwork, String> {
         .ok_or_else(|| "expected an address and its prefix length, 10.1.2.0/24".to_owned())
 }
 
-/// What a network is for.
+/// The purpose of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Purpose {
-    /// A bridge of the host
+    /// A bridge on the host
     Bridge,
-    /// A routed pair for each pod
+    /// A routed veth pair for each pod
     Ptp,
-    /// MACs of their own on an interface's network
+    /// Pods with their own MAC addresses on the network of an interface
     Macvlan,
-    /// The same, with addresses by DHCP
+    /// Like macvlan, with addresses by DHCP
     Dhcp,
-    /// A network of podman's
+    /// A network in podman's form
     Podman,
     /// The default network of containerd and CRI-O
     Containerd,
@@ -72,7 +72,7 @@ pub(crate) enum Purpose {
     K3s,
 }
 
-/// What to explain.
+/// The argument of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
     /// A code (`7`), a key (`isGateway`, `ipam.ranges`, `bridge.mtu`), or a rule (`chain-order`)
@@ -80,28 +80,28 @@ pub(crate) struct Explain {
     pub(crate) what: String,
 }
 
-/// For which shell.
+/// The argument of `completions`.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// Where to.
+/// The argument of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// A directory for the pages of all commands; without it that of `cnimble` is printed
+    /// The directory for the pages of all commands. Without it the page of `cnimble` is printed
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// Of what.
+/// The arguments of `schema`.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Schema {
     /// A plugin
     #[arg(add = ArgValueCompleter::new(names::plugins))]
     pub(crate) plugin: Option<String>,
-    /// Networks with all plugins
+    /// Print the schema of networks with all plugins
     #[arg(long)]
     pub(crate) all: bool,
 }

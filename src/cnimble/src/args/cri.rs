@@ -11,26 +11,26 @@ use crate::names;
 
 const EXAMPLES: &str = "\
 Examples:
-  Is the runtime ready, and which network has it loaded?
+  Show the state of the runtime and the network that it has loaded:
       cnimble cri status
 
-  What does the runtime think of a pod, and what do the cache and the kernel say?
+  Compare the runtime's view of a pod with the cache and the kernel:
       cnimble cri pods
       cnimble cri inspect kube-system/coredns-5d78c9869d-abcde
 
-  Does the runtime give a pod its network?
+  Let the runtime create and remove a pod:
       cnimble cri up web.yaml
       cnimble cri down web";
 
-/// The container runtime's pods, by CRI
+/// The pods of the container runtime, by CRI
 ///
-/// CRI is the interface by which a kubelet talks to containerd, CRI-O or k3s. The runtime's socket
-/// is found by itself: what crictl is configured with counts first.
+/// A kubelet talks to containerd, CRI-O or k3s by CRI. The command finds the runtime's socket.
+/// The configuration of crictl takes precedence.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Cri {
-    /// The runtime's socket [default: crictl's, or the first that is there of containerd's,
-    /// CRI-O's, k3s' and cri-dockerd's]
+    /// The runtime's socket [default: crictl's, or the first existing socket of containerd, CRI-O,
+    /// k3s and cri-dockerd]
     #[arg(long, global = true, alias = "cri", value_name = "SOCKET")]
     pub(crate) socket: Option<OsString>,
     #[command(subcommand)]
@@ -39,20 +39,28 @@ pub(crate) struct Cri {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CriCommand {
-    /// Is the runtime ready? And which network has it loaded, which would cnimble choose?
+    /// Show the runtime's state, the network that it has loaded, and the one that cnimble would choose
+    #[command(after_long_help = examples!["cnimble cri status"])]
     Status,
     /// List the runtime's pods
+    #[command(after_long_help = examples!["cnimble cri pods --socket /run/crio/crio.sock"])]
     Pods,
-    /// A pod as the runtime, the result cache and the kernel have it, side by side
+    /// Compare a pod in the runtime, the result cache and the kernel
+    #[command(after_long_help = examples![
+        "cnimble cri inspect kube-system/coredns-5d78c9869d-abcde",
+    ])]
     Inspect(Named),
-    /// Have the runtime make the pods in manifests, as a kubelet does, and look whether they are there
+    /// Let the runtime create the pods of manifests, as a kubelet does, and check them
     ///
-    /// Makes each pod's sandbox (RunPodSandbox), no containers; then the kernel is asked whether the pod
-    /// has the interface and the addresses that the runtime tells.
+    /// Creates the sandbox of each pod (RunPodSandbox), but no containers. Then checks that the
+    /// kernel has the interface and the addresses that the runtime reports.
+    #[command(after_long_help = examples!["cnimble cri up web.yaml"])]
     Up(Up),
-    /// Have the runtime stop and remove pods' sandboxes
+    /// Let the runtime stop and remove the sandboxes of pods
+    #[command(after_long_help = examples!["cnimble cri down web"])]
     Down(Down),
-    /// Tell the runtime the node's share of the pods' addresses (UpdateRuntimeConfig)
+    /// Give the runtime the node's podCIDRs (UpdateRuntimeConfig)
+    #[command(after_long_help = examples!["cnimble cri set-pod-cidr 10.244.3.0/24,fd00:244:3::/64"])]
     SetPodCidr(SetPodCidr),
 }
 
@@ -61,17 +69,17 @@ pub(crate) struct Up {
     /// Manifests, YAML or JSON; - is stdin
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The runtime handler (a RuntimeClass' handler) [default: the runtime's]
+    /// The runtime handler, as in a RuntimeClass [default: the runtime's]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) handler: String,
-    /// The pods' parent control group [default: the runtime's]
+    /// The parent control group of the pods [default: the runtime's]
     #[arg(long, value_name = "GROUP", default_value = "", hide_default_value = true)]
     pub(crate) cgroup_parent: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Pods: NAME in the namespace default, NAMESPACE/NAME, or how a sandbox' ID begins
+    /// Pods: NAME in the namespace default, NAMESPACE/NAME, or the beginning of a sandbox ID
     #[arg(required = true, value_name = "POD", add = ArgValueCompleter::new(names::attached))]
     pub(crate) pods: Vec<String>,
 }
@@ -85,7 +93,7 @@ pub(crate) struct SetPodCidr {
 
 #[derive(Debug, Args)]
 pub(crate) struct Named {
-    /// The pod: NAME in the namespace default, NAMESPACE/NAME, or how its sandbox' ID begins
+    /// The pod: NAME in the namespace default, NAMESPACE/NAME, or the beginning of its sandbox ID
     #[arg(add = ArgValueCompleter::new(names::attached))]
     pub(crate) pod: String,
 }

@@ -1,38 +1,36 @@
-//! The options of the subcommands that follow events and counters.
+//! The arguments of the subcommands that follow events and counters.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
+use super::Leases;
 use crate::names;
 
-/// What to follow.
+/// The arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct Events {
-    /// Only this network
+    /// Show only this network
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(names::networks))]
     pub(crate) network: Option<String>,
-    /// Counts in place of lines, in Prometheus's text format: all of them after each change, ended by `# EOF`
+    /// Print counts in the text format of Prometheus. After each change it prints all counts and `# EOF`
     #[arg(long)]
     pub(crate) metrics: bool,
-    /// A directory of host-local, instead of the usual ones; may be given many times
-    /// [default: /var/lib/cni/networks and those that networks name]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) leases: Leases,
 }
 
-/// Whose counters, and how often.
+/// The arguments of `stats`.
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// A pod (`NAMESPACE/NAME`, or `NAME` in the namespace default), or the beginning of a container's ID
+    /// A pod (`NAMESPACE/NAME`, or `NAME` in the namespace default), or the beginning of a container ID
     #[arg(value_name = "POD|CONTAINER", add = ArgValueCompleter::new(names::attached))]
     pub(crate) whose: Option<String>,
-    /// Show them once
+    /// Show the counters once
     #[arg(long)]
     pub(crate) once: bool,
-    /// Seconds between two looks
+    /// The interval between two updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) interval: Duration,
 }

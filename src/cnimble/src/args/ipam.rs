@@ -5,36 +5,38 @@ use clap_complete::engine::ArgValueCompleter;
 
 use crate::names;
 
-/// A cluster's addresses.
+/// The arguments of `ipam`.
 #[derive(Debug, Args)]
 pub(crate) struct Ipam {
     #[command(subcommand)]
     pub(crate) task: Task,
 }
 
+/// The network of a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct Network {
+    /// The network's name, or the path of its file
+    #[arg(value_name = "NETWORK", add = ArgValueCompleter::new(names::networks))]
+    pub(crate) network: String,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Set a network up in etcd, once for the cluster
+    /// Set up a network in etcd, once for the cluster
     ///
-    /// Nodes refuse to claim addresses in an etcd where this was never done.
-    Init {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
-    },
-    /// List which node owns which block, and who has single addresses
-    Blocks {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
-    },
-    /// Release what a node owns whose pods are gone
+    /// Nodes claim addresses only in an etcd that has been set up.
+    #[command(after_long_help = examples!["cnimble ipam init pods"])]
+    Init(Network),
+    /// List the blocks and single addresses with their nodes
+    #[command(after_long_help = examples!["cnimble ipam blocks pods"])]
+    Blocks(Network),
+    /// Release the addresses of a node without pods
     ///
-    /// Other nodes may claim it when that node's right to give addresses without etcd has ended.
+    /// Other nodes can claim them when the node may no longer assign addresses without etcd.
+    #[command(after_long_help = examples!["cnimble ipam release pods worker-3"])]
     Release {
-        /// The network's name, or the path of its file
-        #[arg(add = ArgValueCompleter::new(names::networks))]
-        network: String,
+        #[command(flatten)]
+        network: Network,
         /// The node's name
         node: String,
     },

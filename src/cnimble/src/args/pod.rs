@@ -1,4 +1,4 @@
-//! The command line of `cnimble pod`.
+//! The command line of `cnimble pod`, and the options about pods that `run` and `serve` share.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use crate::names;
 
 const EXAMPLES: &str = "\
 Examples:
-  Give the pod of a manifest its network, look at it, and take it away again:
+  Give the pod of a manifest its network, run a command in it, and remove the network:
       cnimble pod up web.yaml
       cnimble pod exec web -- ip address
       cnimble pod down web.yaml
 
-  As a node whose share of the cluster's addresses is 10.244.3.0/24:
+  Work as a node with the podCIDR 10.244.3.0/24:
       cnimble pod up --pod-cidr 10.244.3.0/24 web.yaml";
 
-/// Pods on the default network, the kubelet's way
+/// Pods on the default network, as a kubelet sets them up
 ///
-/// A pod is a manifest, as `kubectl apply` takes it. Only its network is made, no containers:
-/// a network namespace, pinned below the run directory, attached to lo and to the default
-/// network, which is the first in the configuration directory that can be used.
+/// A pod is a manifest for `kubectl apply`. It gets a network namespace below the run directory,
+/// lo, and the default network, but no containers. The default network is the first usable one
+/// of the configuration directory.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Pod {
@@ -34,57 +34,60 @@ pub(crate) struct Pod {
     pub(crate) command: PodCommand,
 }
 
-const COMMON: &str = "Options about pods";
-
-/// What everything with pods is told about the node.
+/// The settings of the node for pods.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options about pods")]
 pub(crate) struct PodOptions {
-    /// Directory for what is known of pods; results are kept in `cni` below it
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", default_value = "/var/lib/cnimble")]
+    /// The directory for records of pods. Results of ADD are in `cni` below it
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/cnimble")]
     pub(crate) state_dir: PathBuf,
-    /// Directory for network namespaces and resolv.conf files
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", default_value = "/run/cnimble")]
+    /// The directory for network namespaces and resolv.conf files
+    #[arg(long, global = true, value_name = "DIR", default_value = "/run/cnimble")]
     pub(crate) run_dir: PathBuf,
-    /// The node's share of the pods' addresses, for plugins with the capability ipRanges; once
-    /// for each address family
-    #[arg(long, global = true, help_heading = COMMON, value_name = "CIDR")]
+    /// The node's podCIDR, for plugins with the capability ipRanges; repeatable, once per address family
+    #[arg(long, global = true, value_name = "CIDR")]
     pub(crate) pod_cidr: Vec<IpNetwork>,
-    /// A name server of the cluster; pods use the node's without any
-    #[arg(long, global = true, help_heading = COMMON, value_name = "ADDRESS")]
+    /// A name server of the cluster; repeatable [default: the node's name servers]
+    #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) cluster_dns: Vec<IpAddr>,
     /// The cluster's domain
-    #[arg(long, global = true, help_heading = COMMON, value_name = "DOMAIN", default_value = "cluster.local")]
+    #[arg(long, global = true, value_name = "DOMAIN", default_value = "cluster.local")]
     pub(crate) cluster_domain: String,
     /// The resolv.conf that pods inherit [default: the node's]
-    #[arg(long, global = true, help_heading = COMMON, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) resolv_conf: Option<PathBuf>,
-    /// The control group of all pods, for plugins with the capability cgroupPath: they hear of
-    /// PATH/podUID. It is not made
-    #[arg(long, global = true, help_heading = COMMON, value_name = "PATH")]
+    /// The control group of all pods. Plugins with the capability cgroupPath get PATH/podUID. The group
+    /// is not created
+    #[arg(long, global = true, value_name = "PATH")]
     pub(crate) cgroup_root: Option<String>,
-    /// Start a process in each pod's namespace that does nothing
-    #[arg(long, global = true, help_heading = COMMON)]
+    /// Start an idle process in each pod's namespace
+    #[arg(long, global = true)]
     pub(crate) pause: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PodCommand {
-    /// Give the pods in manifests their networks
+    /// Give the pods of manifests their networks
     ///
-    /// A pod that is up already stays as it is, unless its manifest has changed: then it is
-    /// taken down and up again. What an interrupted `up` has left is cleaned up first. Many
-    /// pods are set up at once; one that fails doesn't keep the others.
+    /// A pod that is up stays as it is. If its manifest has changed, it is taken down and set up
+    /// again. Remains of an interrupted `up` are removed first. Many pods are set up at once. A
+    /// failed pod does not stop the others.
+    #[command(after_long_help = examples!["cnimble pod up web.yaml"])]
     Up(Up),
-    /// Take pods' networks away
+    /// Remove the networks of pods
     ///
-    /// Needs neither the manifest nor the network's configuration, and may be repeated. What is the
-    /// name of a pod that is up is that pod, whatever files there are.
+    /// Needs neither the manifest nor the network's configuration, and may be repeated. An
+    /// argument that names a running pod means this pod, even if a file has the same name.
+    #[command(after_long_help = examples!["cnimble pod down web", "cnimble pod down --all"])]
     Down(Down),
     /// List the pods
+    #[command(after_long_help = examples!["cnimble pod ls"])]
     Ls,
-    /// Look at a pod: its addresses as they are, and what the plugins' CHECK says
+    /// Show a pod's current addresses and the result of the plugins' CHECK
+    #[command(after_long_help = examples!["cnimble pod status web"])]
     Status(Named),
     /// Run a command in a pod's network namespace, with its resolv.conf
+    #[command(after_long_help = examples!["cnimble pod exec web -- ip address"])]
     Exec(Exec),
     /// Do nothing until SIGTERM
     #[command(hide = true)]
@@ -100,8 +103,7 @@ pub(crate) struct Up {
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Pods: NAME in the namespace default, or NAMESPACE/NAME; or the manifests that they came
-    /// from, - is stdin
+    /// Pods (NAME in the namespace default, or NAMESPACE/NAME), or their manifests; - is stdin
     #[arg(required_unless_present = "all", value_name = "POD|FILE", add = ArgValueCompleter::new(names::pods))]
     pub(crate) pods: Vec<String>,
     /// All pods

@@ -1,4 +1,4 @@
-//! The options of `run`.
+//! The arguments of `run`.
 
 use std::path::PathBuf;
 
@@ -9,69 +9,70 @@ use super::pod::PodOptions;
 use super::service::{Listen, LogFormat};
 use crate::names;
 
-/// What to keep up, and how.
+/// The arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) sources: Sources,
-    #[command(flatten)]
-    pub(crate) options: PodOptions,
-    /// Stop when everything has been tried once; exit status 1 if a pod isn't ready then
+    /// Exit when all pods have been tried once, with status 1 if a pod isn't ready
     #[arg(long, conflicts_with = "teardown_on_exit")]
     pub(crate) once: bool,
-    /// Take the pods down in the end
+    /// Take the pods down on exit
     #[arg(long)]
     pub(crate) teardown_on_exit: bool,
-    /// Serve /metrics, /healthz and /pods there: a Unix socket's path, a loopback ADDRESS:PORT,
-    /// or `off` [default: cnimble.sock in the run directory]
+    /// Serve /metrics, /healthz and /pods on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
+    /// [default: cnimble.sock in the run directory]
     #[arg(long, value_name = "WHERE")]
     pub(crate) listen: Option<Listen>,
-    /// Seconds between checks of a pod that is up (the verb CHECK); 0 is never
+    /// The interval between two checks (the verb CHECK) of a running pod; 0 means never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) check_interval: u64,
-    /// A network that no runtime but cnimble adds pods to: its plugins are asked to clean up (the
-    /// verb GC) after pods that no record knows; may be given many times
+    /// A network to which only cnimble adds pods; repeatable. Its plugins clean up (the verb GC) after
+    /// pods without a record
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(names::networks))]
     pub(crate) own_network: Vec<String>,
-    /// How many pods are worked on at once
+    /// The number of pods that are worked on at once
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) parallel: u16,
-    /// How logs look
+    /// The format of logs
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,
+    // Last, because its heading holds for all arguments after it.
+    #[command(flatten)]
+    pub(crate) options: PodOptions,
 }
 
-/// Where pods come from.
+/// The sources of pods.
 #[derive(Debug, Args)]
 pub(crate) struct Sources {
-    /// A directory of manifests, or a single one, YAML or JSON; it is watched
+    /// A manifest or a directory of manifests, YAML or JSON. Changes are followed
     #[arg(long, value_name = "DIR|FILE")]
     pub(crate) manifests: Option<PathBuf>,
-    /// A URL with manifests; it is asked again and again
+    /// A URL with manifests. It is read periodically
     #[arg(long)]
     pub(crate) url: Option<String>,
-    /// A header for requests to the URL, or a file of headers, one a line, that is read for each
-    /// request: others can see a command line. May be given many times
+    /// A header for requests to the URL, or a file with one header per line; repeatable. Other users can
+    /// see a command line. The file is read for each request
     #[arg(long, value_name = "NAME: VALUE|@FILE", requires = "url")]
     pub(crate) url_header: Vec<String>,
-    /// A kubeconfig: pods come from its API server
+    /// Read pods from the API server of this kubeconfig
     #[arg(long, value_name = "FILE", group = "api")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Pods come from the API server of the cluster whose pod this is, by its service account
+    /// Read pods from the API server of the cluster that runs this process as a pod
     #[arg(long, group = "api")]
     pub(crate) in_cluster: bool,
-    /// Of the API server's pods take only those with the annotation cnimble/managed: "true". It is so
-    /// in any case where a kubelet runs on the node
+    /// Take only pods with the annotation cnimble/managed: "true" from the API server. This is always so
+    /// if a kubelet runs on the node
     #[arg(long, requires = "api")]
     pub(crate) only_managed: bool,
-    /// Tell the API server how pods are that have the annotation cnimble/managed: "true", and
-    /// confirm their deletion, as a kubelet does
+    /// Report the status of pods with the annotation cnimble/managed: "true" to the API server, and confirm
+    /// their deletion, as a kubelet does
     #[arg(long, requires = "api")]
     pub(crate) write_status: bool,
-    /// Seconds between looks at the URL, and at the directory besides its being watched
+    /// The interval between two reads of the URL and of the directory
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub(crate) poll: u64,
-    /// Append the node's name to that of pods from directory and URL, as a kubelet does
+    /// Append the node's name to the names of pods from the directory and the URL, as a kubelet does
     #[arg(long)]
     pub(crate) suffix: bool,
     /// The name of this node, for the API server and for static pods [default: the host name]

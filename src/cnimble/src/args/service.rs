@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 
-/// How logs look.
+/// The format of logs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines of words
+    /// Lines of text
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 

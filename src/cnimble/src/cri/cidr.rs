@@ -25,8 +25,7 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     match client.set_pod_cidr(&list).await {
         Err(CriError::Unimplemented { method }) => {
             let name = &client.version().name;
-            return Err(Report::new(Exit::Plugin, what)
-                .row("why", format!("{name} doesn't implement {method}"))
+            return Err(Report::because(Exit::Plugin, what, format!("{name} doesn't implement {method}"))
                 .hint("write the network's configuration into its directory"));
         }
         outcome => outcome.map_err(|err| report(what, &err))?,

@@ -2,14 +2,18 @@
 
 mod sides;
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use cnimble_cri::Client;
 use cnimble_liveness::Sight;
 
 use super::{no_pod, of_pod, pods, report};
+use crate::output::View;
 use crate::report::{Exit, Report};
-use crate::style::{rows, table};
+use crate::style::{Paint, rows, table};
 use crate::{Session, doctor, print, print_json};
 
 use sides::Sides;
@@ -22,8 +26,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         return Err(no_pod(what, pod));
     }
     let doctor = doctor::new(session, &[], 0);
-    let failed =
-        |err: cnimble_cni::Error| Report::new(Exit::Files, what.as_str()).row("why", err.to_string());
+    let failed = |err: cnimble_cni::Error| Report::because(Exit::Files, what.as_str(), err);
     let sight = Sight::look(&doctor.witnesses).map_err(failed)?;
     let tree = crate::tree::read(session, &crate::tree::Notes::default())?;
     let (mut documents, mut differ) = (Vec::new(), false);
@@ -33,23 +36,16 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         let compared = doctor.compare_container(&sight, &sandbox.id).await;
         sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();
-        if session.json {
-            documents.push(document(&sides, &pods::as_json(sandbox, Some(&status))));
-            continue;
+        let (title, attempt) = (sandbox.pod(), sandbox.attempt);
+        let runtime = pods::Pod::new(sandbox.clone(), Some(status));
+        let view = Inspected { title, id: sandbox.id.clone(), attempt, runtime, sides };
+        match session.json {
+            true => documents.push(view),
+            false => print(&view.text(session.paint))?,
         }
-        let headline =
-            format!("{}  {}  attempt {}", session.paint.bold(&sandbox.pod()), sandbox.id, sandbox.attempt);
-        let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::Line::cells).collect();
-        let differences: Vec<_> =
-            sides.differences.iter().map(|how| ("differs", session.paint.bad(how))).collect();
-        print(&format!(
-            "{headline}\n{}{}",
-            table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, session.paint),
-            rows(&differences, session.paint)
-        ))?;
     }
     if session.json {
-        print_json(&Value::Array(documents))?;
+        print_json(&documents)?;
     }
     match differ {
         true => Err(Report::new(Exit::Found, "")),
@@ -57,15 +53,37 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     }
 }
 
-fn document(sides: &Sides, runtime: &Value) -> Value {
-    let side = |column: fn(&sides::Line) -> &Vec<String>| {
-        let of = sides.lines.iter().map(|line| (line.what.to_owned(), json!(column(line))));
-        Value::Object(of.collect())
-    };
-    json!({
-        "runtime": runtime,
-        "cache": side(|line| &line.cache),
-        "kernel": side(|line| &line.kernel),
-        "differences": sides.differences,
-    })
+/// A pod from three sides.
+struct Inspected {
+    title: String,
+    id: String,
+    attempt: u32,
+    runtime: pods::Pod,
+    sides: Sides,
+}
+
+impl Serialize for Inspected {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let side = |column: fn(&sides::Line) -> &Vec<String>| {
+            let of = self.sides.lines.iter().map(|line| (line.what, column(line)));
+            of.collect::<BTreeMap<_, _>>()
+        };
+        let document = json!({
+            "runtime": self.runtime,
+            "cache": side(|line| &line.cache),
+            "kernel": side(|line| &line.kernel),
+            "differences": self.sides.differences,
+        });
+        document.serialize(serializer)
+    }
+}
+
+impl View for Inspected {
+    fn text(&self, paint: Paint) -> String {
+        let Inspected { title, id, attempt, sides, .. } = self;
+        let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::Line::cells).collect();
+        let differences: Vec<_> = sides.differences.iter().map(|how| ("differs", paint.bad(how))).collect();
+        let table = table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, paint);
+        format!("{}  {id}  attempt {attempt}\n{table}{}", paint.bold(title), rows(&differences, paint))
+    }
 }

@@ -47,7 +47,7 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
         }
         _ => Exit::Execution,
     };
-    let report = Report::new(exit, what).row("why", err.to_string());
+    let report = Report::because(exit, what, err);
     match err {
         CriError::NoSocket { .. } => {
             report.hint("is the runtime running? --cri SOCKET (--socket) names another place")
@@ -76,8 +76,7 @@ fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
 
 /// Returns the error for a pod without a sandbox.
 fn no_pod(what: impl Into<String>, text: &str) -> Report {
-    Report::new(Exit::Usage, what)
-        .row("why", format!("the runtime has no pod {text}"))
+    Report::because(Exit::Usage, what, format!("the runtime has no pod {text}"))
         .hint("`cnimble cri pods` lists the pods")
 }
 

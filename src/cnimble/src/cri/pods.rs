@@ -1,80 +1,92 @@
 //! The subcommand `cnimble cri pods`.
 
-use std::time::{Duration, SystemTime};
+use std::net::IpAddr;
+use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use cnimble_cri::{Client, Sandbox, SandboxStatus};
 
 use super::{report, short};
+use crate::Session;
+use crate::output::View;
 use crate::report::Report;
-use crate::style::table;
-use crate::{Session, print, print_json};
+use crate::style::{Paint, table};
 
 pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't list the runtime's pods";
-    let mut all: Vec<(Sandbox, Option<SandboxStatus>)> = Vec::new();
+    let mut all = Vec::new();
     for sandbox in client.sandboxes().await.map_err(|err| report(what, &err))? {
         match client.sandbox(&sandbox.id).await {
-            Ok(status) => all.push((sandbox, Some(status))),
+            Ok(status) => all.push(Pod::new(sandbox, Some(status))),
             // The runtime has removed the sandbox since the listing.
             Err(err) if err.is_no_sandbox() => {}
             Err(err) => {
                 log::warn!("{}: {err}", sandbox.pod());
-                all.push((sandbox, None));
+                all.push(Pod::new(sandbox, None));
             }
         }
     }
-    if session.json {
-        return print_json(&all.iter().map(|(of, status)| as_json(of, status.as_ref())).collect());
+    session.show(&Pods(all))
+}
+
+/// The runtime's pods.
+#[derive(Serialize)]
+struct Pods(Vec<Pod>);
+
+/// A sandbox of the runtime. The details are `None` if the runtime doesn't report them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Pod {
+    namespace: String,
+    name: String,
+    uid: String,
+    id: String,
+    attempt: u32,
+    created: u64,
+    state: &'static str,
+    host_network: Option<bool>,
+    ips: Option<Vec<IpAddr>>,
+    netns: Option<PathBuf>,
+    pid: Option<u32>,
+}
+
+impl Pod {
+    pub(super) fn new(sandbox: Sandbox, status: Option<SandboxStatus>) -> Self {
+        let state = sandbox.state();
+        let Sandbox { namespace, name, uid, id, attempt, created, .. } = sandbox;
+        let (host_network, ips, netns, pid) = match status {
+            Some(of) => (Some(of.host_network), Some(of.ips), of.netns, of.pid),
+            None => (None, None, None, None),
+        };
+        Pod { namespace, name, uid, id, attempt, created, state, host_network, ips, netns, pid }
     }
-    let lines: Vec<Vec<String>> = all.iter().map(|(of, status)| line(of, status.as_ref())).collect();
-    let headings = ["POD", "STATE", "ADDRESSES", "ATTEMPT", "AGE", "SANDBOX"];
-    print(&table(&headings, &lines, session.paint))
+
+    /// Returns a row of the table.
+    fn line(&self) -> Vec<String> {
+        let addresses = match &self.ips {
+            _ if self.host_network == Some(true) => "the node's".to_owned(),
+            Some(ips) if !ips.is_empty() => joined(ips),
+            _ => "-".to_owned(),
+        };
+        let age = match self.created {
+            // containerd has no creation time for a sandbox that it failed to create.
+            0 => "-".to_owned(),
+            created => crate::pod::age_of(created),
+        };
+        let pod = format!("{}/{}", self.namespace, self.name);
+        let attempt = self.attempt.to_string();
+        vec![pod, self.state.to_owned(), addresses, attempt, age, short(&self.id).to_owned()]
+    }
 }
 
-fn line(sandbox: &Sandbox, status: Option<&SandboxStatus>) -> Vec<String> {
-    let addresses = match status {
-        Some(status) if status.host_network => "the node's".to_owned(),
-        Some(status) if !status.ips.is_empty() => joined(&status.ips),
-        _ => "-".to_owned(),
-    };
-    vec![
-        sandbox.pod(),
-        sandbox.state().to_owned(),
-        addresses,
-        sandbox.attempt.to_string(),
-        age(sandbox),
-        short(&sandbox.id).to_owned(),
-    ]
-}
-
-/// Returns a sandbox as JSON.
-pub(super) fn as_json(sandbox: &Sandbox, status: Option<&SandboxStatus>) -> Value {
-    json!({
-        "namespace": sandbox.namespace,
-        "name": sandbox.name,
-        "uid": sandbox.uid,
-        "id": sandbox.id,
-        "attempt": sandbox.attempt,
-        "created": sandbox.created,
-        "state": sandbox.state(),
-        "hostNetwork": status.map(|status| status.host_network),
-        "ips": status.map(|status| &status.ips),
-        "netns": status.and_then(|status| status.netns.as_ref()),
-        "pid": status.and_then(|status| status.pid),
-    })
+impl View for Pods {
+    fn text(&self, paint: Paint) -> String {
+        let lines: Vec<Vec<String>> = self.0.iter().map(Pod::line).collect();
+        table(&["POD", "STATE", "ADDRESSES", "ATTEMPT", "AGE", "SANDBOX"], &lines, paint)
+    }
 }
 
 pub(super) fn joined<T: ToString>(list: &[T]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-}
-
-fn age(sandbox: &Sandbox) -> String {
-    // containerd has no creation time for a sandbox that it failed to create.
-    if sandbox.created == 0 {
-        return "-".to_owned();
-    }
-    let created = SystemTime::UNIX_EPOCH + Duration::from_secs(sandbox.created);
-    crate::pod::age(created.elapsed().unwrap_or_default())
 }

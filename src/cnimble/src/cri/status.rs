@@ -1,53 +1,127 @@
 //! `cnimble cri status`: shows the conditions of the runtime and the network that it has loaded.
 
-use serde_json::{Value, json};
+use std::path::PathBuf;
 
-use cnimble_cri::{Client, Cni, Status};
+use serde::Serialize;
+
+use cnimble_cri::{Client, Cni};
 use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
-use cnimble_runtime::Network;
 
 use super::report;
+use crate::Session;
+use crate::output::View;
 use crate::report::{Exit, Report};
-use crate::style::rows;
-use crate::{Session, print, print_json};
+use crate::style::{Paint, rows};
+
+/// The state of the runtime.
+#[derive(Serialize)]
+struct Status {
+    socket: PathBuf,
+    runtime: Runtime,
+    conditions: Vec<Condition>,
+    /// `None` if the runtime doesn't report its networks.
+    loaded: Option<Loaded>,
+    choice: Option<Choice>,
+    /// The directory of the choice.
+    #[serde(skip)]
+    dir: String,
+    skipped: Vec<String>,
+    differs: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Runtime {
+    name: String,
+    version: String,
+    cri: String,
+}
+
+#[derive(Serialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(rename = "status")]
+    holds: bool,
+    reason: String,
+    message: String,
+}
+
+/// The runtime's directories and networks.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Loaded {
+    conf_dir: Option<PathBuf>,
+    plugin_dirs: Vec<PathBuf>,
+    networks: Vec<Network>,
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Network {
+    name: String,
+    cni_version: String,
+    plugins: Vec<String>,
+    ifname: String,
+}
 
 /// The network that cnimble would choose: the first usable file, like a kubelet with its own CNI support.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Choice {
-    /// The directory that was searched.
-    dir: String,
-    network: Option<std::sync::Arc<Network>>,
-    problems: Vec<String>,
+    name: String,
+    cni_version: &'static str,
+    plugins: Vec<String>,
+    file: PathBuf,
 }
 
 pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't ask for the runtime's status";
     let status = client.status().await.map_err(|err| report(what, &err))?;
-    let choice = choice(session, status.cni.as_ref()).await;
-    let differ = differ(&status, &choice);
-    let unready: Vec<&str> = status
-        .conditions
-        .iter()
-        .filter(|of| is_main(&of.kind) && !of.holds)
-        .map(|of| of.kind.as_str())
-        .collect();
-    if session.json {
-        print_json(&document(client, &status, &choice, differ.as_deref()))?;
-    } else {
-        print(&text(session, client, &status, &choice, differ.as_deref()))?;
-    }
-    match (unready.is_empty(), &differ) {
-        (true, None) => Ok(()),
-        _ => Err(Report::new(Exit::Found, "")),
+    let version = client.version();
+    let (dir, choice, skipped) = choice(session, status.cni.as_ref()).await;
+    let loaded = status.cni.map(Loaded::new);
+    let differs = loaded.as_ref().and_then(|loaded| differ(loaded.networks.first(), choice.as_ref(), &dir));
+    let conditions = status.conditions.into_iter().map(|of| Condition {
+        kind: of.kind,
+        holds: of.holds,
+        reason: of.reason,
+        message: of.message,
+    });
+    let (name, version, cri) = (version.name.clone(), version.version.clone(), version.api.clone());
+    let view = Status {
+        socket: client.socket().to_owned(),
+        runtime: Runtime { name, version, cri },
+        conditions: conditions.collect(),
+        loaded,
+        choice,
+        dir,
+        skipped,
+        differs,
+    };
+    session.show(&view)?;
+    match view.is_ready() && view.differs.is_none() {
+        true => Ok(()),
+        false => Err(Report::new(Exit::Found, "")),
     }
 }
 
-/// Whether a kubelet looks at this condition.
-fn is_main(kind: &str) -> bool {
-    matches!(kind, "RuntimeReady" | "NetworkReady")
+impl Loaded {
+    fn new(cni: Cni) -> Self {
+        let networks = cni.networks.into_iter().map(|of| Network {
+            name: of.name,
+            cni_version: of.version,
+            plugins: of.plugins,
+            ifname: of.ifname,
+        });
+        let networks = networks.collect();
+        Loaded { conf_dir: cni.conf_dir, plugin_dirs: cni.plugin_dirs, networks, error: cni.load_error }
+    }
 }
 
-/// Chooses in the runtime's directories if the runtime names them and no other directory was given.
-async fn choice(session: &Session, cni: Option<&Cni>) -> Choice {
+/// Chooses in the runtime's directories if the runtime names them and no other directory was given. Returns the
+/// directory, the choice, and why other files can't be used.
+async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>, Vec<String>) {
     let told = cni.and_then(|cni| cni.conf_dir.clone()).filter(|_| !session.own_conf);
     let dir = told.unwrap_or_else(|| session.conf.dir().to_owned());
     let plugins = cni.map(|cni| cni.plugin_dirs.clone()).filter(|dirs| !dirs.is_empty() && !session.own_path);
@@ -56,123 +130,94 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> Choice {
         invoker = invoker.with_path(plugins);
     }
     let network = NetworkPlugin::open(NetworkOptions::new(&dir, invoker)).await;
-    Choice {
-        dir: dir.display().to_string(),
-        network: network.default_network(),
-        problems: network.problems(),
-    }
+    let choice = network.default_network().map(|ours| Choice {
+        name: ours.list.name.clone(),
+        cni_version: ours.list.version.as_str(),
+        plugins: ours.list.plugins.iter().map(|of| of.plugin_type.clone()).collect(),
+        file: ours.path.clone(),
+    });
+    (dir.display().to_string(), choice, network.problems())
 }
 
-/// Returns how the runtime's choice differs from `choice`, if the runtime reports its own.
-fn differ(status: &Status, choice: &Choice) -> Option<String> {
-    let loaded = &status.cni.as_ref()?.networks;
-    let first = loaded.first();
-    match (first, &choice.network) {
+/// Returns how the runtime's network differs from cnimble's choice.
+fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Option<String> {
+    match (loaded, choice) {
         (None, None) => None,
         (Some(loaded), None) => {
-            Some(format!("the runtime uses {}, and no file in {} can be used now", loaded.name, choice.dir))
+            Some(format!("the runtime uses {}, and no file in {dir} can be used now", loaded.name))
         }
         (None, Some(ours)) => {
-            Some(format!("the runtime has loaded none, though {} can be used", ours.path.display()))
+            Some(format!("the runtime has loaded none, though {} can be used", ours.file.display()))
         }
-        (Some(loaded), Some(ours)) if loaded.name != ours.list.name => Some(format!(
-            "the runtime uses {}, and the first that can be used is {}",
-            loaded.name, ours.list.name
-        )),
+        (Some(loaded), Some(ours)) if loaded.name != ours.name => {
+            Some(format!("the runtime uses {}, and the first that can be used is {}", loaded.name, ours.name))
+        }
         (Some(loaded), Some(ours)) => {
-            let types: Vec<&str> = ours.list.plugins.iter().map(|of| of.plugin_type.as_str()).collect();
-            let same = loaded.plugins == types && loaded.version == ours.list.version.as_str();
-            (!same).then(|| format!("{} has changed since the runtime read it", ours.path.display()))
+            let same = loaded.plugins == ours.plugins && loaded.cni_version == ours.cni_version;
+            (!same).then(|| format!("{} has changed since the runtime read it", ours.file.display()))
         }
     }
 }
 
-fn text(
-    session: &Session,
-    client: &Client,
-    status: &Status,
-    choice: &Choice,
-    differ: Option<&str>,
-) -> String {
-    let paint = session.paint;
-    let version = client.version();
-    let mut lines = vec![
-        ("socket", client.socket().display().to_string()),
-        ("runtime", format!("{} {} (CRI {})", version.name, version.version, version.api)),
-    ];
-    for of in &status.conditions {
-        let mut text = format!("{}={}", of.kind, of.holds);
-        for (name, words) in [("reason", &of.reason), ("message", &of.message)] {
-            if !words.is_empty() {
-                text.push_str(&format!(" {name}: {words}"));
-            }
-        }
-        let bad = is_main(&of.kind) && !of.holds;
-        lines.push(("condition", if bad { paint.bad(&text) } else { text }));
+impl Condition {
+    /// Whether a kubelet regards the runtime as not ready because of this condition.
+    fn is_bad(&self) -> bool {
+        !self.holds && matches!(self.kind.as_str(), "RuntimeReady" | "NetworkReady")
     }
-    match &status.cni {
-        None => lines.push(("loaded", "the runtime doesn't tell which network it has loaded".to_owned())),
-        Some(cni) => {
-            for of in &cni.networks {
-                lines.push((
-                    "loaded",
-                    format!("{} ({}, {}) as {}", of.name, of.version, of.plugins.join(" "), of.ifname),
-                ));
-            }
-            if cni.networks.is_empty() {
-                lines.push(("loaded", "no network".to_owned()));
-            }
-            lines.extend(cni.load_error.iter().map(|why| ("not loaded", why.clone())));
-        }
+
+    fn text(&self) -> String {
+        let parts = [("reason", &self.reason), ("message", &self.message)];
+        let parts = parts.iter().filter(|(_, words)| !words.is_empty());
+        let parts: String = parts.map(|(name, words)| format!(" {name}: {words}")).collect();
+        format!("{}={}{parts}", self.kind, self.holds)
     }
-    lines.push((
-        "cnimble's",
-        match &choice.network {
-            Some(ours) => {
-                let types: Vec<&str> = ours.list.plugins.iter().map(|of| of.plugin_type.as_str()).collect();
-                format!(
-                    "{} ({}, {}) from {}",
-                    ours.list.name,
-                    ours.list.version,
-                    types.join(" "),
-                    ours.path.display()
-                )
-            }
-            None => format!("none: no file in {} can be used", choice.dir),
-        },
-    ));
-    lines.extend(choice.problems.iter().map(|why| ("skipped", why.clone())));
-    lines.extend(differ.map(|how| ("differs", paint.bad(how))));
-    let state = match status.conditions.iter().all(|of| !is_main(&of.kind) || of.holds) {
-        true => paint.good("ready"),
-        false => paint.bad("not ready"),
-    };
-    format!("{} is {state}\n{}", paint.bold(&version.name), rows(&lines, paint))
 }
 
-fn document(client: &Client, status: &Status, choice: &Choice, differ: Option<&str>) -> Value {
-    let version = client.version();
-    let conditions = status
-        .conditions
-        .iter()
-        .map(|of| json!({"type": of.kind, "status": of.holds, "reason": of.reason, "message": of.message}));
-    let loaded = status.cni.as_ref().map(|cni| {
-        let networks = cni.networks.iter().map(|of| {
-            json!({"name": of.name, "cniVersion": of.version, "plugins": of.plugins, "ifname": of.ifname})
-        });
-        json!({"confDir": cni.conf_dir, "pluginDirs": cni.plugin_dirs, "networks": networks.collect::<Value>(), "error": cni.load_error})
-    });
-    let ours = choice.network.as_ref().map(|ours| {
-        let types: Vec<&str> = ours.list.plugins.iter().map(|of| of.plugin_type.as_str()).collect();
-        json!({"name": ours.list.name, "cniVersion": ours.list.version.as_str(), "plugins": types, "file": ours.path})
-    });
-    json!({
-        "socket": client.socket(),
-        "runtime": {"name": version.name, "version": version.version, "cri": version.api},
-        "conditions": conditions.collect::<Value>(),
-        "loaded": loaded,
-        "choice": ours,
-        "skipped": choice.problems,
-        "differs": differ,
-    })
+impl Status {
+    fn is_ready(&self) -> bool {
+        !self.conditions.iter().any(Condition::is_bad)
+    }
+
+    /// Returns the rows about the networks of the runtime.
+    fn loaded(&self) -> Vec<(&'static str, String)> {
+        let Some(loaded) = &self.loaded else {
+            return vec![("loaded", "the runtime doesn't tell which network it has loaded".to_owned())];
+        };
+        let words = |of: &Network| {
+            format!("{} ({}, {}) as {}", of.name, of.cni_version, of.plugins.join(" "), of.ifname)
+        };
+        let mut lines: Vec<_> = loaded.networks.iter().map(|of| ("loaded", words(of))).collect();
+        if lines.is_empty() {
+            lines.push(("loaded", "no network".to_owned()));
+        }
+        lines.extend(loaded.error.iter().map(|why| ("not loaded", why.clone())));
+        lines
+    }
+}
+
+impl View for Status {
+    fn text(&self, paint: Paint) -> String {
+        let Runtime { name, version, cri } = &self.runtime;
+        let mut lines = vec![
+            ("socket", self.socket.display().to_string()),
+            ("runtime", format!("{name} {version} (CRI {cri})")),
+        ];
+        lines.extend(
+            self.conditions
+                .iter()
+                .map(|of| ("condition", if of.is_bad() { paint.bad(&of.text()) } else { of.text() })),
+        );
+        lines.extend(self.loaded());
+        let choice = match &self.choice {
+            Some(Choice { name, cni_version, plugins, file }) => {
+                format!("{name} ({cni_version}, {}) from {}", plugins.join(" "), file.display())
+            }
+            None => format!("none: no file in {} can be used", self.dir),
+        };
+        lines.push(("cnimble's", choice));
+        lines.extend(self.skipped.iter().map(|why| ("skipped", why.clone())));
+        lines.extend(self.differs.iter().map(|how| ("differs", paint.bad(how))));
+        let state = if self.is_ready() { paint.good("ready") } else { paint.bad("not ready") };
+        format!("{} is {state}\n{}", paint.bold(name), rows(&lines, paint))
+    }
 }

@@ -40,8 +40,8 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
                     true => "the node's network".to_owned(),
                     false => pods::joined(&status.ips),
                 };
-                let object = pods::as_json(&status.sandbox, Some(&status));
-                tally.borrow_mut().done(&format!("{pod} {words}: {place}"), object);
+                let line = format!("{pod} {words}: {place}");
+                tally.borrow_mut().done(&line, &pods::Pod::new(status.sandbox.clone(), Some(status)));
             }
             Err(failed) => tally.borrow_mut().fail(Some(pod), &failed),
         }
@@ -85,8 +85,7 @@ async fn one_up(
     let status = client.sandbox(&id).await.map_err(failed)?;
     match verify(&status) {
         Ok(()) => Ok((status, was_up)),
-        Err(why) => Err(Report::new(Exit::Plugin, format!("pod {pod} is not as the runtime says"))
-            .row("why", why)
+        Err(why) => Err(Report::because(Exit::Plugin, format!("pod {pod} is not as the runtime says"), why)
             .hint(format!("`cnimble cri inspect {pod}` shows it; `cnimble cri down {pod}` takes it away"))),
     }
 }
@@ -164,13 +163,13 @@ pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Re
             let why =
                 "it is too short for the beginning of an ID, or several sandboxes have IDs that begin so";
             let what = format!("can't take down pod {pod}");
-            tally.fail(None, &Report::new(Exit::Usage, what).row("why", why));
+            tally.fail(None, &Report::because(Exit::Usage, what, why));
             continue;
         }
         match one_down(client, found, pod).await {
             Ok(sandboxes) => {
                 let words = if sandboxes == 0 { "was not up" } else { "is down" };
-                tally.done(&format!("{pod} {words}"), json!({"pod": pod, "sandboxes": sandboxes}));
+                tally.done(&format!("{pod} {words}"), &json!({"pod": pod, "sandboxes": sandboxes}));
             }
             Err(failed) => tally.fail(None, &failed),
         }
@@ -189,12 +188,12 @@ async fn one_down(client: &Client, sandboxes: Vec<&Sandbox>, pod: &str) -> Resul
         client.stop(&sandbox.id).await.map_err(|err| report(what.as_str(), &err))?;
         client.remove(&sandbox.id).await.map_err(|err| report(what.as_str(), &err))?;
         if let Some(netns) = netns.filter(|netns| !matches!(NetNs::find(netns), Ok(None))) {
-            return Err(Report::new(Exit::Plugin, what)
-                .row(
-                    "why",
-                    format!("the runtime has removed the sandbox, and {} is still there", netns.display()),
-                )
-                .hint("`cnimble doctor --cri` shows what is left"));
+            return Err(Report::because(
+                Exit::Plugin,
+                what,
+                format!("the runtime has removed the sandbox, and {} is still there", netns.display()),
+            )
+            .hint("`cnimble doctor --cri` shows what is left"));
         }
     }
     Ok(sandboxes.len())

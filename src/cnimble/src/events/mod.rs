@@ -25,8 +25,9 @@ use super::args::follow::Events;
 use super::output::unwritten;
 use super::report::{Exit, Report, usage};
 use super::{Session, network};
+use metrics::Metrics;
 use show::Show;
-use state::{About, State};
+use state::{About, Added, State};
 use watch::{Sign, Watch};
 
 /// The size limit of a lease file that is read.
@@ -67,16 +68,17 @@ pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
         return Err(usage("--metrics and --json are two forms of output").hint("leave one of them out"));
     }
     let caches = session.caches();
-    let data = leases(session, &given.data_dir, &caches);
+    let data = leases(session, &given.leases.data_dir, &caches);
     let only = given.network.as_deref().map(|name| known(session, name, &caches, &data)).transpose()?;
-    let mut follower = match Follower::new(caches, data, Show::new(session, only, given.metrics)) {
-        Ok(follower) => follower,
-        Err(why) => return Err(Report::new(Exit::Files, WHAT).row("why", why)),
-    };
+    let mut follower =
+        match Follower::new(caches, data, Show::new(session, only, given.metrics.then(Metrics::default))) {
+            Ok(follower) => follower,
+            Err(why) => return Err(Report::because(Exit::Files, WHAT, why)),
+        };
     match follower.follow() {
         End::Unread => Ok(()),
         End::Unwritten(err) => Err(unwritten(&err)),
-        End::Failed(why) => Err(Report::new(Exit::Files, WHAT).row("why", why)),
+        End::Failed(why) => Err(Report::because(Exit::Files, WHAT, why)),
     }
 }
 
@@ -181,11 +183,14 @@ impl Follower {
                 let identity = std::fs::symlink_metadata(path).ok();
                 match (entry, identity) {
                     (Some(entry), Some(meta)) => {
-                        let owner = state::owner(&entry.network, &entry.container_id, &entry.ifname);
-                        let identity = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec());
+                        let added = Added {
+                            owner: state::owner(&entry.network, &entry.container_id, &entry.ifname),
+                            identity: (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec()),
+                            about: about(&entry),
+                        };
                         // The loopback interface belongs to the pod's runtime.
                         if entry.ifname != "lo" {
-                            self.state.entry(now, path, owner, identity, about(&entry));
+                            self.state.entry(now, path, added);
                         }
                     }
                     (_, None) => self.state.no_entry(now, path),

@@ -36,8 +36,7 @@ pub(super) struct Show {
 }
 
 impl Show {
-    pub(super) fn new(session: &Session, network: Option<String>, metrics: bool) -> Self {
-        let metrics = metrics.then(Metrics::default);
+    pub(super) fn new(session: &Session, network: Option<String>, metrics: Option<Metrics>) -> Self {
         Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 

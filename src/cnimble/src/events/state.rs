@@ -53,6 +53,13 @@ pub(super) struct About {
 /// The identity of a cache file. A new file under the same name is a new result.
 pub(super) type Identity = (u64, u64, i64, i64);
 
+/// The result of an ADD in the cache.
+pub(super) struct Added {
+    pub(super) owner: Owner,
+    pub(super) identity: Identity,
+    pub(super) about: About,
+}
+
 #[derive(Debug)]
 struct Known {
     owner: Owner,
@@ -200,14 +207,8 @@ impl State {
     }
 
     /// Records a result in the cache.
-    pub(super) fn entry(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        owner: Owner,
-        identity: Identity,
-        about: About,
-    ) {
+    pub(super) fn entry(&mut self, now: Instant, path: &Path, added: Added) {
+        let Added { owner, identity, about } = added;
         let tag = owner.tag();
         let Some(known) = self.known(&tag, owner.clone()) else { return };
         // A repeated notification of the same file.

@@ -1,6 +1,7 @@
 use super::*;
 
 const ONE: Identity = (1, 1, 1, 1);
+const LEASE: &str = "/leases/net/10.0.0.2";
 const TWO: Identity = (1, 2, 2, 2);
 
 struct Follower {
@@ -29,20 +30,21 @@ impl Follower {
         self
     }
 
-    fn lease(&mut self, there: bool) -> &mut Self {
-        let path = Path::new("/leases/net/10.0.0.2");
-        match there {
-            true => self.state.lease(self.now, path, self.owner.clone()),
-            false => self.state.no_lease(self.now, path),
-        }
+    fn lease(&mut self) -> &mut Self {
+        self.state.lease(self.now, Path::new(LEASE), self.owner.clone());
+        self
+    }
+
+    fn no_lease(&mut self) -> &mut Self {
+        self.state.no_lease(self.now, Path::new(LEASE));
         self
     }
 
     fn entry(&mut self, identity: Option<Identity>) -> &mut Self {
         let path = Path::new("/cache/net-pod-eth0");
-        let owner = self.owner.clone();
+        let (owner, about) = (self.owner.clone(), About::default());
         match identity {
-            Some(identity) => self.state.entry(self.now, path, owner, identity, About::default()),
+            Some(identity) => self.state.entry(self.now, path, Added { owner, identity, about }),
             None => self.state.no_entry(self.now, path),
         }
         self
@@ -59,10 +61,10 @@ impl Follower {
 fn an_add_lasts_from_its_first_link_to_its_result_and_a_del_back() {
     let mut all = Follower::new();
     assert_eq!(all.link(7).settle(), []);
-    assert_eq!(all.later().lease(true).settle(), []);
+    assert_eq!(all.later().lease().settle(), []);
     assert_eq!(all.later().entry(Some(ONE)).settle(), [(What::Add, Some(4))]);
     assert_eq!(all.state.attached(), 1);
-    assert_eq!(all.later().lease(false).settle(), []);
+    assert_eq!(all.later().no_lease().settle(), []);
     assert_eq!(all.later().no_link(7).settle(), []);
     assert_eq!(all.later().entry(None).settle(), [(What::Del, Some(4))]);
     assert!(all.state.known.is_empty() && all.state.links.is_empty() && all.state.entries.is_empty());
@@ -95,9 +97,9 @@ fn what_came_and_went_before_it_was_looked_at_has_not_failed() {
 #[test]
 fn what_goes_without_a_result_has_failed() {
     let mut all = Follower::new();
-    assert_eq!(all.link(7).lease(true).settle(), []);
+    assert_eq!(all.link(7).lease().settle(), []);
     assert_eq!(all.later().no_link(7).settle(), []);
-    assert_eq!(all.lease(false).settle(), [(What::Failed, Some(2))]);
+    assert_eq!(all.no_lease().settle(), [(What::Failed, Some(2))]);
     assert_eq!(all.link(8).no_link(8).settle(), [(What::Failed, Some(0))]);
     assert!(all.state.known.is_empty());
 }

@@ -6,16 +6,17 @@ use cnimble_cni::{Code, NetworkList, Version};
 use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
 use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 
+use super::files::Kind;
 use crate::{Session, plugin_files};
 
 /// Returns the findings of the plugins that are not in `found`.
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
-    own_entry: bool,
+    kind: Kind,
     found: &[Finding],
 ) -> Vec<Finding> {
-    let network = network(document, own_entry);
+    let network = network(document, kind);
     let mut findings = Vec::new();
     let mut silent: Vec<String> = Vec::new();
     let all = named(document);
@@ -62,10 +63,10 @@ pub(super) async fn ask(
 }
 
 /// Returns the network as a runtime reads it, if it is valid.
-fn network(document: &Document, own_entry: bool) -> Option<NetworkList> {
+fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
-        _ if own_entry => None,
+        _ if kind == Kind::Entry => None,
         "-" if document.root.get("plugins").is_some() => NetworkList::parse(text).ok()?.complete().ok(),
         "-" => NetworkList::parse_single(text).ok(),
         path => load_file(Path::new(path)).ok(),

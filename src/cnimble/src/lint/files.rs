@@ -17,8 +17,15 @@ const LIMIT: usize = 16 << 20;
 /// A file to check.
 pub(super) struct Source {
     pub(super) file: File,
-    /// Whether it is a plugin's entry in the folder of a network.
-    pub(super) own_entry: bool,
+    pub(super) kind: Kind,
+}
+
+/// The content of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Network,
+    /// A plugin's entry in the folder of a network.
+    Entry,
 }
 
 /// The files to check and the networks around them.
@@ -56,8 +63,8 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     for file in &wanted {
         folders.extend(folder(file)?);
     }
-    let own = |own_entry| move |file| Source { file, own_entry };
-    let wanted = wanted.into_iter().map(own(false)).chain(folders.into_iter().map(own(true)));
+    let of = |kind| move |file| Source { file, kind };
+    let wanted = wanted.into_iter().map(of(Kind::Network)).chain(folders.into_iter().map(of(Kind::Entry)));
     Ok(Sources { wanted: wanted.collect(), networks })
 }
 

@@ -10,8 +10,7 @@ use crate::report::{Exit, Report};
 
 pub(crate) fn read() -> std::result::Result<Host, Report> {
     ask().map_err(|err| {
-        Report::new(Exit::Files, "the host's routes can't be read")
-            .row("why", err.to_string())
+        Report::because(Exit::Files, "the host's routes can't be read", err)
             .hint("--offline looks at the file alone")
     })
 }

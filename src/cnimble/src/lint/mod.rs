@@ -10,7 +10,7 @@ use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
 use super::Session;
 use super::args::config::Validate;
 use super::report::{Exit, Report};
-use files::{Source, sources};
+use files::{Kind, Source, sources};
 
 /// A file and its findings.
 struct Checked {
@@ -26,9 +26,9 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     // A file that isn't JSON is reported but not compared with the others.
     let (documents, broken) = std::mem::take(&mut sources.wanted).into_iter().fold(
         (Vec::new(), Vec::new()),
-        |(mut documents, mut broken), Source { file, own_entry }| {
+        |(mut documents, mut broken), Source { file, kind }| {
             match Document::parse(file) {
-                Ok(document) => documents.push((document, own_entry)),
+                Ok(document) => documents.push((document, kind)),
                 Err(failed) => broken.push(*failed),
             }
             (documents, broken)
@@ -37,17 +37,17 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     for (file, finding) in broken {
         checked.push(Checked { file, network: None, findings: vec![finding] });
     }
-    for (document, own_entry) in documents {
-        let mut findings = match own_entry {
-            true => lint::lint_entry(&document),
-            false => lint::lint(&document),
+    for (document, kind) in documents {
+        let mut findings = match kind {
+            Kind::Entry => lint::lint_entry(&document),
+            Kind::Network => lint::lint(&document),
         };
-        if !own_entry {
+        if kind == Kind::Network {
             findings.extend(lint::together(&document, &sources.networks));
         }
         if let Some(host) = &host {
             findings.extend(lint::on_host(&document, host));
-            findings.extend(ask::ask(session, &document, own_entry, &findings).await);
+            findings.extend(ask::ask(session, &document, kind, &findings).await);
         }
         findings.sort_by_key(|finding| (finding.range.start, finding.rule));
         findings.dedup();

@@ -1,68 +1,98 @@
 //! Shows findings as text, as JSON, or as annotations for code hosts.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use cnimble_lint::{Level, sarif};
+use cnimble_lint::{File, Finding, Level, sarif};
 
-use super::Checked;
 use crate::args::config::Validate;
-use crate::plain;
+use crate::output::View;
 use crate::report::Report;
-use crate::style::count as count_of;
-use crate::{Session, print, print_json};
+use crate::style::{Paint, count};
+use crate::{Session, plain, print_json};
 
-pub(super) fn show(session: &Session, given: &Validate, checked: &[Checked]) -> Result<(), Report> {
+pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checked]) -> Result<(), Report> {
     if given.sarif {
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
         return print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
     }
-    let count =
-        |level| checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level == level).count();
-    let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-    if session.json {
-        return print_json(&json!({
-            "files": checked.iter().map(file).collect::<Value>(),
-            "errors": errors,
-            "warnings": warnings,
-        }));
-    }
-    let mut out = String::new();
-    for of in checked {
-        for finding in &of.findings {
-            let (line, column) = of.file.position(finding.range.start);
-            let level = match finding.level {
-                Level::Error => session.paint.bad("error"),
-                Level::Warning => session.paint.bold("warning"),
-                Level::Note => session.paint.dim("note"),
-            };
-            // A key may contain any character, even a line break.
-            let (path, message) = (plain::line(&of.file.path), plain::line(&finding.message));
-            let rule = session.paint.dim(&format!("[{}]", finding.rule.name()));
-            out.push_str(&format!("{path}:{line}:{column}: {level}: {message} {rule}\n"));
-        }
-    }
-    if session.terminal {
-        let files = count_of(checked.len(), "file");
-        let summary = format!("{files}, errors: {errors}, warnings: {warnings}\n");
-        let mark = if errors + warnings == 0 { session.paint.good("ok ") } else { String::new() };
-        out.push_str(&format!("{mark}{summary}"));
-    }
-    print(&out)
+    session.show(&Findings { summary: session.terminal, ..Findings::new(checked) })
 }
 
-fn file(of: &Checked) -> Value {
-    let findings = of.findings.iter().map(|finding| {
-        let (line, column) = of.file.position(finding.range.start);
-        let (end_line, end_column) = of.file.position(finding.range.end);
-        json!({
-            "rule": finding.rule.name(),
-            "level": finding.level.name(),
-            "line": line,
-            "column": column,
-            "endLine": end_line,
-            "endColumn": end_column,
-            "message": finding.message,
-        })
-    });
-    json!({"file": of.file.path, "network": of.network, "findings": findings.collect::<Value>()})
+/// The findings of all files.
+#[derive(Serialize)]
+struct Findings<'c> {
+    files: Vec<Checked<'c>>,
+    errors: usize,
+    warnings: usize,
+    /// Whether the text ends with a summary.
+    #[serde(skip)]
+    summary: bool,
+}
+
+#[derive(Serialize)]
+struct Checked<'c> {
+    file: &'c str,
+    network: Option<&'c str>,
+    findings: Vec<Place<'c>>,
+}
+
+/// A finding and its place in the file.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Place<'c> {
+    rule: &'static str,
+    level: &'static str,
+    line: usize,
+    column: usize,
+    end_line: usize,
+    end_column: usize,
+    message: &'c str,
+}
+
+impl<'c> Findings<'c> {
+    fn new(checked: &'c [super::Checked]) -> Self {
+        let all = || checked.iter().flat_map(|of| &of.findings);
+        let count = |level| all().filter(|finding| finding.level == level).count();
+        let files = checked.iter().map(|of| Checked {
+            file: &of.file.path,
+            network: of.network.as_deref(),
+            findings: of.findings.iter().map(|finding| Place::new(&of.file, finding)).collect(),
+        });
+        let (errors, warnings) = (count(Level::Error), count(Level::Warning));
+        Findings { files: files.collect(), errors, warnings, summary: false }
+    }
+}
+
+impl<'c> Place<'c> {
+    fn new(file: &File, finding: &'c Finding) -> Self {
+        let (line, column) = file.position(finding.range.start);
+        let (end_line, end_column) = file.position(finding.range.end);
+        let (rule, level) = (finding.rule.name(), finding.level.name());
+        Place { rule, level, line, column, end_line, end_column, message: &finding.message }
+    }
+}
+
+impl View for Findings<'_> {
+    fn text(&self, paint: Paint) -> String {
+        let mut out = String::new();
+        for Checked { file, findings, .. } in &self.files {
+            for Place { rule, level, line, column, message, .. } in findings {
+                let level = match *level {
+                    "error" => paint.bad(level),
+                    "warning" => paint.bold(level),
+                    _ => paint.dim(level),
+                };
+                // A key may contain any character, even a line break.
+                let (path, message) = (plain::line(file), plain::line(message));
+                let rule = paint.dim(&format!("[{rule}]"));
+                out.push_str(&format!("{path}:{line}:{column}: {level}: {message} {rule}\n"));
+            }
+        }
+        if self.summary {
+            let (files, errors, warnings) = (count(self.files.len(), "file"), self.errors, self.warnings);
+            let mark = if errors + warnings == 0 { paint.good("ok ") } else { String::new() };
+            out.push_str(&format!("{mark}{files}, errors: {errors}, warnings: {warnings}\n"));
+        }
+        out
+    }
 }

@@ -13,7 +13,7 @@ use cnimble_cni::list::{Injection, NetworkList};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_runtime::ConfDir;
 
-use super::super::ipam::plugin_of;
+use super::super::etcd::plugin_of;
 
 /// The largest time between two changes of a file that can have the same timestamp.
 const TICK: Duration = Duration::from_secs(1);

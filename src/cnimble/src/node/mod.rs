@@ -66,11 +66,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     }
     let signals = Signals::listen()?;
     let status = Status::new(shared.clone(), follower.source());
-    let server = Server::bind(&given.listen).await.map_err(|err| {
-        Report::new(Exit::Files, "can't listen")
-            .row("address", given.listen.to_string())
-            .row("why", err.to_string())
-    })?;
+    let server = Server::bind(&given.listen).await?;
     let mut tasks = JoinSet::new();
     if let Some(server) = server {
         tasks.spawn(server.run(Arc::new(status.clone())));
@@ -100,7 +96,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
 }
 
 fn failed(why: &str) -> Report {
-    Report::new(Exit::Files, "the node's network can't be looked after").row("why", why)
+    Report::because(Exit::Files, "the node's network can't be looked after", why)
 }
 
 const NOT_TOLD: &str = "the cluster's nodes can't be asked for";
@@ -140,7 +136,7 @@ impl Nodes {
             Nodes::Api(follower) => follower.once().await.map_err(|err| (exit_of(&err), err.to_string())),
             Nodes::Etcd(shares) => shares.once().await.map_err(|why| (Exit::Execution, why)),
         };
-        told.map_err(|(exit, why)| Report::new(exit, NOT_TOLD).row("why", why))
+        told.map_err(|(exit, why)| Report::because(exit, NOT_TOLD, why))
     }
 
     async fn run(self) {
@@ -166,7 +162,7 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         in_cluster: given.in_cluster,
         context: None,
     };
-    let unusable = |err: StartError| Report::new(Exit::Config, NOT_TOLD).row("why", err.to_string());
+    let unusable = |err: StartError| Report::because(Exit::Config, NOT_TOLD, err);
     let follower = Follower::new(&server).map_err(unusable)?;
     Ok(Nodes::Api(Box::new(follower)))
 }
@@ -178,7 +174,7 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
         let routed = given.plugin == Some(Main::Bridge);
         let added = Added { node: named.as_deref(), data_dir: given.data_dir.as_deref(), routed };
         ClusterLocal::read(path, &given.name, &added)
-            .map_err(|why| Report::new(Exit::Config, "--cluster-local can't be used").row("why", why))
+            .map_err(|why| Report::because(Exit::Config, "--cluster-local can't be used", why))
     };
     let cluster = given.cluster_local.as_ref().map(read).transpose()?;
     let plugin = match (given.plugin, &cluster) {

@@ -2,11 +2,9 @@
 //! line.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -14,7 +12,7 @@ use cnimble_agent::conflist::Conflist;
 use cnimble_agent::{Known, Shared, shares};
 use cnimble_cni::{Error, NetworkList};
 
-use super::super::ipam::{PROGRAM, program};
+use super::super::etcd;
 use super::configured::{self, Network};
 
 /// The pause between an exit of the program and the next start.
@@ -24,6 +22,15 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(40);
 /// The size limit of an error.
 const LIMIT: usize = 1 << 20;
+
+/// The end of a follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// The program has reported the nodes once.
+    Nodes,
+    /// The program has ended.
+    End,
+}
 
 /// A follower of the nodes in etcd.
 pub(super) struct Shares {
@@ -67,7 +74,7 @@ impl Shares {
         let mut wait = BACKOFF;
         loop {
             let begun = Instant::now();
-            let why = match self.follow(false).await {
+            let why = match self.follow(Until::End).await {
                 Ok(()) => "it has ended".to_owned(),
                 Err(why) => why,
             };
@@ -84,20 +91,15 @@ impl Shares {
     /// # Errors
     /// Fails if etcd can't be asked.
     pub(super) async fn once(&mut self) -> Result<(), String> {
-        self.follow(true).await
+        self.follow(Until::Nodes).await
     }
 
-    async fn follow(&mut self, only_once: bool) -> Result<(), String> {
-        let program =
-            program(&self.path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
+    async fn follow(&mut self, until: Until) -> Result<(), String> {
+        let program = etcd::must_have(&self.path)?;
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", program.display());
-        let mut command = Command::new(&program);
-        command.args(["watch", &self.seen.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().map_err(|err| failed(&err))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(self.network.config.as_bytes()).await.map_err(|err| failed(&err))?;
-        }
+        let args = ["watch".to_owned(), self.seen.to_string()];
+        let child = etcd::start(&program, args, &self.network.config).await;
+        let mut child = child.map_err(|err| failed(&err))?;
         let stdout = child.stdout.take().ok_or_else(|| failed(&"no output"))?;
         let mut lines = BufReader::new(stdout).lines();
         // An error is JSON of several lines.
@@ -109,7 +111,7 @@ impl Shares {
                 Ok((nodes, revision)) => {
                     self.seen = self.seen.max(revision);
                     self.take(nodes);
-                    if only_once {
+                    if until == Until::Nodes {
                         return Ok(());
                     }
                 }

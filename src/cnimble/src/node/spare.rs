@@ -5,20 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 use tokio::time::sleep;
 
 use cnimble_agent::{Shared, uplink_addresses};
 use cnimble_cni::Error;
 use cnimble_runtime::ConfDir;
 
-use super::super::ipam::{PROGRAM, program};
+use super::super::etcd;
 use super::configured::{Configured, Network};
 
 /// The interval between looks at the lease directories.
@@ -49,7 +46,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn is_due(&self, network: &Network, changed: Option<SystemTime>, answers: bool) -> bool {
+    fn is_due(&self, network: &Network, changed: Option<SystemTime>, routed: Option<&Routed>) -> bool {
+        let answers = routed.is_some_and(Routed::answers);
         if answers && self.at.elapsed() >= SOON && matches!(self.outcome, Outcome::Failed(_)) {
             return true;
         }
@@ -102,8 +100,7 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Route
             let changed = std::fs::metadata(&network.store).and_then(|meta| meta.modified()).ok();
             let last = seen.get(&network.name);
             let routed = routed.as_ref().filter(|routed| routed.name == network.name);
-            let answers = routed.is_some_and(Routed::answers);
-            if last.is_some_and(|last| !last.is_due(network, changed, answers)) {
+            if last.is_some_and(|last| !last.is_due(network, changed, routed)) {
                 continue;
             }
             let outcome = tend(network, &path, routed).await.unwrap_or_else(Outcome::Failed);
@@ -131,8 +128,10 @@ pub(super) async fn tend(
     routed: Option<&Routed>,
 ) -> Result<Outcome, String> {
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
-    let program = program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
-    let output = run(&program, &network.config, ips.as_deref().unwrap_or_default())
+    let program = etcd::must_have(path)?;
+    let known = ips.iter().flatten().map(IpAddr::to_string);
+    let args = std::iter::once("tend".to_owned()).chain(known);
+    let output = etcd::run(&program, args, &network.config)
         .await
         .map_err(|err| format!("{}: {err}", program.display()))?;
     if !output.status.success() {
@@ -143,16 +142,4 @@ pub(super) async fn tend(
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     Ok(if is_short { Outcome::Short } else { Outcome::Done })
-}
-
-/// Runs the program to its end, which takes some seconds. The program is killed if the future is dropped.
-async fn run(program: &Path, config: &str, ips: &[IpAddr]) -> std::io::Result<Output> {
-    let mut command = Command::new(program);
-    command.arg("tend").args(ips.iter().map(IpAddr::to_string));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(config.as_bytes()).await?;
-    }
-    child.wait_with_output().await
 }

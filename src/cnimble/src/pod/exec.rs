@@ -18,7 +18,7 @@ use crate::args::pod::Exec;
 /// Replaces this process with the command. Returns only on failure.
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let what = format!("can't run a command in pod {}", given.named.pod);
-    let failed = |why: String| Report::new(Exit::Execution, &what).row("why", why);
+    let failed = |why: String| Report::because(Exit::Execution, &what, why);
     let sandbox = find(sandboxes, &given.named.pod, &what)?;
     if let Some(fault) = sandboxes.fault(&sandbox) {
         return Err(failed(fault.to_string()).hint("cnimble pod up FILE makes it anew"));

@@ -6,7 +6,7 @@ mod show;
 pub(super) mod tally;
 mod up;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cnimble_pod::PodId;
 use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
@@ -60,14 +60,12 @@ impl PodOptions {
         let mut options = SandboxOptions::new(&self.state_dir, &self.run_dir);
         options.cgroup_root.clone_from(&self.cgroup_root);
         if self.pause {
-            let program = std::env::current_exe().map_err(|err| {
-                Report::new(Exit::Files, "can't find this program's own file").row("why", err.to_string())
-            })?;
+            let program = std::env::current_exe()
+                .map_err(|err| Report::because(Exit::Files, "can't find this program's own file", err))?;
             options.pause = Some(PauseCommand { program, args: vec!["pod".into(), "pause".into()] });
         }
         Sandboxes::open(options, network).await.map_err(|err| {
-            Report::new(Exit::Files, "can't use the directories for pods")
-                .row("why", err.to_string())
+            Report::because(Exit::Files, "can't use the directories for pods", err)
                 .hint("run it as root, or name others with --state-dir and --run-dir")
         })
     }
@@ -89,9 +87,10 @@ pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     Ok(PodId::new(namespace, name))
 }
 
-/// Formats an age for a table.
-pub(super) fn age(age: Duration) -> String {
-    match age.as_secs() {
+/// Formats the time since `created`, in seconds since 1970, for a table.
+pub(super) fn age_of(created: u64) -> String {
+    let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
+    match created.elapsed().unwrap_or_default().as_secs() {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7200 => format!("{}m", seconds / 60),
         seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
@@ -104,8 +103,7 @@ fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report
     let id = pod_id(text)?;
     let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;
     found.ok_or_else(|| {
-        Report::new(Exit::Usage, what)
-            .row("why", format!("there is no pod {id}"))
+        Report::because(Exit::Usage, what, format!("there is no pod {id}"))
             .hint("`cnimble pod ls` lists the pods; `cnimble pod up FILE` makes one")
     })
 }

@@ -10,7 +10,7 @@ use super::super::report::{Exit, Report};
 pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
     let mut causes = error.causes().iter();
     let Some(first) = causes.next() else {
-        return Report::new(Exit::Usage, what).row("why", error.to_string());
+        return Report::because(Exit::Usage, what, error);
     };
     // The report of a plugin failure includes a hint.
     let report = match first {
@@ -26,7 +26,7 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
         Cause::NotReady(not_ready) => not_ready
             .details
             .iter()
-            .fold(Report::new(Exit::Config, what).row("why", not_ready.condition()), |report, detail| {
+            .fold(Report::because(Exit::Config, what, not_ready.condition()), |report, detail| {
                 report.row("because", detail)
             })
             .hint("`cnimble networks` tells more; --conf-dir or NETCONFPATH names another directory"),
@@ -38,7 +38,7 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
 }
 
 fn plain(what: impl Into<String>, cause: &Cause, exit: Exit) -> Report {
-    Report::new(exit, what).row("why", cause.to_string())
+    Report::because(exit, what, cause)
 }
 
 fn exit_of(error: &NetworkError) -> Exit {

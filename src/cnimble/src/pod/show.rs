@@ -1,17 +1,19 @@
 //! `cnimble pod ls` and `status`: list pods and show their state.
 
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::path::Path;
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use cnimble_pod::sandbox::{Sandbox, SandboxError, SandboxStatus, Sandboxes};
+use cnimble_pod::sandbox::{Sandbox, SandboxConfig, SandboxError, SandboxStatus, Sandboxes};
 
+use super::super::Session;
+use super::super::output::View;
 use super::super::report::{Exit, Report};
-use super::super::style::{rows, table};
-use super::super::{Session, print, print_json};
-use super::{find, report};
+use super::super::style::{Paint, rows, table};
+use super::{age_of, find, report};
 
 /// The number of pods that are examined concurrently.
 const AT_ONCE: usize = 16;
@@ -21,39 +23,20 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
     let listing = sandboxes.list().map_err(|err| report::of(what, &err))?;
     let looks = listing.sandboxes.iter().map(|sandbox| async move {
         let (state, ips) = now(&sandboxes.inspect(&sandbox.id).await);
-        (sandbox, state, ips)
+        Shown::new(sandbox, state, ips)
     });
-    let states: Vec<(&Sandbox, String, Vec<IpAddr>)> =
-        futures::stream::iter(looks).buffered(AT_ONCE).collect().await;
-    if session.json {
-        let pods = states.iter().map(|(sandbox, state, ips)| as_json(sandbox, state, ips));
-        let problems = listing.problems.iter().map(|(_, problem)| problem.to_string());
-        print_json(&json!({"pods": pods.collect::<Value>(), "problems": problems.collect::<Value>()}))?;
-    } else {
-        let lines: Vec<Vec<String>> = states
-            .into_iter()
-            .map(|(sandbox, state, ips)| {
-                vec![
-                    sandbox.config.pod.to_string(),
-                    state,
-                    joined(&ips),
-                    sandbox.network_name().unwrap_or("-").to_owned(),
-                    age(sandbox),
-                    short(&sandbox.id).to_owned(),
-                ]
-            })
-            .collect();
-        let headings = ["POD", "STATE", "ADDRESSES", "NETWORK", "AGE", "SANDBOX"];
-        print(&table(&headings, &lines, session.paint))?;
-    }
-    if listing.problems.is_empty() {
+    let pods = futures::stream::iter(looks).buffered(AT_ONCE).collect().await;
+    let problems = listing.problems.iter().map(|(_, problem)| problem.to_string()).collect();
+    let view = Pods { pods, problems };
+    session.show(&view)?;
+    if view.problems.is_empty() {
         return Ok(());
     }
     if session.json {
         return Err(Report::new(Exit::Files, ""));
     }
     let report = Report::new(Exit::Files, "some pods' records can't be read");
-    Err(listing.problems.iter().fold(report, |report, (_, problem)| report.row("why", problem.to_string())))
+    Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
 }
 
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
@@ -68,70 +51,103 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
     };
     let outcome: Result<_, SandboxError> = outcome.await;
     let (state, ips) = now(&outcome);
-    if session.json {
-        let mut object = as_json(&sandbox, &state, &ips);
-        if let (Err(err), Some(map)) = (&outcome, object.as_object_mut()) {
-            map.insert("error".to_owned(), err.to_string().into());
-        }
-        print_json(&object)?;
-    } else {
-        let headline = format!("{} {state}\n", session.paint.bold(&sandbox.config.pod.to_string()));
-        print(&(headline + &rows(&lines(&sandbox, &ips), session.paint)))?;
-    }
+    let error = outcome.as_ref().err().map(ToString::to_string);
+    session.show(&Shown { error, ..Shown::new(&sandbox, state, ips) })?;
     let quiet = |report: Report| if session.json { Report::new(report.exit, "") } else { report };
     match outcome {
         Ok(status) => match status.fault {
             None => Ok(()),
             Some(fault) => Err(quiet(
-                Report::new(Exit::Found, what)
-                    .row("why", fault.to_string())
-                    .hint("cnimble pod up FILE makes it anew"),
+                Report::because(Exit::Found, what, fault).hint("cnimble pod up FILE makes it anew"),
             )),
         },
         Err(err) => Err(quiet(report::of(what, &err))),
     }
 }
 
-fn lines(sandbox: &Sandbox, ips: &[IpAddr]) -> Vec<(&'static str, String)> {
-    let config = &sandbox.config;
-    let mut lines = vec![("uid", config.uid.clone()), ("sandbox", sandbox.id.clone())];
-    lines.push(("network", sandbox.network_name().unwrap_or("the node's").to_owned()));
-    if let Some(netns) = &sandbox.netns {
-        lines.push(("namespace", netns.display().to_string()));
-    }
-    lines.extend(ips.iter().map(|ip| ("address", ip.to_string())));
-    for port in &config.ports {
-        let protocol = json!(port.protocol);
-        let on = port.host_ip.map(|ip| format!(" on {ip}")).unwrap_or_default();
-        let protocol = protocol.as_str().unwrap_or_default();
-        lines.push(("port", format!("{}{on} → {} {protocol}", port.host_port, port.container_port)));
-    }
-    if let Some(path) = &sandbox.resolv_conf {
-        lines.push(("resolv.conf", path.display().to_string()));
-    }
-    if let Some(process) = sandbox.process {
-        lines.push(("process", process.pid.to_string()));
-    }
-    lines.push(("age", age(sandbox)));
-    lines
+/// The pods, and the records that can't be read.
+#[derive(Serialize)]
+struct Pods<'s> {
+    pods: Vec<Shown<'s>>,
+    problems: Vec<String>,
 }
 
-/// Returns a sandbox as JSON, without the internal parts of the record.
-pub(super) fn as_json(sandbox: &Sandbox, state: &str, ips: &[IpAddr]) -> Value {
-    json!({
-        "namespace": sandbox.config.pod.namespace,
-        "name": sandbox.config.pod.name,
-        "uid": sandbox.config.uid,
-        "id": sandbox.id,
-        "attempt": sandbox.attempt,
-        "created": sandbox.created,
-        "state": state,
-        "network": sandbox.network_name(),
-        "netns": sandbox.netns,
-        "pid": sandbox.process.map(|process| process.pid),
-        "resolvConf": sandbox.resolv_conf,
-        "ips": ips,
-    })
+/// A pod, without the internal parts of its record.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shown<'s> {
+    namespace: &'s str,
+    name: &'s str,
+    uid: &'s str,
+    id: &'s str,
+    attempt: u32,
+    created: u64,
+    state: String,
+    network: Option<&'s str>,
+    netns: Option<&'s Path>,
+    pid: Option<u32>,
+    resolv_conf: Option<&'s Path>,
+    ips: Vec<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip)]
+    config: &'s SandboxConfig,
+}
+
+impl<'s> Shown<'s> {
+    pub(super) fn new(sandbox: &'s Sandbox, state: String, ips: Vec<IpAddr>) -> Self {
+        Shown {
+            namespace: &sandbox.config.pod.namespace,
+            name: &sandbox.config.pod.name,
+            uid: &sandbox.config.uid,
+            id: &sandbox.id,
+            attempt: sandbox.attempt,
+            created: sandbox.created,
+            state,
+            network: sandbox.network_name(),
+            netns: sandbox.netns.as_deref(),
+            pid: sandbox.process.map(|process| process.pid),
+            resolv_conf: sandbox.resolv_conf.as_deref(),
+            ips,
+            error: None,
+            config: &sandbox.config,
+        }
+    }
+
+    /// Returns a row of the table.
+    fn line(&self) -> Vec<String> {
+        let pod = self.config.pod.to_string();
+        let network = self.network.unwrap_or("-").to_owned();
+        let short = self.id.get(..12).unwrap_or(self.id).to_owned();
+        vec![pod, self.state.clone(), joined(&self.ips), network, age_of(self.created), short]
+    }
+}
+
+impl View for Pods<'_> {
+    fn text(&self, paint: Paint) -> String {
+        let lines: Vec<Vec<String>> = self.pods.iter().map(Shown::line).collect();
+        table(&["POD", "STATE", "ADDRESSES", "NETWORK", "AGE", "SANDBOX"], &lines, paint)
+    }
+}
+
+impl View for Shown<'_> {
+    fn text(&self, paint: Paint) -> String {
+        let mut lines = vec![("uid", self.uid.to_owned()), ("sandbox", self.id.to_owned())];
+        lines.push(("network", self.network.unwrap_or("the node's").to_owned()));
+        lines.extend(self.netns.map(|netns| ("namespace", netns.display().to_string())));
+        lines.extend(self.ips.iter().map(|ip| ("address", ip.to_string())));
+        for port in &self.config.ports {
+            let protocol = json!(port.protocol);
+            let on = port.host_ip.map(|ip| format!(" on {ip}")).unwrap_or_default();
+            let protocol = protocol.as_str().unwrap_or_default();
+            lines.push(("port", format!("{}{on} → {} {protocol}", port.host_port, port.container_port)));
+        }
+        lines.extend(self.resolv_conf.map(|path| ("resolv.conf", path.display().to_string())));
+        lines.extend(self.pid.map(|pid| ("process", pid.to_string())));
+        lines.push(("age", age_of(self.created)));
+        let pod = paint.bold(&self.config.pod.to_string());
+        format!("{pod} {}\n{}", self.state, rows(&lines, paint))
+    }
 }
 
 /// Returns the current state of a pod: a word for a table, and the addresses in its namespace.
@@ -148,13 +164,4 @@ pub(super) fn joined(ips: &[IpAddr]) -> String {
         [] => "-".to_owned(),
         ips => ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
     }
-}
-
-fn short(id: &str) -> &str {
-    id.get(..12).unwrap_or(id)
-}
-
-fn age(sandbox: &Sandbox) -> String {
-    let created = SystemTime::UNIX_EPOCH + Duration::from_secs(sandbox.created);
-    super::age(created.elapsed().unwrap_or_default())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use cnimble_pod::PodId;
@@ -32,7 +33,7 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
         };
         let Parsed { pods, errors } = Manifest::parse_each(&bytes, &origin, &Defaults::default());
         for error in errors {
-            let report = Report::new(Exit::Config, "a pod can't be used").row("why", error.to_string());
+            let report = Report::because(Exit::Config, "a pod can't be used", error);
             tally.fail(None, &report);
         }
         for pod in pods {
@@ -40,7 +41,7 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
                 found.push(pod);
             } else {
                 let why = format!("{}: there is another pod {} before it", pod.origin, pod.id);
-                let report = Report::new(Exit::Config, "a pod can't be used").row("why", why);
+                let report = Report::because(Exit::Config, "a pod can't be used", why);
                 tally.fail(Some(&pod.id), &report);
             }
         }
@@ -64,9 +65,9 @@ impl<'s> Tally<'s> {
     }
 
     /// Records a success, as a line of text or as an object in JSON.
-    pub(crate) fn done(&mut self, line: &str, object: Value) {
+    pub(crate) fn done(&mut self, line: &str, object: &impl Serialize) {
         match self.session.json {
-            true => self.objects.push(object),
+            true => self.objects.push(json!(object)),
             false => {
                 let written = print(&format!("{} {}\n", self.session.paint.good("ok"), plain::line(line)));
                 self.unwritten = self.unwritten.take().or(written.err());
@@ -92,7 +93,7 @@ impl<'s> Tally<'s> {
 
     pub(crate) fn finish(self, verb: &str, count: usize) -> Result<(), Report> {
         if self.session.json {
-            print_json(&Value::Array(self.objects))?;
+            print_json(&self.objects)?;
         }
         if let Some(unwritten) = self.unwritten {
             return Err(unwritten);

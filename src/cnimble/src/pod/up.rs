@@ -111,7 +111,7 @@ fn tell_up(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<Sandbox, SandboxE
         Ok(sandbox) => {
             let place = sandbox.network_name().map_or("the node's network", |name| name);
             let line = format!("{pod} is up on {place}: {}", show::joined(&sandbox.ips));
-            tally.done(&line, show::as_json(&sandbox, "Ready", &sandbox.ips));
+            tally.done(&line, &show::Shown::new(&sandbox, "Ready".to_owned(), sandbox.ips.clone()));
         }
         Err(err) => tally.fail(Some(pod), &report::of(format!("can't bring up pod {pod}"), &err)),
     }
@@ -121,7 +121,7 @@ fn tell_down(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<bool, SandboxEr
     match outcome {
         Ok(was_up) => {
             let line = format!("{pod} {}", if was_up { "is down" } else { "was not up" });
-            tally.done(&line, json!({"namespace": pod.namespace, "name": pod.name, "wasUp": was_up}));
+            tally.done(&line, &json!({"namespace": pod.namespace, "name": pod.name, "wasUp": was_up}));
         }
         Err(err) => tally.fail(Some(pod), &report::of(format!("can't take down pod {pod}"), &err)),
     }

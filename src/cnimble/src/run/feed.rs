@@ -181,11 +181,11 @@ impl Feed {
             let config = || SandboxConfig::from_manifest(pod, &self.dns);
             match pod.time_left(SystemTime::now()) {
                 None => {
-                    writing.into_iter().for_each(|writing| writing.managed(pod, false));
+                    writing.into_iter().for_each(|writing| writing.managed(pod));
                     want.push(config());
                 }
                 Some(_) if writing.is_some() => {
-                    writing.into_iter().for_each(|writing| writing.managed(pod, true));
+                    writing.into_iter().for_each(|writing| writing.ending(pod));
                     release.push(pod.id.clone());
                 }
                 Some(Duration::ZERO) => unwant.push((pod.id.clone(), pod.uid.clone())),

@@ -1,9 +1,8 @@
 //! The metrics of `run` in the OpenMetrics format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 use cnimble_pod::leases;
 use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::sync::{Board, Event};
-use cnimble_runtime::{Execution, PluginError};
+use cnimble_runtime::Execution;
 
 /// The content type of the text that [`Metrics::text`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -24,40 +23,12 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 220.0];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPlugin {
-    plugin: String,
-    verb: String,
-}
+/// The names and values of a metric's labels.
+type Labels<const N: usize> = [(&'static str, String); N];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfError {
-    plugin: String,
-    verb: String,
-    code: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfOperation {
-    operation: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfFailure {
-    operation: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPhase {
-    phase: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRange {
-    network: String,
-    range: String,
-}
+type Counts<const N: usize> = Family<Labels<N>, Counter>;
+type Durations<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+type Addresses = Family<Labels<2>, Gauge<f64, AtomicU64>>;
 
 fn histogram() -> Histogram {
     Histogram::new(BUCKETS)
@@ -66,98 +37,89 @@ fn histogram() -> Histogram {
 /// The registry and the metrics in it.
 pub(super) struct Metrics {
     registry: Registry,
-    executions: Family<OfPlugin, Counter>,
-    errors: Family<OfError, Counter>,
-    execution_time: Family<OfPlugin, Histogram, fn() -> Histogram>,
-    operations: Family<OfOperation, Counter>,
-    failures: Family<OfFailure, Counter>,
-    operation_time: Family<OfOperation, Histogram, fn() -> Histogram>,
-    pods: Family<OfPhase, Gauge>,
+    executions: Counts<2>,
+    errors: Counts<3>,
+    execution_time: Durations<2>,
+    operations: Counts<1>,
+    failures: Counts<2>,
+    operation_time: Durations<1>,
+    pods: Family<Labels<1>, Gauge>,
     problems: Gauge,
     leases: Mutex<Leases>,
 }
 
 /// Leases are read again for each answer, so that removed ranges vanish.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Leases {
-    used: Family<OfRange, Gauge<f64, std::sync::atomic::AtomicU64>>,
-    free: Family<OfRange, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    used: Addresses,
+    free: Addresses,
 }
 
 impl Metrics {
     pub(super) fn new() -> Self {
-        let mut registry = Registry::with_prefix("cnimble");
-        let executions = Family::default();
-        registry.register("plugin_executions", "Executions of plugins that have ended", executions.clone());
-        let errors = Family::default();
-        registry.register(
-            "plugin_errors",
-            "Executions of plugins that failed, by CNI error code",
-            errors.clone(),
-        );
-        let execution_time = Family::new_with_constructor(histogram as fn() -> Histogram);
-        registry.register_with_unit(
-            "plugin_duration",
-            "How long executions of plugins took",
-            Unit::Seconds,
-            execution_time.clone(),
-        );
-        let operations = Family::default();
-        registry.register("pod_operations", "Pieces of work on pods that have ended", operations.clone());
-        let failures = Family::default();
-        registry.register("pod_failures", "Pieces of work on pods that failed", failures.clone());
-        let operation_time = Family::new_with_constructor(histogram as fn() -> Histogram);
-        registry.register_with_unit(
-            "pod_operation_duration",
-            "How long pieces of work on pods took",
-            Unit::Seconds,
-            operation_time.clone(),
-        );
-        let pods = Family::default();
-        registry.register("pods", "Pods by phase", pods.clone());
-        let problems = Gauge::default();
-        registry.register("manifest_problems", "Manifests and sources that can't be used", problems.clone());
-        let leases = Leases { used: Family::default(), free: Family::default() };
-        registry.register("leases_used", "Addresses that are leased", leases.used.clone());
-        registry.register("leases_free", "Addresses that could still be leased", leases.free.clone());
-        registry.register(
-            "build",
-            "Which cnimble this is",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
-        Metrics {
-            registry,
-            executions,
-            errors,
-            execution_time,
-            operations,
-            failures,
-            operation_time,
-            pods,
-            problems,
-            leases: Mutex::new(leases),
-        }
+        let durations = || histogram as fn() -> Histogram;
+        let metrics = Metrics {
+            registry: Registry::with_prefix("cnimble"),
+            executions: Family::default(),
+            errors: Family::default(),
+            execution_time: Family::new_with_constructor(durations()),
+            operations: Family::default(),
+            failures: Family::default(),
+            operation_time: Family::new_with_constructor(durations()),
+            pods: Family::default(),
+            problems: Gauge::default(),
+            leases: Mutex::default(),
+        };
+        metrics.registered()
+    }
+
+    fn registered(mut self) -> Self {
+        let leases = self.leases().clone();
+        let all = &mut self.registry;
+        all.register("plugin_executions", "Executions of plugins that have ended", self.executions.clone());
+        let help = "Executions of plugins that failed, by CNI error code";
+        all.register("plugin_errors", help, self.errors.clone());
+        let (help, unit) = ("How long executions of plugins took", Unit::Seconds);
+        all.register_with_unit("plugin_duration", help, unit, self.execution_time.clone());
+        all.register("pod_operations", "Pieces of work on pods that have ended", self.operations.clone());
+        all.register("pod_failures", "Pieces of work on pods that failed", self.failures.clone());
+        let (help, unit) = ("How long pieces of work on pods took", Unit::Seconds);
+        all.register_with_unit("pod_operation_duration", help, unit, self.operation_time.clone());
+        all.register("pods", "Pods by phase", self.pods.clone());
+        let help = "Manifests and sources that can't be used";
+        all.register("manifest_problems", help, self.problems.clone());
+        all.register("leases_used", "Addresses that are leased", leases.used);
+        all.register("leases_free", "Addresses that could still be leased", leases.free);
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        all.register("build", "Which cnimble this is", version);
+        self
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts an execution of a plugin.
     pub(super) fn executed(&self, execution: &Execution<'_>) {
-        let of = OfPlugin { plugin: execution.plugin(), verb: execution.verb.as_str().to_owned() };
-        self.executions.get_or_create(&of).inc();
-        self.execution_time.get_or_create(&of).observe(seconds(execution.took));
+        let [plugin, verb] = [("plugin", execution.plugin()), ("verb", execution.verb.as_str().to_owned())];
         if let Some(error) = execution.error {
-            let OfPlugin { plugin, verb } = of;
-            self.errors.get_or_create(&OfError { plugin, verb, code: code(error) }).inc();
+            let code = ("code", error.code().0.to_string());
+            self.errors.get_or_create(&[plugin.clone(), verb.clone(), code]).inc();
         }
+        let of = [plugin, verb];
+        self.executions.get_or_create(&of).inc();
+        self.execution_time.get_or_create(&of).observe(execution.took.as_secs_f64());
     }
 
     /// Counts an event of the loop.
     pub(super) fn happened(&self, event: &Event) {
         if let Event::Worked { operation, took, failure, .. } = event {
-            let of = OfOperation { operation };
+            let of = [("operation", (*operation).to_owned())];
             self.operations.get_or_create(&of).inc();
-            self.operation_time.get_or_create(&of).observe(seconds(*took));
+            self.operation_time.get_or_create(&of).observe(took.as_secs_f64());
             if let Some(reason) = *failure {
-                self.failures.get_or_create(&OfFailure { operation, reason }).inc();
+                let [operation] = of;
+                self.failures.get_or_create(&[operation, ("reason", reason.to_owned())]).inc();
             }
         }
     }
@@ -166,13 +128,10 @@ impl Metrics {
     pub(super) fn text(&self, board: &Board, problems: usize, network: &NetworkPlugin) -> String {
         for (phase, count) in board.counts() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.pods.get_or_create(&OfPhase { phase: phase.as_str() }).set(count);
+            self.pods.get_or_create(&[("phase", phase.as_str().to_owned())]).set(count);
         }
         self.problems.set(i64::try_from(problems).unwrap_or(i64::MAX));
-        {
-            let leases = self.leases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            leases.read(network);
-        }
+        self.leases().read(network);
         let mut text = String::new();
         // A write to a string can't fail.
         let _ = encode(&mut text, &self.registry);
@@ -189,7 +148,7 @@ impl Leases {
         match leases::usage(&network.list) {
             Ok(ranges) => {
                 for usage in ranges {
-                    let of = OfRange { network: name.clone(), range: usage.range };
+                    let of = [("network", name.clone()), ("range", usage.range)];
                     self.used.get_or_create(&of).set(usage.used as f64);
                     self.free.get_or_create(&of).set(usage.free as f64);
                 }
@@ -197,13 +156,4 @@ impl Leases {
             Err(err) => log::warn!("can't count the leases of {name}: {err}"),
         }
     }
-}
-
-fn seconds(took: Duration) -> f64 {
-    took.as_secs_f64()
-}
-
-/// Returns the plugin's own code, or the code for the kind of failure.
-fn code(error: &PluginError) -> u32 {
-    error.code().0
 }

@@ -43,21 +43,11 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let sources = given.sources.sources()?;
     let _lock = files::lock(&given.options.state_dir).await?;
     let metrics = Arc::new(Metrics::new());
-    let counted = Arc::clone(&metrics);
-    let invoker = session
-        .invoker
-        .clone()
-        .with_stderr(Stderr::Capture)
-        .with_observer(Observer::new(move |execution| counted.executed(execution)));
-    let sandboxes = given.options.open(&session.with_invoker(invoker), &given.own_network).await?;
+    let sandboxes = given.options.open(&counted(session, &metrics), &given.own_network).await?;
     let network = sandboxes.network().clone();
     let listen = given.listen.clone();
     let listen = listen.unwrap_or_else(|| Listen::Unix(given.options.run_dir.join("cnimble.sock")));
-    let server = Server::bind(&listen).await.map_err(|err| {
-        Report::new(Exit::Files, "can't listen")
-            .row("address", listen.to_string())
-            .row("why", err.to_string())
-    })?;
+    let server = Server::bind(&listen).await?;
     let mut tasks = JoinSet::new();
     let writing = match sources.api.as_ref().filter(|_| given.sources.write_status) {
         Some(api) => {
@@ -108,17 +98,24 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     finish(session, given, &status, &ended?)
 }
 
+/// Returns a copy of the session that counts each run of a plugin.
+fn counted(session: &Session, metrics: &Arc<Metrics>) -> Session {
+    let metrics = Arc::clone(metrics);
+    let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
+    session.with_invoker(invoker.with_observer(Observer::new(move |execution| metrics.executed(execution))))
+}
+
 /// The interval between probes of the network's plugins (the verb STATUS).
 pub(super) const STATUS: Duration = Duration::from_secs(10);
 
 /// Returns the report for an internal failure.
 fn cannot_run(err: &dyn std::error::Error) -> Report {
-    Report::new(Exit::Files, "can't run").row("why", err.to_string())
+    Report::because(Exit::Files, "can't run", err)
 }
 
 /// Returns the report for an unusable source.
 fn no_source(err: &StartError) -> Report {
-    Report::new(Exit::Config, "can't take pods from there").row("why", err.to_string())
+    Report::because(Exit::Config, "can't take pods from there", err)
 }
 
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
@@ -193,8 +190,7 @@ impl Running {
                         // Running work ends with the loop.
                         self.looping.abort();
                         let _ = self.looping.await;
-                        return Err(Report::new(exit, "stopped at once")
-                            .row("why", "a second signal; unfinished work is taken up at the next start"));
+                        return Err(Report::because(exit, "stopped at once", "a second signal; unfinished work is taken up at the next start"));
                     }
                     Word::Stop(_) => {
                         stopping = true;

@@ -95,7 +95,8 @@ pub(super) async fn draw(board: Board) {
     loop {
         tokio::time::sleep(PACE).await;
         let state = overall.borrow_and_update().clone();
-        let line = line(&board, begun.elapsed(), state.settled);
+        let since = (!state.settled).then(|| begun.elapsed());
+        let line = line(&board, since);
         if line != last || !DRAWN.load(Ordering::Relaxed) {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
             DRAWN.store(true, Ordering::Relaxed);
@@ -112,8 +113,8 @@ impl Drop for Erase {
     }
 }
 
-/// Formats the line: `137 of 200 pods ready, 2 failed, 1 going  3.2 s`.
-fn line(board: &Board, since: Duration, settled: bool) -> String {
+/// Formats the line: `137 of 200 pods ready, 2 failed, 1 going  3.2 s`. The time is left out if it is `None`.
+fn line(board: &Board, since: Option<Duration>) -> String {
     let counts = board.counts();
     let of = |phase| counts.get(&phase).copied().unwrap_or(0);
     let wanted = of(Phase::Ready) + of(Phase::Pending) + of(Phase::Failed);
@@ -123,7 +124,7 @@ fn line(board: &Board, since: Duration, settled: bool) -> String {
             line.push_str(&format!(", {} {word}", of(phase)));
         }
     }
-    if !settled {
+    if let Some(since) = since {
         line.push_str(&format!("  {:.1} s", since.as_secs_f64()));
     }
     line

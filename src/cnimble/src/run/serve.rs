@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::args::service::Listen;
+use crate::report::{Exit, Report};
 
 /// The content of the pages.
 pub(crate) trait Pages: Send + Sync + 'static {
@@ -61,7 +62,14 @@ pub(crate) struct Server {
 
 impl Server {
     /// Listens on the address, unless it is off. Replaces the socket of a dead process.
-    pub(crate) async fn bind(address: &Listen) -> io::Result<Option<Self>> {
+    pub(crate) async fn bind(address: &Listen) -> Result<Option<Self>, Report> {
+        Self::listen(address).await.map_err(|err| {
+            let report = Report::new(Exit::Files, "can't listen").row("address", address.to_string());
+            report.row("why", err.to_string())
+        })
+    }
+
+    async fn listen(address: &Listen) -> io::Result<Option<Self>> {
         let mut remove = None;
         let listener = match address {
             Listen::Off => return Ok(None),

@@ -22,11 +22,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Installs the handlers. From then on no signal ends the process directly.
     pub(crate) fn listen() -> Result<Self, Report> {
-        let listen = |kind| {
-            signal(kind).map_err(|err| {
-                Report::new(Exit::Files, "can't listen for signals").row("why", err.to_string())
-            })
-        };
+        let listen =
+            |kind| signal(kind).map_err(|err| Report::because(Exit::Files, "can't listen for signals", err));
         Ok(Signals {
             hangup: listen(SignalKind::hangup())?,
             interrupt: listen(SignalKind::interrupt())?,

@@ -44,8 +44,14 @@ impl Writing {
         let _ = self.0.send(word);
     }
 
-    pub(super) fn managed(&self, pod: &Manifest, ending: bool) {
-        self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending });
+    /// Reports a pod that cnimble alone manages.
+    pub(super) fn managed(&self, pod: &Manifest) {
+        self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: false });
+    }
+
+    /// Reports that such a pod is terminating.
+    pub(super) fn ending(&self, pod: &Manifest) {
+        self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: true });
     }
 
     pub(super) fn forget(&self, pod: &Manifest) {

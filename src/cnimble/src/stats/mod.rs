@@ -28,15 +28,18 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     let caches = session.caches();
     let mut before: Option<(Instant, HashMap<String, Counters>)> = None;
     loop {
-        let failed = |why: String| Report::new(Exit::Files, WHAT).row("why", why);
+        let failed = |why: String| Report::because(Exit::Files, WHAT, why);
         let mut all = read::read(&caches).map_err(failed)?;
         let now = Instant::now();
         if let Some(whose) = &given.whose {
             all.retain(|counted| is_of(counted, whose));
             if all.is_empty() && before.is_none() {
-                return Err(Report::new(Exit::Usage, WHAT)
-                    .row("why", format!("there is no pod and no container {whose}"))
-                    .hint("`cnimble stats --once` lists them"));
+                return Err(Report::because(
+                    Exit::Usage,
+                    WHAT,
+                    format!("there is no pod and no container {whose}"),
+                )
+                .hint("`cnimble stats --once` lists them"));
             }
         }
         let rates = |counted: &Counted| {

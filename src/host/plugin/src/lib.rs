@@ -23,6 +23,8 @@ mod wanted;
 pub use call::Call;
 pub use cnimble_os::child::signal;
 pub use entry::main;
+#[doc(hidden)]
+pub use log::level_name;
 pub use undo::Undo;
 #[doc(hidden)]
 pub use wanted::{Aim, Examination, Examined, Fault, Place};

@@ -45,7 +45,7 @@ impl Log for Logger {
         let level = record.level();
         if level as usize <= self.stderr.load(Ordering::Relaxed) {
             // A closed stderr is no reason to fail.
-            let _ = writeln!(std::io::stderr(), "cnimble: {}: {}", name(level), record.args());
+            let _ = writeln!(std::io::stderr(), "cnimble: {}: {}", level_name(level), record.args());
         }
         if let Some(file) = self.file.get() {
             file.write(level, &record.args().to_string(), []);
@@ -55,7 +55,8 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-fn name(level: Level) -> &'static str {
+/// Returns the name of a level in the log of cnimble.
+pub fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
         Level::Warn => "warning",
@@ -73,7 +74,7 @@ impl LogFile {
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let own =
-            [("time", json!(timestamp(now))), ("level", json!(name(level))), ("message", json!(message))];
+            [("time", json!(timestamp(now))), ("level", json!(level_name(level))), ("message", json!(message))];
         let mut object: Map<String, Value> =
             own.into_iter().chain(fields).map(|(key, value)| (key.to_owned(), value)).collect();
         object.extend(self.call.clone());

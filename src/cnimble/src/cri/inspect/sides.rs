@@ -11,7 +11,7 @@ use cnimble_liveness::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
 /// The values of one property in the runtime, the cache and the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Line {
     pub(super) what: &'static str,
     pub(super) runtime: Vec<String>,
@@ -20,6 +20,17 @@ pub(super) struct Line {
 }
 
 impl Line {
+    fn new(
+        what: &'static str,
+        runtime: impl IntoIterator<Item = String>,
+        cache: impl IntoIterator<Item = String>,
+        kernel: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let [runtime, cache, kernel] =
+            [runtime.into_iter().collect(), cache.into_iter().collect(), kernel.into_iter().collect()];
+        Line { what, runtime, cache, kernel }
+    }
+
     /// Returns the rows of a table. Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
@@ -51,107 +62,61 @@ struct Interface {
 impl Sides {
     pub(super) fn of(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
         let id = &status.sandbox.id;
-        let entries: Vec<&Known> =
-            sight.node.entries.iter().filter(|known| known.entry.container_id == *id).collect();
-        let entries: Vec<&Known> = entries.into_iter().filter(|known| known.entry.ifname != "lo").collect();
+        let is_its = |known: &&Known| known.entry.container_id == *id && known.entry.ifname != "lo";
+        let entries: Vec<&Known> = sight.node.entries.iter().filter(is_its).collect();
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
-        let path = status.netns.clone().or(cached.clone());
+        let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
+        let (there, interfaces) = look(path.as_deref());
         let mut differences = Vec::new();
-        let inside = match &path {
-            Some(path) if !status.host_network => look(path),
-            _ => Ok(Vec::new()),
-        };
-        let (there, interfaces) = match inside {
-            Ok(interfaces) => ("there".to_owned(), interfaces),
-            Err(err) if err.is_missing() => ("gone".to_owned(), Vec::new()),
-            Err(err) => (err.to_string(), Vec::new()),
-        };
         if let (Some(told), Some(cached)) = (&status.netns, &cached)
             && plain(told) != plain(cached)
         {
             differences.push("the runtime's namespace is not the cache's".to_owned());
         }
-        let kernel: BTreeSet<IpAddr> =
-            interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
         if status.sandbox.ready && !status.host_network {
-            differences.extend(expected(status, &entries, &interfaces, &kernel));
+            differences.extend(expected(status, &entries, &interfaces));
         }
-        let pods: Vec<&Pod> = tree
-            .networks
-            .iter()
-            .flat_map(|network| network.places.iter().flat_map(|place| &place.pods))
-            .filter(|pod| !pod.container_id.is_empty() && id.starts_with(&pod.container_id))
-            .collect();
+        let netns = match status.host_network {
+            true => Some("the node's".to_owned()),
+            false => shown(&status.netns),
+        };
         let leases = sight.node.leases.all().filter(|(_, lease)| lease.container() == Some(id));
+        let results = entries.iter().filter_map(|known| known.result());
+        let cached_ips = results.flat_map(|result| result.ips).map(|ip| ip.address.to_string());
+        let ips = interfaces.iter().flat_map(|of| of.addrs.iter().map(|(_, text)| text.clone()));
+        let names = entries.iter().map(|known| known.entry.ifname.clone());
+        let links = interfaces.iter().map(|of| format!("{} {}", of.name, of.mac));
         let mut lines = vec![
-            Line { what: "state", runtime: vec![status.sandbox.state().to_owned()], ..Line::default() },
-            Line {
-                what: "namespace",
-                runtime: match (&status.netns, status.host_network) {
-                    (_, true) => vec!["the node's".to_owned()],
-                    (netns, false) => netns.iter().map(|path| path.display().to_string()).collect(),
-                },
-                cache: cached.iter().map(|path| path.display().to_string()).collect(),
-                kernel: if path.is_some() && !status.host_network { vec![there] } else { Vec::new() },
-            },
-            Line {
-                what: "network",
-                cache: entries.iter().map(|known| network(known)).collect(),
-                ..Line::default()
-            },
-            Line {
-                what: "interface",
-                cache: entries.iter().map(|known| known.entry.ifname.clone()).collect(),
-                kernel: interfaces.iter().map(|of| format!("{} {}", of.name, of.mac)).collect(),
-                ..Line::default()
-            },
-            Line {
-                what: "address",
-                runtime: status.ips.iter().map(ToString::to_string).collect(),
-                cache: entries
-                    .iter()
-                    .filter_map(|known| known.result())
-                    .flat_map(|result| result.ips)
-                    .map(|ip| ip.address.to_string())
-                    .collect(),
-                kernel: interfaces
-                    .iter()
-                    .flat_map(|of| of.addrs.iter().map(|(_, text)| text.clone()))
-                    .collect(),
-            },
-            Line {
-                what: "lease",
-                cache: leases.map(|(_, lease)| lease.path.display().to_string()).collect(),
-                ..Line::default()
-            },
-            Line {
-                what: "host's end",
-                kernel: pods.iter().filter_map(|pod| Some(pod.link.as_ref()?.name.clone())).collect(),
-                ..Line::default()
-            },
-            Line {
-                what: "route",
-                kernel: pods.iter().flat_map(|pod| pod.routes.clone()).collect(),
-                ..Line::default()
-            },
-            Line {
-                what: "rule",
-                kernel: pods.iter().flat_map(|pod| pod.rules_in_words()).collect(),
-                ..Line::default()
-            },
+            Line::new("state", [status.sandbox.state().to_owned()], [], []),
+            Line::new("namespace", netns, shown(&cached), there),
+            Line::new("network", [], entries.iter().map(|known| network(known)), []),
+            Line::new("interface", [], names, links),
+            Line::new("address", status.ips.iter().map(ToString::to_string), cached_ips, ips),
+            Line::new("lease", [], leases.map(|(_, lease)| lease.path.display().to_string()), []),
         ];
+        let pods =
+            tree.networks.iter().flat_map(|network| network.places.iter().flat_map(|place| &place.pods));
+        let is_its = |pod: &&Pod| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
+        let pods: Vec<&Pod> = pods.filter(is_its).collect();
+        let ends = pods.iter().filter_map(|pod| Some(pod.link.as_ref()?.name.clone()));
+        lines.extend([
+            Line::new("host's end", [], [], ends),
+            Line::new("route", [], [], pods.iter().flat_map(|pod| pod.routes.clone())),
+            Line::new("rule", [], [], pods.iter().flat_map(|pod| pod.rules_in_words())),
+        ]);
         lines.retain(|line| !(line.runtime.is_empty() && line.cache.is_empty() && line.kernel.is_empty()));
         Sides { lines, differences }
     }
 }
 
+fn shown(path: &Option<PathBuf>) -> Option<String> {
+    path.as_ref().map(|path| path.display().to_string())
+}
+
 /// Returns what a Ready pod should have but lacks.
-fn expected(
-    status: &SandboxStatus,
-    entries: &[&Known],
-    interfaces: &[Interface],
-    kernel: &BTreeSet<IpAddr>,
-) -> Vec<String> {
+fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]) -> Vec<String> {
+    let kernel: BTreeSet<IpAddr> =
+        interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
     let mut missing = Vec::new();
     if entries.is_empty() {
         missing.push("no result cache knows the pod".to_owned());
@@ -188,8 +153,18 @@ fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
+/// Returns whether the namespace exists, in a word, and its interfaces.
+fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
+    match path.map(interfaces) {
+        None => (None, Vec::new()),
+        Some(Ok(interfaces)) => (Some("there".to_owned()), interfaces),
+        Some(Err(err)) if err.is_missing() => (Some("gone".to_owned()), Vec::new()),
+        Some(Err(err)) => (Some(err.to_string()), Vec::new()),
+    }
+}
+
 /// Returns the interfaces in a namespace except loopback.
-fn look(path: &Path) -> netlink::Result<Vec<Interface>> {
+fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
     let mut inside = Netlink::open_in(&NetNs::open(path)?)?;
     let mut found = Vec::new();
     for link in inside.links(&netlink::link::Filter::default())? {

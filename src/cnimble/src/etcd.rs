@@ -1,0 +1,58 @@
+//! Runs the program that speaks to etcd for networks with the IPAM plugin cluster-local.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+
+use cnimble_cni::list::ListEntry;
+use cnimble_cni::{NetworkList, json};
+
+/// The IPAM plugin of these networks.
+pub(super) const PLUGIN: &str = "cluster-local";
+/// The program, which is installed beside the plugins.
+pub(super) const PROGRAM: &str = "cluster-local-etcd";
+
+/// Returns the plugin of the network that uses the IPAM plugin.
+pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
+    let kind =
+        |document: &Value| json::get(json::get(document, "ipam")?, "type")?.as_str().map(str::to_owned);
+    list.plugins.iter().find(|plugin| kind(&plugin.document).is_some_and(|kind| kind == PLUGIN))
+}
+
+/// Returns the path of the program, if one of these directories has it.
+pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
+    path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
+}
+
+/// Returns the path of the program, or why it can't be run.
+pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
+    program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
+}
+
+/// Starts the program and passes the configuration of a network. The program is killed if the child is dropped.
+pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
+    program: &Path,
+    args: impl IntoIterator<Item = A>,
+    config: &str,
+) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(config.as_bytes()).await?;
+    }
+    Ok(child)
+}
+
+/// Runs the program to its end, which takes some seconds.
+pub(super) async fn run<A: AsRef<std::ffi::OsStr>>(
+    program: &Path,
+    args: impl IntoIterator<Item = A>,
+    config: &str,
+) -> io::Result<Output> {
+    start(program, args, config).await?.wait_with_output().await
+}

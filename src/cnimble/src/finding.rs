@@ -1,0 +1,123 @@
+//! Findings of the doctor with their outcomes, as text and as JSON.
+
+use serde::{Serialize, Serializer};
+
+use cnimble_doctor::{Diagnosis, Finding, Repair, Whose};
+
+use super::style::{self, Paint};
+
+/// A finding and its outcome.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Item {
+    #[serde(flatten)]
+    brief: Brief,
+    network: Option<String>,
+    doubt: Option<String>,
+    remedy: &'static str,
+    error: Option<String>,
+}
+
+/// The part of a finding that `gc` shows, too.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Brief {
+    kind: &'static str,
+    what: String,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    ifname: Option<String>,
+    pod: Option<String>,
+    why: String,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome {
+    /// Only a diagnosis was requested.
+    Found,
+    /// The difference is in a pod, and only the host was to be repaired.
+    #[serde(rename = "found")]
+    InPod,
+    Left,
+    Repaired,
+    Failed,
+}
+
+impl Item {
+    /// Returns the finding with the outcome of its repair. `None` if no repair was requested.
+    fn new(finding: Finding, repair: Option<Repair>, diagnosis: &Diagnosis) -> Self {
+        let (mut doubt, mut error) = (finding.doubt, None);
+        let outcome = match repair {
+            None if doubt.is_some() => Outcome::Left,
+            None => Outcome::Found,
+            Some(Repair::NotAsked) => Outcome::InPod,
+            Some(Repair::Done) => Outcome::Repaired,
+            Some(Repair::Doubt(why)) => {
+                doubt = Some(why);
+                Outcome::Left
+            }
+            Some(Repair::Failed(err)) => {
+                error = Some(err.to_string());
+                Outcome::Failed
+            }
+        };
+        let Whose { network, container_id, ifname } = finding.whose;
+        let pod = container_id.as_ref().and_then(|id| diagnosis.pods.get(id)).cloned();
+        let (kind, what, why) = (finding.kind.name(), finding.what, finding.why);
+        let brief = Brief { kind, what, container_id, ifname, pod, why, outcome };
+        Item { brief, network, doubt, remedy: finding.remedy, error }
+    }
+
+    /// Formats the finding. `planned` and `done` name the row of a remedy.
+    pub(super) fn text(&self, planned: &'static str, done: &'static str, paint: Paint) -> String {
+        let Brief { kind, what, container_id, ifname, pod, why, outcome } = &self.brief;
+        let owner = owner(self.network.as_ref(), container_id.as_ref(), ifname.as_ref(), pod.as_ref());
+        let mut rows = vec![("whose", owner), ("why", why.clone())];
+        rows.retain(|(_, text)| !text.is_empty());
+        let remedy = self.remedy.to_owned();
+        rows.push(match outcome {
+            Outcome::Found | Outcome::InPod => (planned, remedy),
+            Outcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),
+            Outcome::Repaired => (done, remedy),
+            Outcome::Failed => ("failed", format!("{remedy}: {}", self.error.as_deref().unwrap_or_default())),
+        });
+        style::part(&format!("{kind} {what}"), &rows, paint)
+    }
+}
+
+/// Returns the findings of a diagnosis with the outcomes of their repairs. Without repairs nothing was requested.
+pub(super) fn items(diagnosis: &mut Diagnosis, repairs: Option<Vec<Repair>>) -> Vec<Item> {
+    let findings = std::mem::take(&mut diagnosis.findings);
+    let repairs = repairs.into_iter().flatten().map(Some).chain(std::iter::repeat_with(|| None));
+    findings.into_iter().zip(repairs).map(|(finding, repair)| Item::new(finding, repair, diagnosis)).collect()
+}
+
+/// Returns the number of findings with this outcome.
+pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
+    items.iter().filter(|item| item.brief.outcome == outcome).count()
+}
+
+/// Serializes findings in the form of `gc`.
+pub(super) fn briefs<S: Serializer>(items: &[Item], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(items.iter().map(|item| &item.brief))
+}
+
+/// Returns the owner in words.
+pub(super) fn describe(whose: &Whose) -> String {
+    owner(whose.network.as_ref(), whose.container_id.as_ref(), whose.ifname.as_ref(), None)
+}
+
+/// Returns the owner in words. The name of the pod replaces the container ID if it is known.
+fn owner(
+    network: Option<&String>,
+    container_id: Option<&String>,
+    ifname: Option<&String>,
+    pod: Option<&String>,
+) -> String {
+    let container = pod.map_or(("container", container_id), |pod| ("pod", Some(pod)));
+    let parts = [("network", network), container, ("interface", ifname)];
+    let known = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    known.collect::<Vec<_>>().join(", ")
+}
