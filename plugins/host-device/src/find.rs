@@ -8,9 +8,9 @@ use cnimble_netlink::link::{Filter, Link};
 
 use crate::config::{Config, Wanted};
 use crate::identity::LOOPBACK;
-use crate::identity::Seen;
 use crate::moving;
 use crate::place::Place;
+use crate::seen::Seen;
 use crate::store::Records;
 use crate::sysfs::Sysfs;
 

@@ -1,23 +1,12 @@
 //! The identity of a device: the properties that tell it from other links.
 
-use cnimble_netlink::details::Details;
 use cnimble_netlink::link::Link;
-use cnimble_netlink::sysfs::Device;
 
 use crate::record::Record;
+use crate::seen::Seen;
 
 /// Each namespace has its own loopback interface, which can't be moved.
 pub(crate) const LOOPBACK: &str = "lo";
-
-/// A link with its identification.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
-    pub(crate) link: Link,
-    /// `None` without a sysfs.
-    pub(crate) device: Option<Device>,
-    /// Only of hardware and of lo, which have no kind.
-    pub(crate) details: Option<Details>,
-}
 
 impl Record {
     /// Returns true if and only if the link certainly is the device, because it has the same directory
@@ -77,7 +66,9 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use cnimble_netlink::details::Details;
     use cnimble_netlink::link::Mac;
+    use cnimble_netlink::sysfs::Device;
 
     use super::*;
     use crate::record::Marks;

@@ -20,6 +20,7 @@ mod identity;
 mod moving;
 mod place;
 mod record;
+mod seen;
 mod store;
 mod sysfs;
 
@@ -34,9 +35,9 @@ use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usab
 use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::{Config, Wanted};
-use identity::Seen;
 use place::Place;
 use record::Record;
+use seen::Seen;
 use store::Records;
 
 /// Where the interface stands in the result.

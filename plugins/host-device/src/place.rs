@@ -5,8 +5,8 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::sysfs::Sysfs;
 use cnimble_netlink::{NetNs, Netlink};
 
-use crate::identity::Seen;
 use crate::record::Record;
+use crate::seen::Seen;
 
 /// An open namespace with its netlink socket and its sysfs.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use cnimble_netlink::addr::Addr;
 use cnimble_netlink::details::Details;
 use cnimble_netlink::link::Mac;
 
-use crate::identity::Seen;
+use crate::seen::Seen;
 
 /// RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
