@@ -160,11 +160,11 @@ mod tests {
     }
 
     fn ips(document: &Value, args: &str) -> Vec<String> {
-        let told = |ip: &IpConfig| match ip.gateway {
+        let text = |ip: &IpConfig| match ip.gateway {
             Some(gateway) => format!("{} via {gateway}", ip.address),
             None => ip.address.to_string(),
         };
-        read(document, args).unwrap().ips.iter().map(told).collect()
+        read(document, args).unwrap().ips.iter().map(text).collect()
     }
 
     fn document() -> Value {

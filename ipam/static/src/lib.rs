@@ -55,7 +55,7 @@ impl Plugin for Static {
                 )));
             };
             if wanted.gateway.is_some() && found.gateway != wanted.gateway {
-                let told = |gateway: Option<std::net::IpAddr>| {
+                let text = |gateway: Option<std::net::IpAddr>| {
                     gateway.map_or_else(|| "none".to_owned(), |gateway| gateway.to_string())
                 };
                 return Err(Error::check(format!(
@@ -64,8 +64,8 @@ impl Plugin for Static {
                 ))
                 .details(format!(
                     "its gateway is {} in prevResult, and {} in the configuration",
-                    told(found.gateway),
-                    told(wanted.gateway)
+                    text(found.gateway),
+                    text(wanted.gateway)
                 )));
             }
         }

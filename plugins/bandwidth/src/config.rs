@@ -76,11 +76,11 @@ impl Config {
         let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;
         let numbers = [own.ingress_rate, own.ingress_burst, own.egress_rate, own.egress_burst];
         let here = own.subnets("")?;
-        let there = runtime.subnets("runtimeConfig.bandwidth.")?;
+        let of_runtime = runtime.subnets("runtimeConfig.bandwidth.")?;
         let (place, keys, subnets) = if numbers.iter().any(Option::is_some) {
             ("", own, here)
         } else {
-            ("runtimeConfig.bandwidth.", runtime, if there == Subnets::All { here } else { there })
+            ("runtimeConfig.bandwidth.", runtime, if of_runtime == Subnets::All { here } else { of_runtime })
         };
         Ok(Config {
             ingress: bucket(&format!("{place}ingress"), keys.ingress_rate, keys.ingress_burst)?,

@@ -28,7 +28,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::tc::subnet::End;
 use cnimble_netlink::tc::tbf::Tbf;
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Plugin, Role};
 
 use config::{Config, Subnets};
 use root::Limit;
@@ -61,10 +61,6 @@ impl Plugin for Bandwidth {
 
     fn role(&self) -> Role {
         Role::Chained
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     /// Results below 0.3.0 have no interfaces.

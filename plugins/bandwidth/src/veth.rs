@@ -27,8 +27,9 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
         Err(err) if err.is(Errno::ENODEV) => return Err(none("the other end is not on the host")),
         link => link?,
     };
-    let told = prev.interfaces.iter().any(|told| told.sandbox.is_empty() && told.name == veth.name);
-    if !told || veth.kind != "veth" || veth.peer != Some(pod.index) {
+    let is_listed =
+        prev.interfaces.iter().any(|listed| listed.sandbox.is_empty() && listed.name == veth.name);
+    if !is_listed || veth.kind != "veth" || veth.peer != Some(pod.index) {
         return Err(none("prevResult has no interface on the host that is its other end"));
     }
     Ok(veth)
@@ -38,9 +39,9 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
 /// it redirects to our `ifb`. prevResult may be outdated, and another pod may have the name.
 pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Result<(), Error> {
     let Some(prev) = &call.config.prev_result else { return Ok(()) };
-    let outside = prev.interfaces.iter().filter(|told| told.sandbox.is_empty());
-    for told in outside.filter(|told| ifb.is_none_or(|ifb| ifb.name != told.name)) {
-        let Some(link) = host.find_link(&told.name)?.filter(|link| link.kind == "veth") else { continue };
+    let outside = prev.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
+    for listed in outside.filter(|listed| ifb.is_none_or(|ifb| ifb.name != listed.name)) {
+        let Some(link) = host.find_link(&listed.name)?.filter(|link| link.kind == "veth") else { continue };
         let sends = match ifb {
             Some(ifb) => host.redirects(link.index)?.contains(&ifb.index),
             None => false,

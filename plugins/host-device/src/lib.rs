@@ -32,7 +32,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, names, o
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
 
 use config::{Config, Wanted};
 use place::Place;
@@ -51,10 +51,6 @@ struct HostDevice;
 impl Plugin for HostDevice {
     fn name(&self) -> &'static str {
         "host-device"
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

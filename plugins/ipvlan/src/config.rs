@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use cnimble_cni::{DnsKeys, Error, PluginConfig, names};
+use cnimble_cni::{DnsKeys, Error, PluginConfig};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper::{Addresses, Upper};
 use cnimble_plugin::interface::{any_mtu, master};
@@ -25,9 +25,7 @@ struct Keys {
 /// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
-    if let Some(problem) = names::interface_problem(&keys.master).filter(|_| !keys.master.is_empty()) {
-        return Err(Error::config(format!("master: invalid name \"{}\"", keys.master)).details(problem));
-    }
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
     let mode = match keys.mode.as_str() {
         "" => Some(IpvlanMode::L2),
         wanted => IpvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),
@@ -36,16 +34,14 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         Error::config(format!("mode: unknown ipvlan mode \"{}\"", keys.mode))
             .details("expected l2, l3 or l3s")
     })?;
-    let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
-    let name = Some(keys.master).filter(|name| !name.is_empty());
     Ok(Upper {
         kind: Kind::Ipvlan(mode),
-        master: Some(master::Wanted { name, in_pod: keys.link_in_container }),
+        master: Some(master),
         mtu: any_mtu(keys.mtu)?,
         // Same as the Go plugin.
         mtu_is_free: true,
         mac: None,
-        addresses: ipam.map_or(Addresses::Previous, Addresses::Ipam),
+        addresses: Addresses::read(config, Addresses::Previous),
         dns: keys.dns.given(),
     })
 }

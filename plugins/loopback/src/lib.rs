@@ -5,7 +5,7 @@
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Plugin, Role};
 
 const LO: &str = "lo";
 
@@ -21,10 +21,6 @@ impl Plugin for Loopback {
 
     fn role(&self) -> Role {
         Role::Helper
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, _call: &Call) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_cni::{DnsKeys, Error, PluginConfig, fields};
 use cnimble_netlink::kind::{Kind, Macvlan, MacvlanMode};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
@@ -51,9 +51,7 @@ pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
 }
 
 fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
-    if let Some(problem) = names::interface_problem(&keys.master).filter(|_| !keys.master.is_empty()) {
-        return Err(Error::config(format!("master: invalid name \"{}\"", keys.master)).details(problem));
-    }
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
     let mode = match keys.mode.as_str() {
         "" => Some(MacvlanMode::Bridge),
         wanted => MacvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),
@@ -62,15 +60,13 @@ fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
         Error::config(format!("mode: unknown macvlan mode \"{}\"", keys.mode))
             .details("expected bridge, private, vepa or passthru")
     })?;
-    let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
-    let name = Some(keys.master).filter(|name| !name.is_empty());
     Ok(Upper {
         kind: Kind::Macvlan(Macvlan { mode, bcqueuelen: keys.bc_queue_len }),
-        master: Some(master::Wanted { name, in_pod: keys.link_in_container }),
+        master: Some(master),
         mtu: keys.mtu,
         mtu_is_free: false,
         mac: None,
-        addresses: ipam.map_or(Addresses::None, Addresses::Ipam),
+        addresses: Addresses::read(config, Addresses::None),
         dns: keys.dns.given(),
     })
 }

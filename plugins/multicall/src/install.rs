@@ -322,9 +322,9 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     let mut left = false;
     for name in names.collect::<BTreeSet<_>>() {
         let (path, kept) = (place.dir.join(name), place.keep.join(name));
-        let there = exists(&path)?;
+        let present = exists(&path)?;
         if exists(&kept)? {
-            if there && !same(&path, &kept)? && !place.is_ours(&path, &installed)? {
+            if present && !same(&path, &kept)? && !place.is_ours(&path, &installed)? {
                 say(&format!(
                     "leave {}, which is not ours any more; what was replaced stays",
                     path.display()
@@ -335,7 +335,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
             place.put(&kept, &path)?;
             fs::remove_file(&kept).map_err(doing("removing", &kept))?;
             say(&format!("put back {}", path.display()));
-        } else if there && place.is_ours(&path, &installed)? {
+        } else if present && place.is_ours(&path, &installed)? {
             fs::remove_file(&path).map_err(doing("removing", &path))?;
             say(&format!("remove {}", path.display()));
         }

@@ -34,7 +34,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::host::forward;
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Place, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
 use cnimble_rules::masquerade;
 
 use config::Config;
@@ -53,10 +53,6 @@ struct Ptp;
 impl Plugin for Ptp {
     fn name(&self) -> &'static str {
         "ptp"
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn starts_programs(&self, call: &Call) -> bool {

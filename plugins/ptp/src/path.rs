@@ -141,13 +141,13 @@ mod tests {
         CniResult::ipam(ips.iter().map(ip).collect(), Vec::new(), Dns::default())
     }
 
-    fn told(routes: &[NewRoute]) -> Vec<String> {
-        let told = |route: &NewRoute| match (route.via, route.src) {
+    fn texts(routes: &[NewRoute]) -> Vec<String> {
+        let text = |route: &NewRoute| match (route.via, route.src) {
             (Some(via), Some(src)) => format!("{} via {via} src {src}", route.dst),
             (None, Some(src)) => format!("{} src {src}", route.dst),
             _ => route.dst.to_string(),
         };
-        routes.iter().map(told).collect()
+        routes.iter().map(text).collect()
     }
 
     #[test]
@@ -160,12 +160,12 @@ mod tests {
         ]);
         let paths = paths(&mut result, "x").unwrap();
         assert!(result.ips.iter().all(|ip| ip.interface == Some(1)));
-        assert_eq!(told(&gateways(&paths, 2)), ["10.1.2.1/32 src 10.1.2.7", "fe80::1/128 src fd00::7"]);
+        assert_eq!(texts(&gateways(&paths, 2)), ["10.1.2.1/32 src 10.1.2.7", "fe80::1/128 src fd00::7"]);
         assert_eq!(
-            told(&subnets(&paths, 2)),
+            texts(&subnets(&paths, 2)),
             ["10.1.2.0/24 via 10.1.2.1 src 10.1.2.7", "fd00::/64 via fe80::1 src fd00::7"]
         );
-        assert_eq!(told(&to_pod(&paths, 9)), ["10.1.2.7/32", "10.1.2.8/32", "10.9.9.9/32", "fd00::7/128"]);
+        assert_eq!(texts(&to_pod(&paths, 9)), ["10.1.2.7/32", "10.1.2.8/32", "10.9.9.9/32", "fd00::7/128"]);
         let addrs: Vec<String> = host_addresses(&paths).iter().map(IpNetwork::to_string).collect();
         assert_eq!(addrs, ["10.1.2.1/32", "fe80::1/128"]);
     }

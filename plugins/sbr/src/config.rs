@@ -74,8 +74,8 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
 /// counts, too.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
-        let told = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));
-        told.is_none_or(|interface| interface.name == ifname)
+        let interface = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));
+        interface.is_none_or(|interface| interface.name == ifname)
     })
 }
 

@@ -24,7 +24,7 @@ use cnimble_netlink::rule::Rule;
 use cnimble_netlink::{Netlink, Request, route, rule};
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{check, pod, remove, unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
 use tables::{PROTOCOL, Tables};
@@ -44,10 +44,6 @@ impl Plugin for Sbr {
 
     fn role(&self) -> Role {
         Role::Chained
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{Netlink, tap};
 use cnimble_plugin::interface::{alone, completed, remove, unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
 
 use config::Config;
 
@@ -36,10 +36,6 @@ struct TapDevice;
 impl Plugin for TapDevice {
     fn name(&self) -> &'static str {
         "tap"
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     /// An SELinux context needs the command `ip`.

@@ -228,13 +228,13 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
 /// Fails with code 5 if the directory isn't writable.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
     // The first ADD makes the missing directories below the first existing one.
-    let there = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    if !there.is_dir() {
-        return Err(Error::new(Code::IO, format!("{} is not a directory", there.display())));
+    let existing = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    if !existing.is_dir() {
+        return Err(Error::new(Code::IO, format!("{} is not a directory", existing.display())));
     }
-    nix::unistd::access(there, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
-        .map_err(|errno| Error::io("write to", there, &errno.into()))
+    nix::unistd::access(existing, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
+        .map_err(|errno| Error::io("write to", existing, &errno.into()))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::{NetNs, Netlink, link, sysctl};
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Plugin, Role};
 
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
@@ -45,10 +45,6 @@ impl Plugin for Tuning {
 
     fn role(&self) -> Role {
         Role::Chained
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_cni::{DnsKeys, Error, PluginConfig, fields};
 use cnimble_netlink::kind::{Kind, Vlan};
 use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::{Addresses, Upper};
@@ -32,23 +32,20 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         return Err(Error::config("\"master\" field is required")
             .details("it names the interface that the VLAN is made on"));
     }
-    if let Some(problem) = names::interface_problem(&keys.master) {
-        return Err(Error::config(format!("master: invalid name \"{}\"", keys.master)).details(problem));
-    }
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
     if keys.vlan_id > MAX_VLAN {
         let id = keys.vlan_id;
         return Err(Error::config(format!(
             "vlanId: invalid VLAN ID {id} (must be between 0 and {MAX_VLAN})"
         )));
     }
-    let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
     Ok(Upper {
         kind: Kind::Vlan(Vlan { id: keys.vlan_id }),
-        master: Some(master::Wanted { name: Some(keys.master), in_pod: keys.link_in_container }),
+        master: Some(master),
         mtu: keys.mtu,
         mtu_is_free: false,
         mac: None,
-        addresses: ipam.map_or(Addresses::None, Addresses::Ipam),
+        addresses: Addresses::read(config, Addresses::None),
         dns: keys.dns.given(),
     })
 }

@@ -20,7 +20,7 @@ use cnimble_netlink::kind::{self, Kind};
 use cnimble_netlink::link::Link;
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
 use port::Belongings;
@@ -40,10 +40,6 @@ impl Plugin for Vrf {
 
     fn role(&self) -> Role {
         Role::Chained
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn versions(&self) -> &'static [Version] {

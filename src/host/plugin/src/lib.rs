@@ -66,8 +66,11 @@ pub trait Plugin: Sync {
         Role::Main
     }
 
-    /// The capabilities that its verbs need. The others are dropped before a verb begins.
-    fn needs(&self) -> Caps;
+    /// The capabilities that its verbs need. The others are dropped before a verb begins. By default it keeps those to
+    /// enter namespaces and to change links.
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
+    }
 
     /// Returns true if the verb may start a program other than that of `ipam.type`. Such a program needs its own
     /// privileges, so the plugin keeps more of them.

@@ -19,7 +19,7 @@ use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
 use super::{arp, completed, master, remove};
-use crate::{Call, Caps, Command, Plugin, delegate};
+use crate::{Call, Command, Plugin, delegate};
 
 /// The index of the interface in the result.
 const POD_INTERFACE: u32 = 0;
@@ -54,6 +54,16 @@ pub enum Addresses {
     Previous,
 }
 
+impl Addresses {
+    /// Returns the IPAM plugin of the configuration, or `none` without one.
+    pub fn read(config: &PluginConfig, none: Addresses) -> Addresses {
+        match config.ipam_type.as_str() {
+            "" => none,
+            ipam => Addresses::Ipam(ipam.to_owned()),
+        }
+    }
+}
+
 impl Upper {
     /// Returns the MTU if the master limits it.
     fn bounded_mtu(&self) -> Option<u32> {
@@ -76,10 +86,6 @@ pub struct UpperPlugin {
 impl Plugin for UpperPlugin {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {
