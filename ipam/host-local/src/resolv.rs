@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_resolv_conf_says() {
+    fn resolv_conf_is_read() {
         let dns = parse(
             "# nameserver 10.0.0.9\n; search no\n\nnameserver 10.0.0.1 ignored\n\tnameserver\tfd00::1\r\n\
              nameserver\ndomain a.example\ndomain b.example\nsearch one two\nsearch three\n\

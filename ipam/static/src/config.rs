@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_dns_are_copied_and_nothing_is_needed() {
+    fn routes_and_dns_are_copied_and_no_key_is_required() {
         let config = read(
             &json!({ "ipam": {
                 "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0", "gw": "fd00::9", "priority": 5 }],

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_counts_and_the_runtimes_device_goes_before_that_of_the_configuration() {
+    fn the_first_key_wins_and_the_runtimes_device_wins_over_the_configurations() {
         let wanted = |json: &str| read(json).unwrap().wanted;
         let all = r#"{"name":"n","Device":"eth7","hwaddr":"02:00:00:00:00:01","kernelpath":"/sys/devices/a",
                       "pciBusID":"0000:03:00.1","runtimeConfig":{"deviceID":"0000:03:00.2"}}"#;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_directory_is_read_without_the_device() {
+    fn the_identity_of_a_directory_is_read_without_its_device() {
         let config = |json: &str| PluginConfig::parse(json.as_bytes()).unwrap();
         assert_eq!(data_dir(&config(r#"{"name":"n"}"#)).unwrap(), Path::new("/run/cni/host-device"));
         assert_eq!(data_dir(&config(r#"{"name":"n","dataDir":"/x"}"#)).unwrap(), Path::new("/x"));

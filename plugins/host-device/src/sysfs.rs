@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_a_program_is_told_by_its_driver() {
+    fn a_device_of_a_program_is_recognized_by_its_driver() {
         let dir = tree();
         let is = |wanted: Wanted| Sysfs(dir.path()).is_for_programs(&wanted).map_err(|err| err.msg);
         let pci = |id: &str| Wanted::Pci(format!("0000:00:0{id}.0"));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_and_what_needs_them() {
+    fn backends_follow_from_the_keys_that_need_them() {
         for (more, backend) in [
             (r#","backend":"nftables""#, Backend::Nftables),
             (r#","backend":"iptables""#, Backend::Iptables),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_goes_by_the_gateway_and_nothing_twice() {
+    fn all_traffic_leaves_by_the_gateway_and_routes_are_not_repeated() {
         let mut result = result(&[
             ("10.1.2.7/24", "10.1.2.1"),
             ("10.1.2.8/24", "10.1.2.1"),

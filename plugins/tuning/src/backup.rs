@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_add_left_goes_with_del_and_gc() {
+    fn del_and_gc_remove_all_after_a_killed_add() {
         let dir = tempfile::tempdir().unwrap();
         let owner = |id: &str| Attachment { container_id: id.into(), ifname: "eth0".into() };
         let leave = |id: &str| {

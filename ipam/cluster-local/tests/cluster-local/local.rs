@@ -37,7 +37,7 @@ fn add_del_and_check_go_on_while_etcd_is_away() {
 }
 
 #[test]
-fn a_spare_block_is_there_before_the_last_address_goes() {
+fn a_spare_block_exists_before_the_last_address_is_given() {
     let host = Host::new();
     let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     for n in 0..45 {

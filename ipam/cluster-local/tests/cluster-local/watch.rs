@@ -58,7 +58,7 @@ fn first(node: &Node<'_>) -> Value {
 }
 
 #[test]
-fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses() {
+fn an_agent_learns_of_each_claim_return_release_and_node_address() {
     let host = Host::new();
     let (_etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/28", 29);
     let watch = Watch::start(&host, &nodes[0], 0);
@@ -94,7 +94,7 @@ fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses(
 }
 
 #[test]
-fn a_watch_ends_when_etcd_does_and_refuses_one_that_is_behind() {
+fn a_watch_ends_with_etcd_and_refuses_a_member_that_is_behind() {
     let host = Host::new();
     let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     nodes[0].added("p1");

@@ -94,7 +94,7 @@ fn network_broadcast_and_gateways_are_not_given_out_in_turn_on_a_shared_link() {
 }
 
 #[test]
-fn network_and_broadcast_are_given_out_where_the_range_says_so() {
+fn network_and_broadcast_are_given_if_the_range_contains_them() {
     for (range, expected) in [
         (("10.0.0.0/29", "10.0.0.6", "10.0.0.7"), &["10.0.0.6", "10.0.0.7"][..]),
         (("10.0.0.0/29", "10.0.0.0", "10.0.0.2"), &["10.0.0.0", "10.0.0.2"]),
@@ -115,7 +115,7 @@ fn network_and_broadcast_are_given_out_where_the_range_says_so() {
 }
 
 #[test]
-fn goes_around_and_says_when_the_set_is_full() {
+fn allocation_is_round_robin_and_reports_a_full_set() {
     let sets = [set(&[("10.0.0.0/30", "", ""), ("10.0.1.0/29", "", "10.0.1.3")])];
     let mut book = Book::default();
     book.last.insert(0, ip("10.0.1.2"));

@@ -29,7 +29,7 @@ fn a_full_range_takes_back_leases_of_earlier_boots_only() {
 }
 
 #[test]
-fn a_container_that_comes_back_after_a_reboot_is_no_duplicate() {
+fn a_container_gets_an_address_again_after_a_reboot() {
     let node = Node::small();
     node.add("c1").unwrap();
     node.mark("10.0.0.2", "earlier");
@@ -40,7 +40,7 @@ fn a_container_that_comes_back_after_a_reboot_is_no_duplicate() {
 /// A file system without extended attributes has no mark: the times have to do, and what was
 /// made today, be it a restored backup, is not taken back.
 #[test]
-fn without_extended_attributes_the_times_tell() {
+fn without_extended_attributes_times_decide() {
     let node = Node::small();
     fs::create_dir_all(node.store()).unwrap();
     let mounted = {
@@ -96,7 +96,7 @@ fn in_machine<T: Send>(id: &str, act: impl FnOnce() -> T + Send) -> Result<T, St
 }
 
 #[test]
-fn machines_of_one_kernel_take_no_address_from_each_other() {
+fn machines_of_one_kernel_keep_their_addresses_apart() {
     let node = Node::small();
     // All five.
     let mut given = vec![node.add("host1").unwrap(), node.add("host2").unwrap()];

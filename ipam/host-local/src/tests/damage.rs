@@ -19,7 +19,7 @@ fn broken_leases_are_healed() {
 }
 
 #[test]
-fn what_is_no_file_is_left_alone_and_not_given_out() {
+fn other_files_stay_and_their_addresses_are_not_given() {
     let node = Node::small();
     let at = |name: &str| node.store().join(name);
     node.put("outside", b"c1\r\neth0");

@@ -44,7 +44,7 @@ fn the_index_keeps_up_with_add_and_del() {
 }
 
 #[test]
-fn any_change_by_somebody_else_makes_the_index_stale() {
+fn any_foreign_change_makes_the_index_stale() {
     let node = indexed();
     let path = node.store().join("10.0.99.99");
     for round in 0..50 {
@@ -175,7 +175,7 @@ fn undo_makes_the_index_stale() {
 }
 
 #[test]
-fn the_index_goes_with_the_last_lease() {
+fn the_index_is_removed_with_the_last_lease() {
     let is_there = |node: &Node| node.names().iter().any(|name| name == cnimble_leases::INDEX);
     let node = indexed();
     for n in 0..80 {
@@ -206,7 +206,7 @@ fn the_index_goes_with_the_last_lease() {
 }
 
 #[test]
-fn with_few_leases_there_is_no_index() {
+fn few_leases_need_no_index() {
     let node = indexed();
     for n in 0..70 {
         fs::remove_file(node.store().join(format!("10.0.0.{}", n + 2))).unwrap();

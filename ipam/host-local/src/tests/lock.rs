@@ -28,7 +28,7 @@ fn many_at_once_get_different_addresses() {
 /// ADDs that fail remove the directory that they made, again and again, under the eyes of
 /// ADDs that don't: those must neither fail nor lose their lease with the directory.
 #[test]
-fn a_directory_that_goes_away_under_a_waiting_add_is_made_again() {
+fn a_waiting_add_creates_a_removed_directory_again() {
     for round in 0..20 {
         let node = Node::new(json!({ "subnet": "10.0.0.0/24" }));
         let data_dir = node.dir.path().join("a/b");

@@ -53,7 +53,7 @@ fn a_full_range_is_a_failure_of_status_only_if_it_is_asked_for() {
 }
 
 #[test]
-fn a_store_that_cant_be_written_is_said_by_status_and_add() {
+fn status_and_add_report_a_read_only_store() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for data_dir in [file.path(), Path::new("/proc/1"), Path::new("/sys/kernel/x")] {
         let call =

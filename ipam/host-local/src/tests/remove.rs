@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn del_takes_the_attachments_leases_and_nothing_else() {
+fn del_removes_only_the_attachments_leases() {
     let node = Node::small();
     node.del("c1");
     assert!(!node.store().exists() && !node.dir.path().join("a").exists());
@@ -35,7 +35,7 @@ fn del_takes_the_attachments_leases_and_nothing_else() {
 }
 
 #[test]
-fn del_works_with_a_configuration_that_has_gone_bad() {
+fn del_works_with_an_invalid_configuration() {
     let mut node = Node::small();
     node.add("c1").unwrap();
     node.ipam = json!({ "ranges": "none", "routes": 7, "resolvConf": "/missing" });
@@ -78,7 +78,7 @@ fn gc_leaves_the_valid_leases() {
 
 /// A lease may belong to another pod between the look and the removal.
 #[test]
-fn a_lease_that_was_looked_at_goes_only_while_it_is_the_same() {
+fn only_an_unchanged_lease_is_removed() {
     let node = Node::small();
     node.add("c1").unwrap();
     let store = cnimble_leases::store::Store::lock(&node.store()).unwrap().unwrap();
@@ -94,7 +94,7 @@ fn a_lease_that_was_looked_at_goes_only_while_it_is_the_same() {
 
 /// A directory that can't be opened may be full of leases.
 #[test]
-fn a_store_that_is_there_and_no_directory_is_an_error() {
+fn a_store_that_is_no_directory_is_an_error() {
     let node = Node::small();
     fs::create_dir_all(node.store().parent().unwrap()).unwrap();
     std::os::unix::fs::symlink(node.store(), node.store()).unwrap();

@@ -77,7 +77,7 @@ fn a_failed_add_leaves_the_pod_and_the_leases_as_they_were() {
 }
 
 #[test]
-fn del_tells_the_interface_by_what_the_pod_has_left_of_it() {
+fn del_recognizes_an_interface_that_the_pod_has_changed() {
     in_vm!();
     let host = Host::new();
     let network = Network::new(&host, config(&host));

@@ -13,7 +13,7 @@ fn rounds() -> usize {
 }
 
 #[test]
-fn an_add_beside_the_del_of_the_same_device_gets_it_whole_or_is_told_that_a_pod_has_it() {
+fn an_add_concurrent_with_a_del_gets_the_device_whole_or_an_error() {
     let (host, pods) = (Host::hasty(), [Pod::new(), Pod::new()]);
     let _lan = card(&host);
     let before = Snapshot::of_ns(&host);

@@ -49,7 +49,7 @@ fn an_ipv6_address_of_another_host_fails_add_and_the_device_is_home_as_it_was() 
 }
 
 #[test]
-fn check_tells_what_is_missing() {
+fn check_reports_missing_parts() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let attachment = attachment("c1", &pod);

@@ -5,7 +5,7 @@ use cnimble_tests::{Snapshot, leases as files};
 use super::*;
 
 #[test]
-fn the_device_of_a_pod_that_died_is_what_it_was_after_del() {
+fn del_restores_the_device_of_a_dead_pod() {
     for netns in ["", "/run/netns/gone-long-ago"] {
         let (host, pod) = (Host::hasty(), Pod::new());
         let _lan = card(&host);
@@ -22,7 +22,7 @@ fn the_device_of_a_pod_that_died_is_what_it_was_after_del() {
 }
 
 #[test]
-fn a_virtual_device_goes_with_its_pod_and_del_gives_its_leases_back() {
+fn a_virtual_device_ends_with_its_pod_and_del_releases_its_leases() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let attachment = attachment("c1", &pod);

@@ -5,7 +5,7 @@ use cnimble_tests::{PATIENCE, Snapshot, wait_until};
 use super::*;
 
 #[test]
-fn the_device_is_in_the_pod_until_del_and_then_what_it_was() {
+fn the_device_is_in_the_pod_until_del_restores_it() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let lan = card(&host);
     let before = Snapshot::of(&host);

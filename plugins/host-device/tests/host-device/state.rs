@@ -5,7 +5,7 @@ use cnimble_tests::Snapshot;
 use super::*;
 
 #[test]
-fn what_a_pod_has_changed_is_put_back() {
+fn changes_of_the_pod_are_restored() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let before = Snapshot::of_ns(&host);
@@ -89,7 +89,7 @@ fn another_interface_of_the_pod_is_left_alone() {
 }
 
 #[test]
-fn an_interface_in_the_devices_place_keeps_neither_check_nor_del_from_telling_the_truth() {
+fn check_and_del_recognize_another_interface_in_place_of_the_device() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let attachment = attachment("c1", &pod);

@@ -200,7 +200,7 @@ fn the_host_is_the_same_before_and_after_whatever_a_pod_does_to_its_device() {
 
 /// The kernel returns hardware with any state from the pod.
 #[test]
-fn a_device_that_the_kernel_gives_back_is_what_it_was() {
+fn a_device_that_the_kernel_returns_is_restored() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());
     card(&host, &lan);
     let before = Snapshot::of_ns(&host);

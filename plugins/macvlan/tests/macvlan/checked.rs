@@ -5,7 +5,7 @@ use cnimble_tests::with_kind;
 use super::*;
 
 #[test]
-fn check_tells_each_thing_that_differs() {
+fn check_reports_each_difference() {
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = Lan::behind(&host, "uplink");
@@ -81,7 +81,7 @@ fn a_macvlan_made_on_a_macvlan_is_one_of_its_master() {
 }
 
 #[test]
-fn status_tells_a_master_that_is_missing_and_succeeds_as_add_does_on_one_that_is_down() {
+fn status_reports_a_missing_master_and_accepts_one_that_is_down() {
     with_kind!("macvlan");
     let host = Host::hasty();
     let network = Network::new(&host, config(&host));

@@ -191,7 +191,7 @@ fn with_link_in_container_the_master_is_in_the_pod() {
 }
 
 #[test]
-fn dns_of_the_configuration_goes_before_that_of_ipam() {
+fn dns_of_the_configuration_wins_over_that_of_ipam() {
     with_kind!("macvlan");
     let host = Host::hasty();
     let _lan = Lan::behind(&host, "uplink");

@@ -153,7 +153,7 @@ fn a_container_has_its_ports_twice_in_one_network() {
 }
 
 #[test]
-fn a_port_may_be_there_twice() {
+fn a_repeated_port_is_mapped_once() {
     need!("nft", "ip");
     for backend in ["nftables", "iptables"] {
         let site = Site::new();

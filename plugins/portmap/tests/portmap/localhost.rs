@@ -10,7 +10,7 @@ use cnimble_tests::{Snapshot, need};
 use super::Site;
 
 #[test]
-fn nobody_else_reaches_localhost() {
+fn only_the_host_reaches_localhost() {
     need!("nft", "ip");
     for backend in ["nftables", "iptables"] {
         let site = Site::new();

@@ -130,7 +130,7 @@ fn masquerading_can_be_for_all_or_for_nobody() {
 }
 
 #[test]
-fn what_a_busy_udp_client_is_used_to_is_forgotten() {
+fn the_connections_of_a_busy_udp_client_are_deleted() {
     need!("nft", "ip", "conntrack");
     for backend in ["nftables", "iptables"] {
         let site = Site::new();

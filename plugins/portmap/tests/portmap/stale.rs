@@ -114,7 +114,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
 /// Two concurrent ADDs ask for the port of a dead pod. One gets it, and the error of the other names the
 /// new owner.
 #[test]
-fn many_race_for_what_a_dead_one_left() {
+fn many_adds_race_for_a_dead_pods_port() {
     need!("nft");
     use cnimble_netlink::nft::Nft;
     use cnimble_rules::portmap::{self, Backend, Holder};

@@ -129,7 +129,7 @@ fn gc_of_the_last_leaves_no_table() {
 
 /// A DEL was killed after it had removed the mappings.
 #[test]
-fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
+fn the_next_del_or_gc_removes_what_a_killed_del_has_emptied() {
     need!("nft", "ip");
     let host = with_bridge();
     let before = Snapshot::of_ns(&host);
@@ -158,7 +158,7 @@ fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
 
 /// The kernel refuses each message once. An ADD that reports success has published the port.
 #[test]
-fn what_the_kernel_refuses_is_no_success() {
+fn a_refusal_of_the_kernel_is_an_error() {
     need!("nft", "ip");
     if let Some(why) = untraceable() {
         skip!("{why}");
@@ -197,7 +197,7 @@ fn what_the_kernel_refuses_is_no_success() {
 }
 
 #[test]
-fn a_result_that_nobody_reads_is_taken_back() {
+fn an_unread_result_is_undone() {
     need!("nft", "ip");
     for backend in ["nftables", "iptables"] {
         let site = Site::new();

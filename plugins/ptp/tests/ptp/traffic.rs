@@ -73,7 +73,7 @@ fn pods_reach_each_other_and_the_host_at_once() {
 }
 
 #[test]
-fn what_leaves_the_subnet_is_masqueraded() {
+fn packets_that_leave_the_subnet_are_masqueraded() {
     need!("ip", "nft", "ping", "iptables");
     for backend in ["", "nftables", "iptables"] {
         let host = host();

@@ -5,7 +5,7 @@ use cnimble_tests::{Snapshot, need};
 use super::*;
 
 #[test]
-fn what_comes_from_an_address_leaves_by_its_interface_and_del_removes_just_that() {
+fn packets_leave_by_the_interface_of_their_source_and_del_removes_only_its_rules() {
     need!("ip");
     let site = Site::new();
     let (sbr, pod) = (site.sbr(), &site.pod);
@@ -75,7 +75,7 @@ fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
 }
 
 #[test]
-fn check_misses_what_add_has_set() {
+fn check_reports_a_lost_setting() {
     need!("ip");
     for (command, why) in [
         ("rule del from 10.7.1.2 table 100", "the rule from 10.7.1.2 is missing"),

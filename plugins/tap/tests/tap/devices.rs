@@ -66,7 +66,7 @@ fn a_pod_gets_a_tap_with_every_setting_and_del_leaves_nothing() {
 }
 
 #[test]
-fn without_ipam_and_settings_it_is_up_and_nobody_owns_it() {
+fn without_ipam_and_settings_the_tap_is_up_without_an_owner() {
     with_kind!("tap");
     let (host, pod) = (Host::hasty(), Pod::new());
     let network = Network::new(&host, config(&host)).with("/ipam", json!({}));

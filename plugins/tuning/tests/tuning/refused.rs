@@ -92,7 +92,7 @@ fn bad_configurations() {
 }
 
 #[test]
-fn only_what_is_on_the_list() {
+fn only_listed_sysctls_are_allowed() {
     need!("ip", "mount");
     let chain = Chain::new();
     // A private /etc has the list, so that the machine's own /etc stays unchanged.

@@ -168,7 +168,7 @@ fn a_sysctl_is_written_even_if_it_has_the_value() {
 }
 
 #[test]
-fn a_read_only_proc_sys_is_written_by_root_and_else_will_do_for_values_that_are_there() {
+fn a_read_only_proc_sys_is_written_by_root_and_suffices_for_present_values() {
     need!("ip", "unshare", "strace");
     const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
     // In a user namespace no private procfs can be mounted. strace simulates that.

@@ -104,7 +104,7 @@ fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
 }
 
 #[test]
-fn several_interfaces_share_a_vrf_which_goes_with_the_last() {
+fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     with_kind!("vrf");
     let (site, pod) = (Site::new(), Pod::new());
     let (front, vrf) = (site.front().with("/ipam/routes", json!([])), site.vrf());
