@@ -8,17 +8,21 @@ use cnimble_os::dbus::{Arguments, Bus, Method, Value};
 
 use crate::ask::SYSTEMD;
 
-/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise the process
-/// moves to the root of the hierarchies that process managers use to kill services.
+/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise, and if no
+/// message bus leads to systemd, the process moves to the root of the hierarchies that process managers use to kill
+/// services.
 ///
 /// # Errors
 /// Returns the reason why the daemon stays in its control group.
 pub(super) fn leave() -> Result<(), String> {
+    let mut why = String::new();
     if Path::new(SYSTEMD).exists() {
-        scope().map_err(|err| format!("asking systemd for a scope: {err}"))
-    } else {
-        to_roots().map_err(|err| format!("moving to another control group: {err}"))
+        match scope() {
+            Ok(()) => return Ok(()),
+            Err(err) => why = format!("asking systemd for a scope: {err}; "),
+        }
     }
+    to_roots().map_err(|err| format!("{why}moving to another control group: {err}"))
 }
 
 fn scope() -> Result<(), cnimble_os::dbus::Error> {
