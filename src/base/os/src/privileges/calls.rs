@@ -27,6 +27,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_prlimit64,
     libc::SYS_restart_syscall,
+    // By glibc, for each thread. It aborts the program if the call is refused.
+    libc::SYS_rseq,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
