@@ -73,8 +73,11 @@ impl LogFile {
             return;
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let own =
-            [("time", json!(timestamp(now))), ("level", json!(level_name(level))), ("message", json!(message))];
+        let own = [
+            ("time", json!(timestamp(now))),
+            ("level", json!(level_name(level))),
+            ("message", json!(message)),
+        ];
         let mut object: Map<String, Value> =
             own.into_iter().chain(fields).map(|(key, value)| (key.to_owned(), value)).collect();
         object.extend(self.call.clone());
