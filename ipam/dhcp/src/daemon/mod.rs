@@ -21,6 +21,7 @@ pub(crate) mod store;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -48,11 +49,8 @@ const IDLE: u64 = 1000;
 /// Returns the time in milliseconds since the machine's boot.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
-    let time = clock_gettime(ClockId::CLOCK_BOOTTIME);
-    time.map_or(0, |time| {
-        let number = |value: i64| u64::try_from(value).unwrap_or(0);
-        number(time.tv_sec()) * 1000 + number(time.tv_nsec()) / 1_000_000
-    })
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 struct Daemon {

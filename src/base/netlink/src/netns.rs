@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::{fstat, stat};
+use nix::sys::stat::{FileStat, fstat, stat};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs, statfs};
 
 use super::{Error, Result};
@@ -108,7 +108,7 @@ impl NetNs {
     pub fn by_identity(identity: Identity) -> Result<Option<Self>> {
         let failed = |err: &io::Error| Error::io("look for a network namespace in /proc", err);
         let at = |path: &Path| match stat(path) {
-            Ok(there) if (there.st_dev, there.st_ino) == identity => NetNs::find(path),
+            Ok(there) if identity_of(&there) == identity => NetNs::find(path),
             _ => Ok(None),
         };
         let processes = processes().map_err(|err| failed(&err))?;
@@ -201,7 +201,7 @@ impl NetNs {
     /// Whether `path` leads to this namespace.
     pub fn is_at(&self, path: &Path) -> bool {
         let Ok(there) = stat(path) else { return false };
-        self.identity().is_ok_and(|own| own == (there.st_dev, there.st_ino))
+        self.identity().is_ok_and(|own| own == identity_of(&there))
     }
 
     /// Whether both are the same namespace (namespaces(7): same device and inode).
@@ -218,8 +218,16 @@ impl NetNs {
     /// Fails if the kernel refuses the request.
     pub fn identity(&self) -> Result<Identity> {
         let stat = fstat(&self.fd).map_err(|errno| Error::new("tell network namespaces apart", errno))?;
-        Ok((stat.st_dev, stat.st_ino))
+        Ok(identity_of(&stat))
     }
+}
+
+pub(crate) fn identity_of(stat: &FileStat) -> Identity {
+    // On machines of 32 bits the inode is a shorter number.
+    fn same<N: Into<u64>>(number: N) -> u64 {
+        number.into()
+    }
+    (same(stat.st_dev), same(stat.st_ino))
 }
 
 /// Returns to a namespace when it is dropped.

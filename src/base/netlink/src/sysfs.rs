@@ -16,6 +16,7 @@ use nix::sys::stat::{Mode, fstat};
 use rustix::mount::MountAttrFlags;
 
 use super::link::bad_name;
+use super::netns::identity_of;
 use super::{Error, Result, procfs};
 
 /// A private sysfs, which shows the links of one namespace. It goes with the value.
@@ -70,7 +71,7 @@ impl Sysfs {
             .map_err(|err| Errno::from_raw(err.raw_os_error().unwrap_or(libc::EIO)))?;
         let text = std::str::from_utf8(text.get(..length).unwrap_or_default()).unwrap_or_default();
         let Ok(index) = text.trim().parse() else { return Ok(None) };
-        Ok(Some(Device { index, inode: fstat(&dir)?.st_ino, bus: bus(Path::new(&target)) }))
+        Ok(Some(Device { index, inode: identity_of(&fstat(&dir)?).1, bus: bus(Path::new(&target)) }))
     }
 }
 

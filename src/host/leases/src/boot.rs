@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
-use nix::sys::statfs::{FsType, fstatfs};
+use nix::sys::statfs::fstatfs;
 
 /// Where a lease carries the ID of the boot that it was made in.
 const MARK: &CStr = c"user.cnimble.boot";
@@ -44,18 +44,18 @@ const MARGIN: i128 = Duration::from_secs(60).as_nanos() as i128;
 
 /// File systems that several kernels may have mounted, or that hide the one below, such as NFS and FUSE
 /// (linux/magic.h and the file systems' own headers).
-const SHARED: &[FsType] = &[
-    FsType(0x6969),
-    FsType(0x517B),
-    FsType(0xFF53_4D42),
-    FsType(0xFE53_4D42),
-    FsType(0x00C3_6400),
-    FsType(0x6573_5546),
-    FsType(0x0102_1997),
-    FsType(0x5346_414F),
-    FsType(0x7461_636F),
-    FsType(0x0116_1970),
-    FsType(0x0BD0_0BD0),
+const SHARED: &[u32] = &[
+    0x6969,
+    0x517B,
+    0xFF53_4D42,
+    0xFE53_4D42,
+    0x00C3_6400,
+    0x6573_5546,
+    0x0102_1997,
+    0x5346_414F,
+    0x7461_636F,
+    0x0116_1970,
+    0x0BD0_0BD0,
 ];
 
 /// The identity of this boot.
@@ -125,11 +125,12 @@ impl Boot {
 
 /// Whether other machines may hold leases in `dir`; yes, if it can't be told.
 pub fn is_shared(dir: impl AsFd) -> bool {
-    fstatfs(dir).map_or(true, |fs| SHARED.contains(&fs.filesystem_type()))
+    // The kernel's number has 32 bits. Its type in C has 32 or 64, with a sign or without.
+    fstatfs(dir).map_or(true, |fs| SHARED.contains(&(fs.filesystem_type().0 as u32)))
 }
 
-fn nanos(seconds: i64, nanos: i64) -> i128 {
-    i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
+fn nanos(seconds: impl Into<i128>, nanos: impl Into<i128>) -> i128 {
+    seconds.into() * 1_000_000_000 + nanos.into()
 }
 
 /// Where the kernel tells the ID of this boot.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::TEMPORARY;
@@ -40,6 +40,32 @@ static COUNTER: AtomicU32 = AtomicU32::new(0);
 fn temporary_name() -> String {
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     format!("{TEMPORARY}{}-{count}", std::process::id())
+}
+
+/// Device, inode and times: another file under the same name has others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub(crate) place: (u64, u64),
+    /// Times of the content and of the inode, each in seconds and nanoseconds.
+    pub(crate) times: [i64; 4],
+}
+
+impl Identity {
+    /// Converts the numbers, which are shorter on machines of 32 bits.
+    pub(crate) fn of(stat: &FileStat) -> Self {
+        fn same<N, M: From<N>>(number: N) -> M {
+            M::from(number)
+        }
+        Identity {
+            place: (same(stat.st_dev), same(stat.st_ino)),
+            times: [
+                same(stat.st_mtime),
+                same(stat.st_mtime_nsec),
+                same(stat.st_ctime),
+                same(stat.st_ctime_nsec),
+            ],
+        }
+    }
 }
 
 /// The object of a name in a directory.

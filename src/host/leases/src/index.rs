@@ -28,11 +28,13 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, futimens};
+use nix::sys::stat::{Mode, SFlag, fstat, futimens};
 use nix::sys::time::TimeSpec;
 
+use crate::files::Identity;
 use crate::{INDEX, boot, files};
 
 /// With fewer leases there is no index: reading them is as quick.
@@ -209,9 +211,9 @@ fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()
     if length != 4 {
         return None;
     }
-    let nanos = i64::from(u32::from_ne_bytes(random)) % 1_000_000_000;
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).ok()?;
-    let time = TimeSpec::new(now.tv_sec() - 2, nanos);
+    let nanos = u32::from_ne_bytes(random) % 1_000_000_000;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let time = TimeSpec::from(Duration::new(now.as_secs().checked_sub(2)?, nanos));
     futimens(dir, &TimeSpec::UTIME_OMIT, &time).ok()?;
     let stat = fstat(dir).ok()?;
     if (stat.st_mtime, stat.st_mtime_nsec) != (time.tv_sec(), time.tv_nsec()) {
@@ -222,13 +224,11 @@ fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()
 
 /// The header that is true of `dir` as it is now, with a number of entries.
 fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEADER]> {
-    let FileStat { st_dev, st_ino, st_mtime, st_mtime_nsec, st_ctime, st_ctime_nsec, .. } =
-        fstat(dir).ok()?;
+    let Identity { place: (dev, ino), times } = Identity::of(&fstat(dir).ok()?);
     let boot = boot_key()?;
-    let times = [st_mtime, st_mtime_nsec, st_ctime, st_ctime_nsec].map(i64::cast_unsigned);
-    let [mtime, mtime_nsec, ctime, ctime_nsec] = times;
+    let [mtime, mtime_nsec, ctime, ctime_nsec] = times.map(i64::cast_unsigned);
     let mut header = [0; HEADER];
-    let words = [MAGIC, slots, st_dev, st_ino, mtime, mtime_nsec, ctime, ctime_nsec, boot, entries];
+    let words = [MAGIC, slots, dev, ino, mtime, mtime_nsec, ctime, ctime_nsec, boot, entries];
     for (place, word) in header.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }

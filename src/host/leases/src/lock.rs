@@ -15,25 +15,27 @@ use nix::sys::stat::{FileStat, fstat, fstatat, stat};
 use cnimble_cni::Error;
 use cnimble_os::child::signal;
 
+use crate::files::Identity;
+
 /// The file's name in the directory.
 pub const LOCK: &str = "lock";
 
 /// Device and inode.
-type Identity = (u64, u64);
+type Place = (u64, u64);
 
-fn identity(stat: &FileStat) -> Identity {
-    (stat.st_dev, stat.st_ino)
+fn place(stat: &FileStat) -> Place {
+    Identity::of(stat).place
 }
 
 thread_local! {
     /// The locks that this thread holds. Without a destructor, which costs system calls.
-    static HELD: ManuallyDrop<RefCell<Vec<Identity>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static HELD: ManuallyDrop<RefCell<Vec<Place>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// The lock, held until the value goes.
 #[derive(Debug)]
 pub struct Lock {
-    id: Identity,
+    id: Place,
     /// `None` where this thread holds it already, further up: the panic hook takes back an
     /// ADD while the ADD's own lock is still there, and must not wait for it.
     flock: Option<Flock<File>>,
@@ -50,7 +52,7 @@ pub enum LockError {
 impl Lock {
     /// Waits for the lock until a signal says to stop.
     pub fn wait(mut file: File) -> Result<Self, LockError> {
-        let id = identity(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
+        let id = place(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
         if HELD.with(|held| held.borrow().contains(&id)) {
             return Ok(Lock { id, flock: None });
         }
@@ -76,8 +78,8 @@ impl Lock {
     pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
         let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
         let (own, named) = (fstat(dir), stat(path));
-        file.is_ok_and(|file| identity(&file) == self.id)
-            && own.is_ok_and(|own| named.is_ok_and(|named| identity(&own) == identity(&named)))
+        file.is_ok_and(|file| place(&file) == self.id)
+            && own.is_ok_and(|own| named.is_ok_and(|named| place(&own) == place(&named)))
     }
 }
 

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -92,8 +93,8 @@ pub struct Share {
 pub fn now() -> Result<u64, Error> {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_err(|err| Error::new(Code::IO, format!("reading the time since boot: {err}")))?;
-    let number = |n: i64| u64::try_from(n).unwrap_or_default();
-    Ok(number(time.tv_sec()) * 1000 + number(time.tv_nsec()) / 1_000_000)
+    let milliseconds = Duration::from(time).as_millis();
+    Ok(u64::try_from(milliseconds).unwrap_or(u64::MAX))
 }
 
 /// The ID of this boot.

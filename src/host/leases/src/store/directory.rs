@@ -17,10 +17,10 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 
 use cnimble_os::files::is_absent;
 
-use super::reading::{Found, Identity, Lease, Leases};
+use super::reading::{Found, Lease, Leases};
 use super::{Result, StoreError, last_name};
 use crate::boot::Boot;
-use crate::files::{self, Entry};
+use crate::files::{self, Entry, Identity};
 use crate::holder::Holder;
 use crate::index::{self, Index};
 use crate::{INDEX, address, is_temporary};

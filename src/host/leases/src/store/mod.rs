@@ -20,13 +20,14 @@ mod reading;
 
 use std::net::IpAddr;
 
+pub use crate::files::Identity;
 use crate::lock::{LOCK, Lock};
 use crate::{INDEX, files, index};
 
 pub use directory::{Directory, probe_writing};
 pub use error::StoreError;
 pub use locking::Noted;
-pub use reading::{Found, Identity, Lease, Leases};
+pub use reading::{Found, Lease, Leases};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 

@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use nix::sys::stat::FileStat;
-
 use cnimble_cni::Attachment;
 
 use super::StoreError;
+use crate::files::Identity;
 use crate::holder::Holder;
 use crate::index::Index;
 
@@ -28,17 +27,6 @@ pub struct Found {
     pub identity: Identity,
     /// Whether it was made before this boot.
     pub before_boot: bool,
-}
-
-/// Device, inode and times: another file under the same name has others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity(u64, u64, i64, i64, i64, i64);
-
-impl Identity {
-    pub(super) fn of(stat: &FileStat) -> Self {
-        let changed = (stat.st_ctime, stat.st_ctime_nsec);
-        Identity(stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, changed.0, changed.1)
-    }
 }
 
 /// The leases of a directory.
