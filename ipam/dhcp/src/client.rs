@@ -13,9 +13,11 @@
 
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::held::Held;
 use crate::tally::Tally;
+use crate::{v4, v6};
 
 /// How long other hosts have to answer a probe. On one link they answer within a millisecond.
 const PROBE: u64 = 100;
@@ -34,10 +36,53 @@ pub(crate) struct Timer {
     pub(crate) expires: u64,
 }
 
+/// The lease of a protocol.
+pub(crate) trait Lease: Clone + Debug + Sized {
+    type Address: Copy + Debug + Display + PartialEq;
+
+    fn address(&self) -> Self::Address;
+
+    fn timer(&self) -> Timer;
+
+    fn held(self) -> Held;
+
+    /// Returns the lease, if it is one of this protocol.
+    fn from_held(held: Held) -> Option<Self>;
+}
+
+macro_rules! lease {
+    ($lease:ty, $address:ty, $variant:ident) => {
+        impl Lease for $lease {
+            type Address = $address;
+
+            fn address(&self) -> $address {
+                self.address
+            }
+
+            fn timer(&self) -> Timer {
+                Timer { renew: self.renew, rebind: self.rebind, expires: self.expires }
+            }
+
+            fn held(self) -> Held {
+                Held::$variant(self)
+            }
+
+            fn from_held(held: Held) -> Option<Self> {
+                if let Held::$variant(lease) = held { Some(lease) } else { None }
+            }
+        }
+    };
+}
+
+lease!(v4::lease::Lease, Ipv4Addr, Four);
+lease!(v6::lease::Lease, Ipv6Addr, Six);
+
+/// An address of a protocol.
+pub(crate) type Address<P> = <<P as Protocol>::Lease as Lease>::Address;
+
 /// DHCPv4 or DHCPv6.
 pub(crate) trait Protocol: Debug + Sized {
-    type Address: Copy + Debug + Display + PartialEq;
-    type Lease: Clone + Debug;
+    type Lease: Lease;
     /// A message to servers.
     type Message: Debug;
     /// A step of the way to a lease. The default looks for servers.
@@ -49,17 +94,8 @@ pub(crate) trait Protocol: Debug + Sized {
     /// The name of a message, for the log.
     fn name(message: &Self::Message) -> &'static str;
 
-    fn held(lease: Self::Lease) -> Held;
-
-    /// Returns the lease, if it is one of this protocol.
-    fn of(held: Held) -> Option<Self::Lease>;
-
-    fn address(lease: &Self::Lease) -> Self::Address;
-
-    fn timer(lease: &Self::Lease) -> Timer;
-
     /// Returns the address that the step requests from a server.
-    fn requested(step: &Self::Step) -> Option<Self::Address>;
+    fn requested(step: &Self::Step) -> Option<Address<Self>>;
 
     /// Begins an exchange with a new transaction ID.
     fn begin(&mut self, now: u64);
@@ -90,7 +126,7 @@ pub(crate) enum State<P: Protocol> {
 pub(crate) enum Action<P: Protocol> {
     Send(P::Message),
     /// Probe the link for the address.
-    Probe(P::Address),
+    Probe(Address<P>),
     Report(Event),
 }
 
@@ -119,7 +155,7 @@ pub(crate) struct Client<P: Protocol> {
     pub(crate) state: State<P>,
     pub(crate) lease: Option<P::Lease>,
     /// The address that the client asks servers for.
-    pub(crate) preferred: Option<P::Address>,
+    pub(crate) preferred: Option<Address<P>>,
     pub(crate) next: u64,
     /// The lease daemon's limit of a pause (`-resendmax`).
     pub(crate) longest_pause: u64,
@@ -144,13 +180,13 @@ impl<P: Protocol> Client<P> {
 
     /// Returns the client with a lease from a file, which it resumes.
     pub(crate) fn resume(self, lease: P::Lease) -> Self {
-        let (next, preferred) = (P::timer(&lease).renew, Some(P::address(&lease)));
+        let (next, preferred) = (lease.timer().renew, Some(lease.address()));
         Client { state: State::Bound, next, preferred, lease: Some(lease), ..self }
     }
 
     /// When the client next has something to do.
     pub(crate) fn next(&self) -> u64 {
-        let Some(timer) = self.lease.as_ref().map(P::timer) else { return self.next };
+        let Some(timer) = self.lease.as_ref().map(Lease::timer) else { return self.next };
         let end = if matches!(self.state, State::Renewing) { timer.rebind } else { timer.expires };
         self.next.min(end)
     }
@@ -161,17 +197,17 @@ impl<P: Protocol> Client<P> {
     }
 
     /// The address that the link is probed for.
-    pub(crate) fn probed(&self) -> Option<P::Address> {
+    pub(crate) fn probed(&self) -> Option<Address<P>> {
         match &self.state {
             State::Acquiring(step) => P::requested(step).filter(|address| !self.has(*address)),
-            State::Probing(lease) => Some(P::address(lease)),
+            State::Probing(lease) => Some(lease.address()),
             _ => None,
         }
     }
 
     /// Whether the client has a lease of the address.
-    pub(crate) fn has(&self, address: P::Address) -> bool {
-        self.lease.as_ref().is_some_and(|lease| P::address(lease) == address)
+    pub(crate) fn has(&self, address: Address<P>) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.address() == address)
     }
 
     /// Does everything that is due at `now`.
@@ -179,7 +215,7 @@ impl<P: Protocol> Client<P> {
         if now < self.next() {
             return Vec::new();
         }
-        if self.lease.as_ref().is_some_and(|lease| now >= P::timer(lease).expires) {
+        if self.lease.as_ref().is_some_and(|lease| now >= lease.timer().expires) {
             return self.lose(now, EXPIRED);
         }
         match &self.state {
@@ -198,14 +234,14 @@ impl<P: Protocol> Client<P> {
             self.start(now, now);
             return Vec::new();
         };
-        let (address, timer) = (P::address(&lease), P::timer(&lease));
+        let (address, timer) = (lease.address(), lease.timer());
         let mut actions = Vec::new();
         if now >= timer.rebind && !matches!(self.state, State::Rebinding) {
             self.enter(now, State::Rebinding, now);
             actions.push(Action::log(format!("rebinding {address}: any server may prolong it")));
         } else if matches!(self.state, State::Bound) {
             self.enter(now, State::Renewing, now);
-            let server = P::held(lease.clone()).server();
+            let server = lease.clone().held().server();
             actions.push(Action::log(format!("renewing {address} at {server}")));
         }
         let end = if matches!(self.state, State::Rebinding) { timer.expires } else { timer.rebind };
@@ -224,29 +260,29 @@ impl<P: Protocol> Client<P> {
 
     /// Accepts the lease.
     pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> Action<P> {
-        self.enter(now, State::Bound, P::timer(&lease).renew);
-        self.preferred = Some(P::address(&lease));
+        self.enter(now, State::Bound, lease.timer().renew);
+        self.preferred = Some(lease.address());
         self.lease = Some(lease.clone());
         self.tally.clear();
-        Action::Report(Event::Bound(P::held(lease)))
+        Action::Report(Event::Bound(lease.held()))
     }
 
     /// Ends the lease, and starts over.
     pub(crate) fn lose(&mut self, now: u64, why: &'static str) -> Vec<Action<P>> {
         self.start(now, now);
-        let lost = self.lease.take().map(|lease| Action::Report(Event::Lost(P::held(lease), why)));
+        let lost = self.lease.take().map(|lease| Action::Report(Event::Lost(lease.held(), why)));
         lost.into_iter().collect()
     }
 
     /// Releases the lease. Returns its address and the message, which is sent only once.
-    pub(crate) fn release(&mut self, now: u64) -> Option<(P::Address, P::Message)> {
+    pub(crate) fn release(&mut self, now: u64) -> Option<(Address<P>, P::Message)> {
         let probed = match &self.state {
             State::Probing(lease) => Some(lease.as_ref().clone()),
             _ => None,
         };
         let lease = self.lease.take().or(probed)?;
         self.start(now, now);
-        Some((P::address(&lease), P::release(self, now, &lease)))
+        Some((lease.address(), P::release(self, now, &lease)))
     }
 
     /// Starts over at `next`.

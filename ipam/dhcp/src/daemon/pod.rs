@@ -11,7 +11,7 @@ use super::flags::Flags;
 use super::interface::Interface;
 use super::speaker::{Driver, Speaker, Transport};
 use super::{four, six};
-use crate::client::{Client, EXPIRED, Event};
+use crate::client::{Client, EXPIRED, Event, Lease};
 use crate::held::Held;
 use crate::ipc::{self, Family, Wanted};
 
@@ -193,7 +193,7 @@ fn speaker(
     lease: Option<Held>,
 ) -> Box<dyn Speaker> {
     fn driver<T: Transport + 'static>(client: Client<T>, lease: Option<Held>) -> Box<dyn Speaker> {
-        Box::new(Driver::new(match lease.and_then(T::of) {
+        Box::new(Driver::new(match lease.and_then(T::Lease::from_held) {
             Some(lease) => client.resume(lease),
             None => client,
         }))

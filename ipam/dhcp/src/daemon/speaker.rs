@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::interface::Interface;
-use crate::client::{Action, Client, Event, Protocol};
+use crate::client::{Action, Address, Client, Event, Lease, Protocol};
 use crate::held::Held;
 
 /// The largest packet: a jumbo frame of Ethernet.
@@ -41,7 +41,7 @@ pub(super) trait Transport: Protocol {
     fn send(socket: &Self::Socket, message: &Self::Message) -> io::Result<()>;
 
     /// Sends a probe for the address.
-    fn probe(socket: &Self::Socket, interface: &Interface, address: Self::Address) -> io::Result<()>;
+    fn probe(socket: &Self::Socket, interface: &Interface, address: Address<Self>) -> io::Result<()>;
 
     /// Returns a received packet and its sender, or `None` if nothing has arrived.
     fn receive<'b>(
@@ -149,7 +149,7 @@ impl<T: Transport> Driver<T> {
         once.socket.as_ref().map_or(Ok(()), |socket| T::send(socket, message))
     }
 
-    fn probe(&self, interface: &Interface, address: T::Address) -> io::Result<()> {
+    fn probe(&self, interface: &Interface, address: Address<T>) -> io::Result<()> {
         self.probes.socket.as_ref().map_or(Ok(()), |socket| T::probe(socket, interface, address))
     }
 
@@ -184,7 +184,7 @@ impl<T: Transport> Speaker for Driver<T> {
     }
 
     fn lease(&self) -> Option<Held> {
-        self.client.lease.clone().map(T::held)
+        self.client.lease.clone().map(Lease::held)
     }
 
     fn tried(&self) -> String {

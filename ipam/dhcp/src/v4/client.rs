@@ -12,8 +12,7 @@ use cnimble_netlink::link::Mac;
 
 use super::lease::Lease;
 use super::message::{Answer, Question, To, Type, code};
-use crate::client::{Action, Client, Protocol, REST, State, Timer, random};
-use crate::held::Held;
+use crate::client::{Action, Client, Protocol, REST, State, random};
 
 /// The first pause before a message is sent again. Each pause is twice as long as the last one, up to the limit
 /// that the lease daemon was given (`-resendmax`).
@@ -97,7 +96,6 @@ pub(crate) enum Step {
 }
 
 impl Protocol for Dhcp4 {
-    type Address = Ipv4Addr;
     type Lease = Lease;
     type Message = Question;
     type Step = Step;
@@ -106,25 +104,6 @@ impl Protocol for Dhcp4 {
 
     fn name(message: &Question) -> &'static str {
         message.kind.word()
-    }
-
-    fn held(lease: Lease) -> Held {
-        Held::Four(lease)
-    }
-
-    fn of(held: Held) -> Option<Lease> {
-        match held {
-            Held::Four(lease) => Some(lease),
-            Held::Six(_) => None,
-        }
-    }
-
-    fn address(lease: &Lease) -> Ipv4Addr {
-        lease.address
-    }
-
-    fn timer(lease: &Lease) -> Timer {
-        Timer { renew: lease.renew, rebind: lease.rebind, expires: lease.expires }
     }
 
     fn requested(step: &Step) -> Option<Ipv4Addr> {

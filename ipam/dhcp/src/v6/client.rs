@@ -15,8 +15,7 @@ use std::net::Ipv6Addr;
 use super::lease::Lease;
 use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
-use crate::client::{Action, Client, Protocol, REST, State, Timer, random};
-use crate::held::Held;
+use crate::client::{Action, Client, Protocol, REST, State, random};
 
 /// The client's identity. It stays the same for the life of an interface.
 #[derive(Debug, Clone)]
@@ -76,7 +75,6 @@ impl Default for Step {
 }
 
 impl Protocol for Dhcp6 {
-    type Address = Ipv6Addr;
     type Lease = Lease;
     type Message = Question;
     type Step = Step;
@@ -85,25 +83,6 @@ impl Protocol for Dhcp6 {
 
     fn name(message: &Question) -> &'static str {
         message.kind.word()
-    }
-
-    fn held(lease: Lease) -> Held {
-        Held::Six(lease)
-    }
-
-    fn of(held: Held) -> Option<Lease> {
-        match held {
-            Held::Six(lease) => Some(lease),
-            Held::Four(_) => None,
-        }
-    }
-
-    fn address(lease: &Lease) -> Ipv6Addr {
-        lease.address
-    }
-
-    fn timer(lease: &Lease) -> Timer {
-        Timer { renew: lease.renew, rebind: lease.rebind, expires: lease.expires }
     }
 
     fn requested(step: &Step) -> Option<Ipv6Addr> {
