@@ -3,9 +3,8 @@
 use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, PluginConfig, names};
-use cnimble_rules::forward::{Backend, Forward, Policy};
+use cnimble_rules::forward::{Admin, Backend, Forward, Policy};
 
-const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 const DEFAULT_ZONE: &str = "trusted";
 /// XT_EXTENSION_MAXNAMELEN without its NUL.
 const MAX_CHAIN: usize = 28;
@@ -26,20 +25,12 @@ pub(crate) struct Config {
     pub(crate) backend: Option<Backend>,
     pub(crate) policy: Policy,
     pub(crate) zone: String,
-    admin_chain: String,
-    /// Whether the configuration names the administrator's chain.
-    pub(crate) admin_named: bool,
+    pub(crate) admin: Admin,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            backend: None,
-            policy: Policy::Open,
-            zone: DEFAULT_ZONE.to_owned(),
-            admin_chain: DEFAULT_ADMIN_CHAIN.to_owned(),
-            admin_named: false,
-        }
+        Config { backend: None, policy: Policy::Open, zone: DEFAULT_ZONE.to_owned(), admin: Admin::Default }
     }
 }
 
@@ -74,24 +65,6 @@ impl Config {
                 .details("allowed are open, same-bridge and isolated"));
             }
         };
-        let mut admin_chain = keys.iptables_admin_chain_name;
-        let admin_named = !admin_chain.is_empty();
-        if !admin_named {
-            DEFAULT_ADMIN_CHAIN.clone_into(&mut admin_chain);
-        }
-        // The name becomes a word of iptables' input.
-        let fits = admin_chain.len() <= MAX_CHAIN
-            && admin_chain
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':'))
-            && !admin_chain.starts_with(['-', ':']);
-        if !fits {
-            return Err(Error::config(format!(
-                "iptablesAdminChainName: invalid chain name \"{}\"",
-                admin_chain.escape_default()
-            ))
-            .details(format!("at most {MAX_CHAIN} letters, digits, and _ - . inside")));
-        }
         let mut zone = keys.firewalld_zone;
         if zone.is_empty() {
             DEFAULT_ZONE.clone_into(&mut zone);
@@ -100,7 +73,7 @@ impl Config {
         if zone.contains('\0') {
             return Err(Error::config(format!("firewalldZone: invalid zone \"{}\"", zone.escape_default())));
         }
-        Ok(Config { backend, policy, zone, admin_chain, admin_named })
+        Ok(Config { backend, policy, zone, admin: admin(keys.iptables_admin_chain_name)? })
     }
 
     /// Returns the rules for the pod of `prev`.
@@ -119,11 +92,29 @@ impl Config {
             addrs: addrs(prev),
             policy: self.policy,
             interfaces,
-            admin_chain: self.admin_chain.clone(),
-            admin_named: self.admin_named,
+            admin: self.admin.clone(),
             zone: self.zone.clone(),
         })
     }
+}
+
+/// Reads the name of the administrator's chain.
+fn admin(chain: String) -> Result<Admin, Error> {
+    if chain.is_empty() {
+        return Ok(Admin::Default);
+    }
+    // The name becomes a word of iptables' input.
+    let fits = chain.len() <= MAX_CHAIN
+        && chain.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':'))
+        && !chain.starts_with(['-', ':']);
+    if !fits {
+        return Err(Error::config(format!(
+            "iptablesAdminChainName: invalid chain name \"{}\"",
+            chain.escape_default()
+        ))
+        .details(format!("at most {MAX_CHAIN} letters, digits, and _ - . inside")));
+    }
+    Ok(Admin::Named(chain))
 }
 
 /// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp

@@ -117,14 +117,14 @@ impl Plugin for Firewall {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut nft = Nft::new();
-        let chosen = forward::choose(config.backend, config.admin_named, &mut nft)
+        let chosen = forward::choose(config.backend, &config.admin, &mut nft)
             .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
         forward::status(chosen.backend, &mut nft)
     }
 }
 
 fn accept(call: &Call, nft: &mut Nft, config: &Config, wanted: &Forward) -> Result<(), Error> {
-    let chosen = forward::choose(config.backend, config.admin_named, nft)?;
+    let chosen = forward::choose(config.backend, &config.admin, nft)?;
     let undo = forward::add(chosen, nft, &call.owner(), wanted)?;
     call.undo.push("remove rules for forwarding", move || undo.run());
     Ok(())

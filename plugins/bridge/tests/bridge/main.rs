@@ -2,6 +2,7 @@
 //! STATUS. They also check masquerading, the MAC check and vlans.
 #![cfg(test)]
 
+mod filters;
 mod gc_status;
 mod ipam;
 mod life;

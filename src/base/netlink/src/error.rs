@@ -70,6 +70,25 @@ impl Error {
     }
 }
 
+/// Requests about objects that may not exist.
+pub trait IfPresent<T> {
+    /// Returns `None` if the object doesn't exist.
+    ///
+    /// # Errors
+    /// Fails with any error but that of a missing object.
+    fn if_present(self) -> Result<Option<T>, Error>;
+}
+
+impl<T> IfPresent<T> for Result<T, Error> {
+    fn if_present(self) -> Result<Option<T>, Error> {
+        match self {
+            Ok(value) => Ok(Some(value)),
+            Err(err) if err.is_missing() => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.explained {
@@ -141,6 +160,14 @@ mod tests {
         let code = |errno| cni::Error::from(Error::new("x", errno)).code;
         assert_eq!(code(Errno::EINTR), Code::TRY_AGAIN_LATER);
         assert_eq!(code(Errno::EEXIST), Code::KERNEL);
+    }
+
+    #[test]
+    fn a_missing_object_is_no_error_where_it_may_be_missing() {
+        assert_eq!(Ok::<_, Error>(1).if_present(), Ok(Some(1)));
+        assert_eq!(Err::<(), _>(Error::new("x", Errno::ENODEV)).if_present(), Ok(None));
+        let refused = Error::new("x", Errno::EPERM);
+        assert_eq!(Err::<(), _>(refused.clone()).if_present(), Err(refused));
     }
 
     #[test]

@@ -50,7 +50,7 @@ mod tests;
 mod uapi;
 mod wire;
 
-pub use error::Error;
+pub use error::{Error, IfPresent};
 pub use link::kind::{self, tap};
 pub use link::{details, port};
 pub use netlink::Netlink;

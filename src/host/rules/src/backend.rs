@@ -1,13 +1,12 @@
 //! The choice between two backends: nf_tables in our own table, and the iptables command with the chains of the Go
 //! reference plugins.
 
-use cnimble_cni::{Code, Error};
+use cnimble_cni::Error;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
 use super::command;
-use super::elements::{self, Changes, Layout};
-use super::failures::is_unsupported;
+use super::failures::{is_unsupported, not_available};
 
 /// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,30 +18,6 @@ pub enum Backend {
     /// nf_tables, or iptables where the kernel's nf_tables can't do it. That shows when it is
     /// told to: trying it out beforehand would cost the first pod more than the rest of its ADD.
     Auto,
-}
-
-/// The changes that an ADD made, by backend.
-#[derive(Debug)]
-pub(super) enum Made<I> {
-    Nftables(Box<Changes>),
-    Iptables(I),
-}
-
-impl<I> Made<I> {
-    /// Takes the changes back. `L` is the part of nf_tables.
-    ///
-    /// # Errors
-    /// Fails if the backend fails.
-    pub(super) fn revert<L: Layout>(
-        &self,
-        nft: &mut Nft,
-        iptables: impl FnOnce(&mut Nft, &I) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        match self {
-            Made::Nftables(changes) => Ok(elements::revert::<L>(nft, changes)?),
-            Made::Iptables(made) => iptables(nft, made),
-        }
-    }
 }
 
 /// Why nf_tables didn't do it.
@@ -74,25 +49,24 @@ impl Backend {
     ///
     /// # Errors
     /// Fails if the backend fails. If iptables was tried for nf_tables and failed as well, both.
-    pub(super) fn add<I, E: Into<Refused>>(
+    pub(super) fn add<T, E: Into<Refused>>(
         self,
         what: &str,
-        nftables: impl FnOnce() -> Result<Changes, E>,
-        iptables: impl FnOnce() -> Result<I, Error>,
-    ) -> Result<Made<I>, Error> {
+        nft: &mut Nft,
+        nftables: impl FnOnce(&mut Nft) -> Result<T, E>,
+        iptables: impl FnOnce(&mut Nft) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if self == Backend::Iptables {
-            return Ok(Made::Iptables(iptables()?));
+            return iptables(nft);
         }
-        match nftables().map_err(Into::into) {
-            Ok(changes) => Ok(Made::Nftables(Box::new(changes))),
+        match nftables(nft).map_err(Into::into) {
+            Ok(made) => Ok(made),
             Err(Refused::Kernel(err))
                 if self == Backend::Auto && is_unsupported(err.errno) && command::installed() =>
             {
                 log::info!("{what} with iptables, as nf_tables can't: {err}");
-                match iptables() {
-                    Ok(made) => Ok(Made::Iptables(made)),
-                    Err(second) => Err(Error::from(err).details(format!("and with iptables: {second}"))),
-                }
+                iptables(nft)
+                    .map_err(|second| Error::from(err).details(format!("and with iptables: {second}")))
             }
             Err(refused) => Err(refused.into()),
         }
@@ -115,6 +89,6 @@ impl Backend {
                 outcome => outcome.map_err(Error::from),
             },
         };
-        outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+        outcome.map_err(not_available)
     }
 }

@@ -2,7 +2,8 @@
 
 use nix::errno::Errno;
 
-use cnimble_cni::Error;
+use cnimble_cni::{Code, Error};
+use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
 /// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or
@@ -12,6 +13,23 @@ pub(super) fn is_unsupported(errno: Errno) -> bool {
         errno,
         Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT
     )
+}
+
+/// The error of a rule in a bridge's table, for a key of the configuration. `need` says what the rule takes.
+pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
+    match err.errno {
+        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
+            Error::new(Code::KERNEL, format!("{key}: this kernel has no nf_tables for bridges"))
+                .details(err.to_string())
+                .details(need)
+        }
+        _ => err.into(),
+    }
+}
+
+/// The error of STATUS for something that ADD would need.
+pub(super) fn not_available(err: Error) -> Error {
+    Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
 }
 
 /// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.

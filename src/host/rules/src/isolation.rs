@@ -13,15 +13,14 @@
 
 use std::net::IpAddr;
 
-use nix::errno::Errno;
-
-use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
 };
 
-use super::elements::{self, Claim, Layout, LookUp, Placed, first};
+use super::elements::{self, Claim, Layout, Placed, first};
+use super::failures;
 use super::packet::{DESTINATION, load_address};
 pub use super::undo::Applied;
 
@@ -88,17 +87,13 @@ fn pods(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { PODS4 } else { PODS6 }
 }
 
-fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
+pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
     let comment = owner.comment();
-    let mut wanted: Vec<Placed> = Vec::with_capacity(addrs.len() + 1);
     let places = std::iter::once((PORTS, Key::ifname(port)));
-    for (set, key) in places.chain(addrs.iter().map(|ip| (pods(*ip), Key::ip(*ip)))) {
-        let placed = Placed { set: set.to_owned(), element: Element::new(key, &comment) };
-        if !wanted.contains(&placed) {
-            wanted.push(placed);
-        }
-    }
-    wanted
+    places
+        .chain(addrs.iter().map(|ip| (pods(*ip), Key::ip(*ip))))
+        .map(|(set, key)| Placed { set: set.to_owned(), element: Element::new(key, &comment) })
+        .collect()
 }
 
 /// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports.
@@ -108,21 +103,12 @@ fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Isolation>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
-    let mut undo = Applied::default();
-    undo.push_changes::<Isolation>(changes);
-    Ok(undo)
+    Ok(Applied::of::<Isolation>(changes))
 }
 
 fn explain(err: netlink::Error) -> Error {
-    match err.errno {
-        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
-            let what = "portIsolation: this kernel has no nf_tables for bridges".to_owned();
-            Error::new(Code::KERNEL, what).details(err.to_string()).details(
-                "it needs CONFIG_NF_TABLES_BRIDGE, or pods would reach each other by way of the gateway",
-            )
-        }
-        _ => err.into(),
-    }
+    let need = "it needs CONFIG_NF_TABLES_BRIDGE, or pods would reach each other by way of the gateway";
+    failures::explain(err, "portIsolation", need)
 }
 
 /// Removes the owner's elements. `port` and `addrs` are hints.
@@ -134,10 +120,8 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
         return Ok(());
     }
     // Without the addresses a port alone would pass for all there is.
-    let hints: Vec<(String, Key)> = match port {
-        Some(port) if !addrs.is_empty() => {
-            wanted(owner, port, addrs).into_iter().map(|placed| (placed.set, placed.element.key)).collect()
-        }
+    let hints = match port {
+        Some(port) if !addrs.is_empty() => wanted(owner, port, addrs),
         _ => Vec::new(),
     };
     elements::remove::<Isolation>(nft, owner, &hints)?;
@@ -161,18 +145,10 @@ pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Resu
 fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlink::Result<Option<String>> {
     let mut sets = Vec::new();
     for Placed { set, element } in wanted(owner, port, addrs) {
-        match elements::look_up::<Isolation>(nft, owner, &set, &element.key)? {
-            LookUp::Own(placed) => sets.push(placed.set),
-            LookUp::Foreign(other) => {
-                let set = Isolation::TABLE.set(&set);
-                return Ok(Some(format!(
-                    "element {} of set {set} is another's: {}",
-                    element.key, other.comment
-                )));
-            }
-            LookUp::Missing => {
-                return Ok(Some(format!("set {} lacks {}", Isolation::TABLE.set(&set), element.key)));
-            }
+        let found = elements::look_up::<Isolation>(nft, owner, &set, &element.key)?;
+        match found.or_fault(Isolation::TABLE.set(&set), &element.key) {
+            Ok(placed) => sets.push(placed.set),
+            Err(fault) => return Ok(Some(fault)),
         }
     }
     let rules = nft.rules(Isolation::TABLE, Some(CHAIN))?;
@@ -196,8 +172,5 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
-    Isolation::usable(nft).map_err(|err| {
-        let err = explain(err);
-        Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
-    })
+    Isolation::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }

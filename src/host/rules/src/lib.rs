@@ -12,6 +12,7 @@ mod backend;
 mod command;
 mod elements;
 mod failures;
+pub mod filters;
 pub mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -11,9 +11,7 @@
 //!
 //! The first rule drops frames to the addresses that bridges and switches use among themselves.
 
-use nix::errno::Errno;
-
-use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::{
@@ -21,7 +19,8 @@ use cnimble_netlink::nft::{
     Verdict,
 };
 
-use super::elements::{self, Claim, Layout, Placed};
+use super::elements::{self, Changes, Claim, Layout, Placed};
+use super::failures;
 use super::listed::Effect;
 use super::reference_spoof;
 pub use super::undo::Applied;
@@ -114,43 +113,47 @@ fn mac_of(comment: &str) -> Option<Mac> {
     Mac::parse(rest.get(..17)?)
 }
 
+/// The elements of a port.
+pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
+    vec![
+        Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
+        Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
+    ]
+}
+
+/// Deletes the allowed source of the attachment that had the port before, and notes it.
+pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::Result<()> {
+    let old: Vec<Key> = changes
+        .replaced()
+        .filter(|(new, _)| new.set == PORTS)
+        .filter_map(|(new, old)| {
+            let mac = mac_of(&old.comment).filter(|mac| mac_of(&new.element.comment) != Some(*mac))?;
+            Some(pair(&old.key.as_ifname()?, mac))
+        })
+        .collect();
+    for key in old {
+        elements::also_delete::<Spoof>(nft, changes, SOURCES, &key)?;
+    }
+    Ok(())
+}
+
 /// Drops frames that come in at `port` with another source than `mac`. Idempotent; takes over a
 /// port that is guarded for another attachment.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
-    let wanted = [
-        Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
-        Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
-    ];
-    let mut changes = elements::insert::<Spoof>(nft, &wanted).map_err(explain)?;
-    let old: Vec<Mac> = changes
-        .replaced()
-        .filter(|(set, _)| *set == PORTS)
-        .filter_map(|(_, element)| mac_of(&element.comment))
-        .filter(|old| *old != mac)
-        .collect();
-    for old in old {
-        if let Err(err) = elements::also_delete::<Spoof>(nft, &mut changes, SOURCES, &pair(port, old)) {
-            return Err(undone(err, elements::revert::<Spoof>(nft, &changes)));
-        }
+    let mut changes = elements::insert::<Spoof>(nft, &wanted(owner, port, mac)).map_err(explain)?;
+    let forgotten = forget_replaced(nft, &mut changes);
+    let undo = Applied::of::<Spoof>(changes);
+    match forgotten {
+        Ok(()) => Ok(undo),
+        Err(err) => Err(undone(err, undo.run())),
     }
-    let mut undo = Applied::default();
-    undo.push_changes::<Spoof>(changes);
-    Ok(undo)
 }
 
 fn explain(err: netlink::Error) -> Error {
-    match err.errno {
-        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
-            let what = "macspoofchk: this kernel has no nf_tables for bridges".to_owned();
-            Error::new(Code::KERNEL, what)
-                .details(err.to_string())
-                .details("it needs CONFIG_NF_TABLES_BRIDGE")
-        }
-        _ => err.into(),
-    }
+    failures::explain(err, "macspoofchk", "it needs CONFIG_NF_TABLES_BRIDGE")
 }
 
 /// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
@@ -166,8 +169,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
         && let Some(element) = nft.element(Spoof::TABLE.set(PORTS), &Key::ifname(port))?
         && let Some(mac) = mac_of(&element.comment)
     {
-        hints.push((PORTS.to_owned(), Key::ifname(port)));
-        hints.push((SOURCES.to_owned(), pair(port, mac)));
+        hints = wanted(owner, port, mac);
     }
     let ours = elements::remove::<Spoof>(nft, owner, &hints);
     reference_spoof::remove(nft, &owner.attachment)?;
@@ -189,14 +191,10 @@ pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), E
 }
 
 fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Result<Option<String>> {
-    for (set, key) in [(PORTS, Key::ifname(port)), (SOURCES, pair(port, mac))] {
-        let set = Spoof::TABLE.set(set);
-        match nft.element(set, &key)? {
-            None => return Ok(Some(format!("set {set} has no element {key}"))),
-            Some(element) if !owner.owns(&element.comment) => {
-                return Ok(Some(format!("element {key} of set {set} is another's: {}", element.comment)));
-            }
-            Some(_) => {}
+    for Placed { set, element } in wanted(owner, port, mac) {
+        let found = elements::look_up::<Spoof>(nft, owner, &set, &element.key)?;
+        if let Err(fault) = found.or_fault(Spoof::TABLE.set(&set), &element.key) {
+            return Ok(Some(fault));
         }
     }
     let chain = Spoof::TABLE.chain(CHAIN);
@@ -224,10 +222,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
-    Spoof::usable(nft).map_err(|err| {
-        let err = explain(err);
-        Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
-    })
+    Spoof::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }
 
 /// The port and the MAC of an element, of those that have both.

@@ -20,6 +20,23 @@ impl Applied {
         self.0.push(Box::new(action));
     }
 
+    /// Adds the actions of another undo.
+    pub(super) fn join(&mut self, other: Applied) {
+        self.0.extend(other.0);
+    }
+
+    /// Whether there is nothing to take back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The undo of a part's changes.
+    pub(super) fn of<L: Layout>(changes: Changes) -> Self {
+        let mut undo = Applied::default();
+        undo.push_changes::<L>(changes);
+        undo
+    }
+
     /// Adds the removal of a part's elements.
     pub(super) fn push_changes<L: Layout>(&mut self, changes: Changes) {
         if !changes.is_empty() {
@@ -51,6 +68,6 @@ pub(super) fn undone<E: Into<Error>>(err: impl Into<Error>, undo: Result<(), E>)
     let err = err.into();
     match undo {
         Ok(()) => err,
-        Err(left) => err.details(format!("and what was added could not be removed: {}", left.into())),
+        Err(failure) => err.details(format!("and what was added could not be removed: {}", failure.into())),
     }
 }

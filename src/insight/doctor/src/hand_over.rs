@@ -88,7 +88,7 @@ impl Doctor<'_> {
         endings.iter().try_for_each(Ending::keep)?;
         over.write(nft)?;
         // A concurrent DEL may have removed one of the pods since.
-        let left = over.left(nft)?;
+        let left = over.departed(nft)?;
         over.take_back(nft, &left)?;
         over.let_go(nft)?;
         for orphan in orphans {

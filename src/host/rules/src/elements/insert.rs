@@ -8,7 +8,7 @@ use cnimble_netlink::nft::{Batch, Key, Nft};
 use cnimble_netlink::{Error, Result};
 
 use super::plan::{Changes, Refusal, create_part};
-use super::{Layout, Placed, delete, drop_unused, is_fixed, lists_part, set};
+use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
 use crate::retry::{ATTEMPTS, retry};
 
 /// Checks that the kernel could make the part, and a set of those that come and go.
@@ -34,16 +34,6 @@ pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
         Err(err) if err.is(Errno::EEXIST) => Ok(()),
         outcome => outcome,
     }
-}
-
-/// Puts the owner's elements in place, as the [`Claim`](super::Claim) on each set says. An
-/// element that is the owner's already stays.
-pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
-    insert_if_free::<L>(nft, wanted, None, &|_, _| Ok(())).map_err(|refusal| match refusal {
-        Refusal::Kernel(err) => err,
-        Refusal::Taken(old) => Error::new(format!("create element {}", old.element.key), Errno::EEXIST),
-        Refusal::Lacks(sets) => Error::new(format!("look for set {}", sets.join(", ")), Errno::ENOENT),
-    })
 }
 
 /// Looks whether something in these sets is in the way.
@@ -72,7 +62,7 @@ fn insert_if_free<L: Layout>(
 }
 
 /// A concurrent process has made or removed what the plan is about.
-const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
+pub(super) const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
 
 /// Makes the changes. If the kernel had no memory for its answer, they have been made, or refused: a look tells.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
@@ -86,10 +76,7 @@ fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
 /// not at all.
 fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     match plan.inserted.first() {
-        Some((placed, _)) => {
-            let set = set::<L>(&placed.set);
-            Ok(nft.has_set(set)? && nft.element(set, &placed.element.key)?.as_ref() == Some(&placed.element))
-        }
+        Some((placed, _)) => is_in_place(nft, L::TABLE, placed),
         None => Ok(nft.has_table(L::TABLE)? && lists_part::<L>(nft)?),
     }
 }
@@ -149,8 +136,8 @@ pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
     })?;
     let found = changes.inserted.iter().map(|(placed, _)| &placed.set).filter(|set| !is_fixed::<L>(set));
     let sets: Vec<String> = changes.made_sets.iter().chain(found).cloned().collect();
-    let part = changes.made_part || !L::STAYS && !changes.inserted.is_empty();
-    drop_unused::<L>(nft, &sets, part)
+    let has_part = changes.made_part || !L::STAYS && !changes.inserted.is_empty();
+    drop_unused::<L>(nft, &sets, if has_part { Scope::Part } else { Scope::Sets })
 }
 
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {

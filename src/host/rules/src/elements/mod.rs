@@ -5,21 +5,24 @@
 //! of a network on has the elements alone. A refused batch costs the kernel some 10 ms. That happens only if a
 //! concurrent ADD was faster, and the query is repeated.
 //!
-//! [`plan`] finds the missing objects, and [`insert()`] creates and removes them. [`owned`] finds and removes elements by
+//! [`plan`] finds the missing objects, and [`mod@insert`] creates and removes them, for several parts at once by a
+//! [`transaction`]. [`owned`] finds and removes elements by
 //! their owner, and [`unused`] deletes unused sets and chains. [`overlap`] is for addresses that two networks share.
 
 mod insert;
 mod overlap;
 mod owned;
 mod plan;
+mod transaction;
 mod unused;
 
 use insert::try_out;
-pub(super) use insert::{also_delete, insert, insert_many, prepare, revert};
+pub(super) use insert::{also_delete, insert_many, prepare, revert};
 pub(super) use overlap::{LookUp, first, look_up};
 pub(super) use owned::{delete, expel, find, gc, remove, unchanged};
 pub(super) use plan::{Changes, Refusal};
-pub(super) use unused::{drop_all_unused, drop_part, drop_unused};
+pub(super) use transaction::{insert, transact};
+pub(super) use unused::{Scope, drop_all_unused, drop_part, drop_unused};
 
 use cnimble_cni::Attachment;
 use cnimble_cni::owner::tag;
@@ -175,6 +178,12 @@ fn is_fixed<L: Layout>(set: &str) -> bool {
 
 fn set<L: Layout>(name: &str) -> Set<'_> {
     L::TABLE.set(name)
+}
+
+/// Whether this very element is in its set.
+fn is_in_place(nft: &mut Nft, table: Table<'_>, placed: &Placed) -> Result<bool> {
+    let set = table.set(&placed.set);
+    Ok(nft.has_set(set)? && nft.element(set, &placed.element.key)?.as_ref() == Some(&placed.element))
 }
 
 /// The sets of the part that are there.

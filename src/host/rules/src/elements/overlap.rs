@@ -11,7 +11,7 @@ use cnimble_cni::Owner;
 use cnimble_cni::hash::is_hash16;
 use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
-use cnimble_netlink::nft::{Element, Key, Nft};
+use cnimble_netlink::nft::{Element, Key, Nft, Set};
 
 use super::{Claim, Layout, Placed, set};
 
@@ -28,10 +28,12 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// The place for an element when `there` has its own: the set beside, if `there` is another
-/// network's.
-pub(super) fn elsewhere<L: Layout>(placed: &Placed, there: &Element) -> Option<Placed> {
-    let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&there.comment)) else { return None };
+/// The place for an element when `present` has its own: the set beside, if `present` is
+/// another network's.
+pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
+    let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
+        return None;
+    };
     if ours.split('-').next() == theirs.split('-').next() {
         return None;
     }
@@ -62,6 +64,20 @@ pub(crate) enum LookUp {
 }
 
 impl LookUp {
+    /// The owner's element.
+    ///
+    /// # Errors
+    /// Fails with what CHECK says about the place.
+    pub(crate) fn or_fault(self, set: Set<'_>, key: &Key) -> std::result::Result<Placed, String> {
+        match self {
+            LookUp::Own(placed) => Ok(placed),
+            LookUp::Foreign(other) => {
+                Err(format!("element {key} of set {set} is another's: {}", other.comment))
+            }
+            LookUp::Missing => Err(format!("set {set} has no element {key}")),
+        }
+    }
+
     /// The element, if it is the owner's.
     pub(crate) fn own(self) -> Option<Placed> {
         match self {
@@ -73,11 +89,11 @@ impl LookUp {
 
 /// Looks for the owner's element with this key in a set, and beside it.
 pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: &Key) -> Result<LookUp> {
-    let there = nft.element(set::<L>(name), key)?;
-    if let Some(element) = there.as_ref().filter(|element| owner.owns(&element.comment)) {
+    let present = nft.element(set::<L>(name), key)?;
+    if let Some(element) = present.as_ref().filter(|element| owner.owns(&element.comment)) {
         return Ok(LookUp::Own(Placed { set: name.to_owned(), element: element.clone() }));
     }
-    Ok(match (look_beside::<L>(nft, owner, name, key)?, there) {
+    Ok(match (look_beside::<L>(nft, owner, name, key)?, present) {
         (Some(placed), _) => LookUp::Own(placed),
         (None, Some(other)) => LookUp::Foreign(other),
         (None, None) => LookUp::Missing,
@@ -95,7 +111,7 @@ pub(super) fn look_beside<L: Layout>(
         return Ok(None);
     }
     let Some(set) = second::<L>(name, &owner.comment()) else { return Ok(None) };
-    let element = nft.element(self::set::<L>(&set), key)?.filter(|there| owner.owns(&there.comment));
+    let element = nft.element(self::set::<L>(&set), key)?.filter(|present| owner.owns(&present.comment));
     Ok(element.map(|element| Placed { set, element }))
 }
 

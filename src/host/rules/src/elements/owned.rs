@@ -7,10 +7,10 @@ use nix::errno::Errno;
 use cnimble_cni::owner::{stale, tag_of};
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::Result;
-use cnimble_netlink::nft::{Batch, Key, Nft};
+use cnimble_netlink::nft::{Batch, Nft};
 
 use super::overlap::look_beside;
-use super::{CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
+use super::{CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, our_sets, set};
 use crate::retry::ATTEMPTS;
 
 /// All elements of the part with a comment that `matches`.
@@ -64,21 +64,19 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
 /// Removes the owner's elements, and the sets and chains that are unused without them; returns the
 /// elements. `hints` are where they should be: if all are there and the owner's, nothing is
 /// listed.
-pub(crate) fn remove<L: Layout>(
-    nft: &mut Nft,
-    owner: &Owner,
-    hints: &[(String, Key)],
-) -> Result<Vec<Placed>> {
+pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
     let (mut found, mut only_empty_sets) = (Vec::new(), false);
-    for (name, key) in hints {
-        let placed = match nft.element(set::<L>(name), key)? {
-            Some(element) if owner.owns(&element.comment) => Some(Placed { set: name.clone(), element }),
-            Some(_) => look_beside::<L>(nft, owner, name, key)?,
+    for Placed { set: name, element } in hints {
+        let placed = match nft.element(set::<L>(name), &element.key)? {
+            Some(found) if owner.owns(&found.comment) => Some(Placed { set: name.clone(), element: found }),
+            Some(_) => look_beside::<L>(nft, owner, name, &element.key)?,
             // Most likely there is nothing at all.
             None => None,
         };
         match placed {
-            Some(placed) => found.push(placed),
+            Some(placed) if !found.contains(&placed) => found.push(placed),
+            // An address may be given twice.
+            Some(_) => {}
             None => break,
         }
     }
@@ -106,7 +104,7 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     for name in firsts {
         if !nft.is_empty(set::<L>(name))? {
             let seconds: Vec<String> = seconds.into_iter().map(str::to_owned).collect();
-            return drop_unused::<L>(nft, &seconds, false);
+            return drop_unused::<L>(nft, &seconds, Scope::Sets);
         }
     }
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::Owner;
 use cnimble_cni::owner::tag_of;
-use cnimble_netlink::nft::{Batch, Element, Nft, Rule};
+use cnimble_netlink::nft::{Batch, Element, Nft, Rule, Table};
 use cnimble_netlink::{Error, Result};
 
 use super::overlap::{beside, elsewhere};
@@ -30,6 +30,8 @@ impl From<Error> for Refusal {
 /// The changes that [`insert`](super::insert()) made.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
+    /// The part is wanted for itself.
+    without_elements: bool,
     made_table: bool,
     pub(super) made_part: bool,
     pub(super) made_sets: Vec<String>,
@@ -63,9 +65,9 @@ struct Repairs {
 }
 
 impl Changes {
-    /// The elements of other owners that were replaced, with the set that each was in.
-    pub(crate) fn replaced(&self) -> impl Iterator<Item = (&str, &Element)> {
-        self.inserted.iter().filter_map(|(placed, old)| Some((placed.set.as_str(), old.as_ref()?)))
+    /// The elements that replaced one of another owner, each with that one.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Placed, &Element)> {
+        self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }
 
     /// Whether this element is one of those that were put there.
@@ -101,17 +103,20 @@ impl Changes {
         container: Option<&str>,
     ) -> std::result::Result<Self, Refusal> {
         let mut plan = Changes::default();
-        for placed in wanted {
-            plan.place::<L>(nft, placed, container)?;
+        for (at, placed) in wanted.iter().enumerate() {
+            // An address may be given twice.
+            if !wanted.iter().take(at).any(|other| other == placed) {
+                plan.place::<L>(nft, placed, container)?;
+            }
         }
-        plan.complete::<L>(nft, false)?;
+        plan.complete::<L>(nft)?;
         Ok(plan)
     }
 
     /// The plan for the part alone.
     pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {
-        let mut plan = Changes::default();
-        plan.complete::<L>(nft, true)?;
+        let mut plan = Changes { without_elements: true, ..Changes::default() };
+        plan.complete::<L>(nft)?;
         Ok(plan)
     }
 
@@ -125,7 +130,7 @@ impl Changes {
                 plan.missing.push(name.clone());
             }
         }
-        plan.complete::<L>(nft, false)?;
+        plan.complete::<L>(nft)?;
         Ok(plan)
     }
 
@@ -136,7 +141,7 @@ impl Changes {
         placed: &Placed,
         container: Option<&str>,
     ) -> std::result::Result<(), Refusal> {
-        let there = if self.missing.contains(&placed.set) {
+        let present = if self.missing.contains(&placed.set) {
             None
         } else if nft.has_set(set::<L>(&placed.set))? {
             nft.element(set::<L>(&placed.set), &placed.element.key)?
@@ -145,34 +150,34 @@ impl Changes {
             None
         };
         self.sets.insert(placed.set.clone());
-        let Some(there) = there else {
+        let Some(present) = present else {
             self.inserted.push((placed.clone(), None));
             return Ok(());
         };
-        if there == placed.element {
+        if present == placed.element {
             if L::claim(first(&placed.set)) == Claim::Shared {
                 self.kept.push(placed.clone());
             }
             return Ok(());
         }
-        let same_owner = tag_of(&there.comment) == tag_of(&placed.element.comment);
+        let same_owner = tag_of(&present.comment) == tag_of(&placed.element.comment);
         if L::claim(first(&placed.set)) == Claim::Container && !same_owner {
-            let same_container = container.is_some_and(|id| Owner::is_of_container(&there.comment, id));
+            let same_container = container.is_some_and(|id| Owner::is_of_container(&present.comment, id));
             return match beside::<L>(placed).filter(|_| same_container) {
                 Some(beside) => self.place::<L>(nft, &beside, container),
-                None => Err(Refusal::Taken(Box::new(Placed { set: placed.set.clone(), element: there }))),
+                None => Err(Refusal::Taken(Box::new(Placed { set: placed.set.clone(), element: present }))),
             };
         }
-        if let Some(elsewhere) = elsewhere::<L>(placed, &there) {
+        if let Some(elsewhere) = elsewhere::<L>(placed, &present) {
             return self.place::<L>(nft, &elsewhere, container);
         }
-        self.inserted.push((placed.clone(), Some(there)));
+        self.inserted.push((placed.clone(), Some(present)));
         Ok(())
     }
 
-    /// Notes what has to be made besides the elements; the part in any case, if it is wanted `always`.
-    fn complete<L: Layout>(&mut self, nft: &mut Nft, always: bool) -> Result<()> {
-        let lacking = always || !self.missing.is_empty();
+    /// Notes what has to be made besides the elements.
+    fn complete<L: Layout>(&mut self, nft: &mut Nft) -> Result<()> {
+        let lacking = self.without_elements || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
             // A deleted chain is made again; here the part has never been.
@@ -198,23 +203,25 @@ impl Changes {
     /// too many for DEL. The rules, which had to be listed anyway, tell what sets there are.
     fn leave_beside<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         let flushed = !self.made_part && is_flushed::<L>(rules);
-        let mut left = Vec::with_capacity(self.inserted.len());
+        let mut remaining = Vec::with_capacity(self.inserted.len());
         for (placed, old) in self.inserted.drain(..) {
             let beside = beside::<L>(&placed)
                 .filter(|beside| flushed || rules.iter().any(|rule| rule.uses_set(&beside.set)));
-            let there = match &beside {
+            let present = match &beside {
                 Some(Placed { set: name, element }) => nft.element(set::<L>(name), &element.key)?,
                 None => None,
             };
-            match (beside, there) {
-                (Some(beside), Some(there)) if there == beside.element => {}
-                (Some(beside), Some(there)) if tag_of(&there.comment) == tag_of(&beside.element.comment) => {
-                    left.push((beside, Some(there)));
+            match (beside, present) {
+                (Some(beside), Some(present)) if present == beside.element => {}
+                (Some(beside), Some(present))
+                    if tag_of(&present.comment) == tag_of(&beside.element.comment) =>
+                {
+                    remaining.push((beside, Some(present)));
                 }
-                _ => left.push((placed, old)),
+                _ => remaining.push((placed, old)),
             }
         }
-        self.inserted = left;
+        self.inserted = remaining;
         // Then a set that isn't there may not be needed.
         let used: BTreeSet<&str> = self.inserted.iter().map(|(placed, _)| placed.set.as_str()).collect();
         self.sets.retain(|set| used.contains(set.as_str()) || !self.missing.contains(set));
@@ -243,8 +250,8 @@ impl Changes {
         }
         sets.extend(self.sets.iter().cloned());
         for set in sets {
-            let there = L::has_rules(rules, &set);
-            if !there && !self.made_sets.contains(&set) && !self.repairs.rules.contains(&set) {
+            let is_ruled = L::has_rules(rules, &set);
+            if !is_ruled && !self.made_sets.contains(&set) && !self.repairs.rules.contains(&set) {
                 let some = rules.iter().filter(|rule| L::is_rule_over(rule, &set));
                 self.repairs.replaced.extend(some.map(|rule| (rule.chain.clone(), rule.handle)));
                 self.repairs.rules.push(set);
@@ -256,27 +263,34 @@ impl Changes {
     /// All of it, for the kernel to do at once.
     pub(super) fn batch<L: Layout>(&self) -> Batch {
         let mut batch = Batch::new();
-        if self.made_table {
+        self.fill::<L>(&mut batch, &mut Vec::new());
+        batch
+    }
+
+    /// Adds all of it to a batch that makes `tables` already.
+    pub(super) fn fill<L: Layout>(&self, batch: &mut Batch, tables: &mut Vec<Table<'static>>) {
+        if self.made_table && !tables.contains(&L::TABLE) {
             batch.create_table(L::TABLE);
+            tables.push(L::TABLE);
         }
         if self.made_part {
-            create_part::<L>(&mut batch);
+            create_part::<L>(batch);
         }
         for chain in &self.repairs.chains {
-            L::create_chain(&mut batch, chain);
+            L::create_chain(batch, chain);
         }
         for chain in &self.repairs.first_rules {
-            L::add_first_rules(&mut batch, chain);
+            L::add_first_rules(batch, chain);
         }
         for set in &self.made_sets {
-            L::create_set(&mut batch, set);
-            L::add_rule(&mut batch, set);
+            L::create_set(batch, set);
+            L::add_rule(batch, set);
         }
         for (chain, handle) in &self.repairs.replaced {
             batch.delete_rule(L::TABLE.chain(chain), *handle);
         }
         for set in &self.repairs.rules {
-            L::add_rule(&mut batch, set);
+            L::add_rule(batch, set);
         }
         for (placed, _) in self.inserted.iter().filter(|(_, old)| old.is_some()) {
             batch.delete_element(set::<L>(&placed.set), &placed.element.key);
@@ -291,7 +305,6 @@ impl Changes {
         for placed in &self.kept {
             batch.add_element(set::<L>(&placed.set), &placed.element);
         }
-        batch
     }
 }
 

@@ -11,9 +11,18 @@ use cnimble_netlink::nft::{Batch, Nft};
 use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
 use crate::retry::ATTEMPTS;
 
-/// Deletes unused sets (with their rules) and the part (with the table, if that was all).
-pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
-    if sets.is_empty() && !part {
+/// The objects that may go besides the named sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// None.
+    Sets,
+    /// The part, and the table if that was all.
+    Part,
+}
+
+/// Deletes unused sets with their rules, and what else is in the scope.
+pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<()> {
+    if sets.is_empty() && scope == Scope::Sets {
         return Ok(());
     }
     let (mut empty, mut all) = (Vec::new(), true);
@@ -25,11 +34,11 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool)
             empty.push(set);
         }
     }
-    if part && all && drop_together::<L>(nft, &empty, true)? {
+    if scope == Scope::Part && all && drop_together::<L>(nft, &empty, scope)? {
         return Ok(());
     }
     for set in &empty {
-        drop_together::<L>(nft, std::slice::from_ref(set), false)?;
+        drop_together::<L>(nft, std::slice::from_ref(set), Scope::Sets)?;
     }
     Ok(())
 }
@@ -37,19 +46,19 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool)
 /// Deletes the part, if it has no elements and no sets but those that come with it; whether
 /// it is gone.
 pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
-    drop_together::<L>(nft, &[], true)
+    drop_together::<L>(nft, &[], Scope::Part)
 }
 
-/// Deletes these sets, and the part if wanted, all or nothing; whether they are gone. Where so much
+/// Deletes these sets, and what else is in the scope, all or nothing; whether they are gone. Where so much
 /// changes that no look holds until the deletion, what is unused stays.
-fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<bool> {
+fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<bool> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;
         if !nft.has_table(L::TABLE)? {
             return Ok(true);
         }
         let present = nft.sets(L::TABLE)?;
-        let fixed = L::FIXED.iter().copied().filter(|_| part);
+        let fixed = L::FIXED.iter().copied().filter(|_| scope == Scope::Part);
         for name in sets.iter().map(String::as_str).chain(fixed) {
             if !nft.is_empty(set::<L>(name))? {
                 return Ok(false);
@@ -63,7 +72,7 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Resul
             }
             batch.delete_set(set::<L>(name));
         }
-        if part {
+        if scope == Scope::Part {
             delete_part::<L>(nft, &mut batch, &present)?;
         }
         match nft.commit(&batch) {
@@ -82,14 +91,14 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Resul
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
     // Those that jump come before what they jump to, and all rules before all chains.
-    let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|there| there == *chain));
+    let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|present| present == *chain));
     for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
         batch.flush_chain(L::TABLE.chain(chain));
     }
     for chain in ours() {
         batch.delete_chain(L::TABLE.chain(chain));
     }
-    for set in L::FIXED.iter().filter(|set| present.iter().any(|there| there == *set)) {
+    for set in L::FIXED.iter().filter(|set| present.iter().any(|name| name == *set)) {
         batch.delete_set(self::set::<L>(set));
     }
     let alone = chains.iter().all(|chain| L::CHAINS.contains(&chain.as_str()))
@@ -103,7 +112,7 @@ fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) 
 /// [`drop_unused`] for all sets and the part.
 pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
-    drop_unused::<L>(nft, &sets, !L::STAYS)
+    drop_unused::<L>(nft, &sets, if L::STAYS { Scope::Sets } else { Scope::Part })
 }
 
 /// Whether the part has sets or chains, and no element. Elements of [`Layout::NOTES`] don't count.

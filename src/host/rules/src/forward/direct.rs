@@ -52,7 +52,7 @@ fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
-    let to_admin = jump(TO_ADMIN, &forward.admin_chain);
+    let to_admin = jump(TO_ADMIN, forward.admin.chain());
     if !rules.iter().any(|rule| rule.consists_of(&to_admin)) {
         return Ok(None);
     }

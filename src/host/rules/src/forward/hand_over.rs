@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::Nft;
 
-use super::{Forward, Policy, direct, firewalld, iptables};
+use super::{Admin, Forward, Policy, direct, firewalld, iptables};
+use crate::undo::Applied;
 use crate::xtables::FAMILIES;
 
 /// Whether the Go plugin would turn to firewalld.
@@ -24,14 +25,15 @@ pub(crate) fn write(
     pods: BTreeMap<&str, Vec<IpAddr>>,
     policies: &[(String, Policy)],
 ) -> Result<(), Error> {
-    for (admin_chain, addrs) in pods {
-        let forward = Forward { addrs, admin_chain: admin_chain.to_owned(), ..Forward::default() };
+    for (admin, addrs) in pods {
+        let admin = Admin::Named(admin.to_owned());
+        let forward = Forward { addrs, admin, ..Forward::default() };
         iptables::add(nft, &forward)?;
     }
     for (bridge, policy) in policies {
         let forward = Forward { policy: *policy, interfaces: vec![bridge.clone()], ..Forward::default() };
         for family in FAMILIES {
-            iptables::add_family(nft, family, &forward, &[], &mut iptables::Made::default())?;
+            iptables::add_family(nft, family, &forward, &[], &mut Applied::default())?;
         }
     }
     Ok(())

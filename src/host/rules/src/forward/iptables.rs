@@ -21,17 +21,8 @@ use cnimble_netlink::nft::{Family, Nft};
 use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter, pod_rules};
 use super::{Forward, direct, isolation};
 use crate::retry::retry_command;
-use crate::undo::undone;
+use crate::undo::{Applied, undone};
 use crate::{command, xtables};
-
-/// The rules that [`add`] made.
-#[derive(Debug, Default)]
-pub(super) struct Made {
-    /// For each family what was changed.
-    added: Vec<(Family, Plan)>,
-    /// Tables that weren't there before iptables' nf_tables variant made them.
-    tables: Vec<Family>,
-}
 
 fn to_pods() -> String {
     format!("{} -j {PODS}", commented(TO_PODS))
@@ -45,7 +36,7 @@ fn to_admin(chain: &str) -> String {
 fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     let mut plan = Plan::default();
     if !addrs.is_empty() {
-        for chain in [PODS, forward.admin_chain.as_str()] {
+        for chain in [PODS, forward.admin.chain()] {
             if !saved.has_chain(chain) {
                 plan.shared.push(format!("-N {chain}"));
             }
@@ -59,7 +50,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
                 plan.shared.push(format!("-I {policies}"));
             }
         }
-        let admin = format!("{PODS} {}", to_admin(&forward.admin_chain));
+        let admin = format!("{PODS} {}", to_admin(forward.admin.chain()));
         if !saved.has(&admin) {
             plan.shared.push(format!("-I {admin}"));
         }
@@ -81,7 +72,6 @@ pub(crate) fn fuzz(text: &str) {
             addrs: addrs.to_vec(),
             policy,
             interfaces: vec!["br0".to_owned()],
-            admin_chain: "CNI-ADMIN".to_owned(),
             ..Forward::default()
         };
         let changes = plan(&Saved::new(text), &forward, &addrs);
@@ -103,21 +93,22 @@ fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
     command::restore(family, "filter", lines)
 }
 
-pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
+    let mut undo = Applied::default();
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
         if addrs.is_empty() {
             continue;
         }
+        // The nf_tables variant makes a missing table.
         if nft.is_there()? && !nft.has_table(filter(family))? {
-            made.tables.push(family);
+            undo.push(move |nft| xtables::drop_table(nft, filter(family)));
         }
-        if let Err(err) = add_family(nft, family, forward, &addrs, &mut made) {
-            return Err(undone(err, revert(nft, &made)));
+        if let Err(err) = add_family(nft, family, forward, &addrs, &mut undo) {
+            return Err(undone(err, undo.run()));
         }
     }
-    Ok(made)
+    Ok(undo)
 }
 
 pub(super) fn add_family(
@@ -125,10 +116,10 @@ pub(super) fn add_family(
     family: Family,
     forward: &Forward,
     addrs: &[IpAddr],
-    made: &mut Made,
+    undo: &mut Applied,
 ) -> Result<(), Error> {
     if let Some(plan) = direct::add(nft, family, forward, addrs)? {
-        made.added.push((family, plan));
+        undo.push(move |_| take_back(family, &plan));
         return Ok(());
     }
     retry_command(|| {
@@ -137,24 +128,24 @@ pub(super) fn add_family(
         let lines = plan.lines();
         if !lines.is_empty() {
             restore(family, &lines)?;
-            made.added.push((family, plan));
+            undo.push(move |_| take_back(family, &plan));
         }
         Ok(())
     })
 }
 
 /// Puts the bridge's policy beside those that are there, in families that have any.
-pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
+    let mut undo = Applied::default();
     for family in xtables::FAMILIES {
         if !isolation::concerns(nft, family, forward)? {
             continue;
         }
-        if let Err(err) = add_family(nft, family, forward, &[], &mut made) {
-            return Err(undone(err, revert(nft, &made)));
+        if let Err(err) = add_family(nft, family, forward, &[], &mut undo) {
+            return Err(undone(err, undo.run()));
         }
     }
-    Ok(made)
+    Ok(undo)
 }
 
 /// How a line is taken back.
@@ -168,28 +159,22 @@ fn inverse(line: &str) -> Option<String> {
     }
 }
 
-pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
+fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
+    let Plan { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
     let back =
         |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
-    for (family, Plan { shared, policy, rules, .. }) in made.added.iter().rev() {
-        for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
-            outcome = outcome.and(restore(*family, &lines));
-        }
-        // Rules first, so that the chains are empty. If others have put rules into our chains
-        // since, they can't be deleted, and all of it stays.
-        let (chains, rules): (Vec<_>, Vec<_>) =
-            back(shared).into_iter().partition(|line| line.starts_with("-X "));
-        if !chains.is_empty() {
-            let lines: Vec<String> = rules.into_iter().chain(chains).collect();
-            if let Err(err) = restore(*family, &lines) {
-                log::debug!("chains are in use and stay: {err}");
-            }
-        }
+    for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
+        outcome = outcome.and(restore(family, &lines));
     }
-    for family in &made.tables {
-        if nft.has_table(filter(*family))? {
-            xtables::drop_table(nft, filter(*family))?;
+    // Rules first, so that the chains are empty. If others have put rules into our chains
+    // since, they can't be deleted, and all of it stays.
+    let (chains, rules): (Vec<_>, Vec<_>) =
+        back(shared).into_iter().partition(|line| line.starts_with("-X "));
+    if !chains.is_empty() {
+        let lines: Vec<String> = rules.into_iter().chain(chains).collect();
+        if let Err(err) = restore(family, &lines) {
+            log::debug!("chains are in use and stay: {err}");
         }
     }
     outcome

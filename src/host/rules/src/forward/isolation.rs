@@ -89,8 +89,8 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
         wanted.extend(forward.interfaces.iter().flat_map(|name| bridge_rules(name, forward.policy)));
     }
     let bare: Vec<String> = wanted.iter().map(|rule| uncommented(rule)).collect();
-    let there: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule).is_some_and(ours)).collect();
-    for rule in there.iter().filter(|rule| !bare.contains(&uncommented(rule))) {
+    let present: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule).is_some_and(ours)).collect();
+    for rule in present.iter().filter(|rule| !bare.contains(&uncommented(rule))) {
         let line = format!("-D {rule}");
         if forward.policy != Policy::Open {
             plan.lacks(&line);
@@ -98,8 +98,8 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
         plan.policy.push(line);
     }
     for (rule, bare) in wanted.iter().zip(&bare) {
-        match there.iter().find(|there| uncommented(there) == *bare) {
-            Some(there) => plan.kept.extend([format!("-D {there}"), format!("-I {there}")]),
+        match present.iter().find(|rule| uncommented(rule) == *bare) {
+            Some(kept) => plan.kept.extend([format!("-D {kept}"), format!("-I {kept}")]),
             None => {
                 let line = format!("-I {rule}");
                 plan.lacks(&line);
@@ -145,25 +145,14 @@ fn named(rule: &Rule) -> Option<String> {
 /// and the removal.
 pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
-        let mut with_chains = true;
+        let mut are_chains_used = false;
         for _ in 0..ATTEMPTS {
-            let generation = nft.generation()?;
-            let rules = nf_tables(nft, family)?;
-            let names: BTreeSet<String> = rules.iter().filter_map(named).collect();
-            let mut dead = BTreeSet::new();
-            for name in names {
-                if unused(&name)? || own.contains(&name) && !nftables::any_pod(nft)? {
-                    dead.insert(name);
-                }
-            }
-            if dead.is_empty() {
-                break;
-            }
-            let batch = removal(nft, family, generation, &rules, &dead, with_chains)?;
-            match nft.commit(&batch) {
+            let Some(dead) = Dead::look(nft, family, own, unused)? else { break };
+            let whole = if are_chains_used { None } else { dead.with_chains(nft)? };
+            match nft.commit(&whole.unwrap_or_else(|| dead.rules_alone())) {
                 Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
                 // Something else leads to them.
-                Err(err) if err.is(Errno::EBUSY) && with_chains => with_chains = false,
+                Err(err) if err.is(Errno::EBUSY) && !are_chains_used => are_chains_used = true,
                 Err(err) => return Err(err.into()),
                 Ok(()) => break,
             }
@@ -172,20 +161,46 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     Ok(())
 }
 
-fn removal(
-    nft: &mut Nft,
+/// The rules of the policies in a generation of nf_tables, with the bridges that don't need them.
+struct Dead {
     family: Family,
     generation: u32,
-    rules: &[Rule],
-    dead: &BTreeSet<String>,
-    with_chains: bool,
-) -> Result<Batch, Error> {
-    let table = filter(family);
-    let mut batch = Batch::only_in(generation);
-    let is_dead = |rule: &Rule| named(rule).is_some_and(|name| dead.contains(&name));
-    let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
-    // Any rule that is left then, but for the RETURN at the end, is in use.
-    if with_chains && rules.iter().all(|rule| is_dead(rule) || is_end(rule)) {
+    rules: Vec<Rule>,
+    bridges: BTreeSet<String>,
+}
+
+impl Dead {
+    /// Returns `None` if all bridges are in use.
+    fn look(
+        nft: &mut Nft,
+        family: Family,
+        own: &[String],
+        unused: &mut dyn FnMut(&str) -> Result<bool, Error>,
+    ) -> Result<Option<Self>, Error> {
+        let generation = nft.generation()?;
+        let rules = nf_tables(nft, family)?;
+        let names: BTreeSet<String> = rules.iter().filter_map(named).collect();
+        let mut bridges = BTreeSet::new();
+        for name in names {
+            if unused(&name)? || own.contains(&name) && !nftables::any_pod(nft)? {
+                bridges.insert(name);
+            }
+        }
+        Ok((!bridges.is_empty()).then_some(Dead { family, generation, rules, bridges }))
+    }
+
+    fn has(&self, rule: &Rule) -> bool {
+        named(rule).is_some_and(|name| self.bridges.contains(&name))
+    }
+
+    /// The removal of the chains and of the jump to them, or `None` if another rule in them is in use.
+    fn with_chains(&self, nft: &mut Nft) -> Result<Option<Batch>, Error> {
+        let table = filter(self.family);
+        let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
+        if !self.rules.iter().all(|rule| self.has(rule) || is_end(rule)) {
+            return Ok(None);
+        }
+        let mut batch = Batch::only_in(self.generation);
         for rule in nft.rules(table, Some(FORWARD))? {
             if rule.target().as_deref() == Some(STAGE1) {
                 batch.delete_rule(table.chain(FORWARD), rule.handle);
@@ -197,12 +212,17 @@ fn removal(
         for chain in [STAGE1, STAGE2] {
             batch.delete_chain(table.chain(chain));
         }
-    } else {
-        for rule in rules.iter().filter(|rule| is_dead(rule)) {
-            batch.delete_rule(table.chain(&rule.chain), rule.handle);
-        }
+        Ok(Some(batch))
     }
-    Ok(batch)
+
+    /// The removal of the rules of these bridges.
+    fn rules_alone(&self) -> Batch {
+        let mut batch = Batch::only_in(self.generation);
+        for rule in self.rules.iter().filter(|rule| self.has(rule)) {
+            batch.delete_rule(filter(self.family).chain(&rule.chain), rule.handle);
+        }
+        batch
+    }
 }
 
 /// The same for the legacy variant, where the chains stay. There is no way to make the removal
@@ -275,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn bridges_whose_names_begin_alike_are_told_apart() {
+    fn a_bridge_with_a_longer_name_is_another_bridge() {
         let saved = by_go("same-bridge").replace("br0", "br01");
         assert!(planned(&saved, Policy::Open).policy.is_empty());
         let plan = planned(&saved, Policy::SameBridge);

@@ -29,7 +29,6 @@ mod walk;
 
 pub use verify::{check, status};
 
-use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -81,6 +80,29 @@ impl fmt::Display for Policy {
     }
 }
 
+/// The administrator's chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Admin {
+    /// `CNI-ADMIN`, if iptables is used.
+    #[default]
+    Default,
+    /// The chain in the configuration, which needs iptables.
+    Named(String),
+}
+
+impl Admin {
+    fn chain(&self) -> &str {
+        match self {
+            Admin::Default => table::ADMIN,
+            Admin::Named(chain) => chain,
+        }
+    }
+
+    fn needs_iptables(&self) -> bool {
+        matches!(self, Admin::Named(_))
+    }
+}
+
 /// The rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
@@ -92,9 +114,7 @@ pub struct Forward {
     /// pod without a bridge. Any policy but `Open` needs one.
     pub interfaces: Vec<String>,
     /// The administrator's chain, for iptables.
-    pub admin_chain: String,
-    /// Whether it was asked for by name. Then iptables is needed.
-    pub admin_named: bool,
+    pub admin: Admin,
     /// The zone, for firewalld.
     pub zone: String,
 }
@@ -124,7 +144,7 @@ pub struct Chosen {
 /// # Errors
 /// The kernel's. If iptables is needed and isn't there, and without it no new pod could send
 /// anything, or a chain of the administrator's that was asked for would be passed by.
-pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> Result<Chosen, Error> {
+pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
     let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
         return chosen(backend);
@@ -137,7 +157,7 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
         return chosen(Backend::Firewalld);
     }
     let found = others::look(nft)?;
-    if !admin_named && found < Found::Rules {
+    if !admin.needs_iptables() && found < Found::Rules {
         return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
     }
     if command::installed() {
@@ -148,7 +168,7 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
             "hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself",
         )
     };
-    if admin_named {
+    if admin.needs_iptables() {
         return Err(needed("iptablesAdminChainName needs iptables"));
     }
     for family in xtables::FAMILIES {
@@ -187,26 +207,26 @@ pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> R
 }
 
 fn add_all(
-    Chosen { backend, has_iptables }: Chosen,
+    chosen: Chosen,
     nft: &mut Nft,
     owner: &Owner,
     forward: &Forward,
     undo: &mut Applied,
 ) -> Result<(), Error> {
+    let Chosen { backend, has_iptables } = chosen;
     if backend == Backend::Firewalld {
         let made = firewalld::add(&forward.zone, &forward.addrs)?;
         undo.push(move |_| firewalld::revert(&made));
     }
     if backend != Backend::Firewalld || !forward.policed().is_empty() {
-        let socket = RefCell::new(&mut *nft);
-        let who =
+        let writer =
             if backend == Backend::Iptables { rules::Backend::Iptables } else { rules::Backend::Nftables };
-        let made = who.add(
+        undo.join(writer.add(
             "forwarding",
-            || nftables::add(&mut socket.borrow_mut(), owner, forward),
-            || iptables::add(&mut socket.borrow_mut(), forward),
-        )?;
-        undo.push(move |nft| made.revert::<Forwarding>(nft, iptables::revert));
+            nft,
+            |nft| nftables::add(nft, owner, forward).map(Applied::of::<Forwarding>),
+            |nft| iptables::add(nft, forward),
+        )?);
     }
     if forward.interfaces.is_empty() {
         return Ok(());
@@ -215,8 +235,7 @@ fn add_all(
         undo.push_changes::<Forwarding>(nftables::add_policy(nft, owner, forward)?);
     }
     if backend != Backend::Iptables && has_iptables {
-        let made = iptables::add_policy(nft, forward)?;
-        undo.push(move |nft| iptables::revert(nft, &made));
+        undo.join(iptables::add_policy(nft, forward)?);
     }
     Ok(())
 }

@@ -7,13 +7,10 @@
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Family, Nft, Rule};
 
-use super::table::{FORWARD, PODS, STAGE1, filter};
+use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
 use crate::failures::is_unsupported;
 use crate::xtables;
-
-/// The administrator's chain unless another is configured.
-pub(super) const ADMIN: &str = "CNI-ADMIN";
 
 fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
@@ -81,11 +78,11 @@ fn is_taken(saved: &str) -> bool {
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
     let mut ways = vec![Way::Open];
     let table = filter(family);
-    let there = match nft.has_chain(table.chain(FORWARD)) {
+    let has_forward = match nft.has_chain(table.chain(FORWARD)) {
         Err(err) if is_unsupported(err.errno) => false,
-        there => there?,
+        found => found?,
     };
-    if there {
+    if has_forward {
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
         let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| {
             let rules = nft.rules_until(table.chain(chain), |rule| last(&Line::from(rule)))?;

@@ -11,6 +11,8 @@ use crate::xtables;
 pub(super) const FORWARD: &str = "FORWARD";
 /// The chain with the rules of pods.
 pub(crate) const PODS: &str = "CNI-FORWARD";
+/// The administrator's chain unless another is configured.
+pub(crate) const ADMIN: &str = "CNI-ADMIN";
 /// The chain that packets from bridges with a policy go through.
 pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 
@@ -46,7 +48,7 @@ impl<'a> Saved<'a> {
     }
 
     pub(super) fn has(&self, rule: &str) -> bool {
-        self.rules().any(|there| there == rule)
+        self.rules().any(|saved| saved == rule)
     }
 
     /// All rules, without `-A`.

@@ -7,7 +7,7 @@ use super::nftables::{self, Forwarding};
 use super::walk::{Pods, Way};
 use super::{Backend, Forward, firewalld, iptables, others, table};
 use crate::elements::Layout;
-use crate::failures::is_unsupported;
+use crate::failures::{is_unsupported, not_available};
 use crate::{backend as rules, command, xtables};
 
 /// Everything is in place, with either backend, and nothing that others have put into `FORWARD`
@@ -58,8 +58,9 @@ fn absent() -> Error {
 
 /// Why rules in nf_tables are not enough.
 fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> Result<Option<Error>, Error> {
-    if configured.is_none() && forward.admin_named {
-        let why = format!("the administrator's chain {} does not see the pod's packets", forward.admin_chain);
+    if configured.is_none() && forward.admin.needs_iptables() {
+        let why =
+            format!("the administrator's chain {} does not see the pod's packets", forward.admin.chain());
         return Ok(Some(Error::check(why).details("delete the pod and add it again")));
     }
     for family in xtables::FAMILIES {
@@ -110,8 +111,7 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
         Backend::Nftables => (rules::Backend::Nftables, Pods::Refused),
         Backend::Iptables => (rules::Backend::Iptables, Pods::Added),
         Backend::Firewalld => {
-            return firewalld::usable()
-                .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details));
+            return firewalld::usable().map_err(not_available);
         }
     };
     rules.status(|| Forwarding::usable(nft), || command::usable("filter", "backend"))?;

@@ -122,7 +122,7 @@ pub(super) fn forward(drops_by_policy: bool, pods: Pods, lines: Lines<'_>) -> Re
     if pods == Pods::Added && !lines(FORWARD, &leads)?.iter().any(leads) {
         return Ok(Way::Open);
     }
-    let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, left: CHAINS };
+    let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, remaining: CHAINS };
     let dropped = match walk.chain(FORWARD, lines)? {
         End::Accepted => false,
         End::Dropped => true,
@@ -135,16 +135,16 @@ struct Walk {
     /// Whether the chain of pods accepts.
     accepted: bool,
     surely: bool,
-    left: usize,
+    remaining: usize,
 }
 
 impl Walk {
     fn chain(&mut self, name: &str, lines: Lines<'_>) -> Result<End, Error> {
-        let Some(left) = self.left.checked_sub(1) else {
+        let Some(remaining) = self.remaining.checked_sub(1) else {
             self.surely = false;
             return Ok(End::Returned);
         };
-        self.left = left;
+        self.remaining = remaining;
         let accepted = self.accepted;
         let last = |line: &Line| line.is_last() || accepted && line.leads_to(PODS);
         for Line { conditional, verdict } in lines(name, &last)? {

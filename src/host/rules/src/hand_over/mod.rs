@@ -151,15 +151,15 @@ impl HandOver {
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
-    pub fn left(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
-        let mut there = Vec::new();
+    pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
+        let mut present = Vec::new();
         for part in PARTS {
-            there.extend((part.operations().all)(nft)?.into_iter().map(|placed| (part, placed)));
+            present.extend((part.operations().all)(nft)?.into_iter().map(|placed| (part, placed)));
         }
         let has_lost = |pod: &&Pod| {
             PARTS.into_iter().any(|part| {
                 let mut of_part = pod.elements.iter().filter(|(of, _)| *of == part).peekable();
-                of_part.peek().is_some() && !of_part.any(|element| there.contains(element))
+                of_part.peek().is_some() && !of_part.any(|element| present.contains(element))
             })
         };
         Ok(self.pods.iter().filter(has_lost).collect())
@@ -218,14 +218,14 @@ pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
         return Ok(Vec::new());
     }
     ports::remove_guard(nft)?;
-    let mut left = Vec::new();
+    let mut remaining = Vec::new();
     for table in super::survey::TABLES {
         if nft.has_table(table)? {
-            left.push(match forward::nftables::admin_rules(nft)? {
+            remaining.push(match forward::nftables::admin_rules(nft)? {
                 0 => format!("table {table}, which is in use"),
                 rules => format!("table {table}, with {rules} rules of yours in the chain admin"),
             });
         }
     }
-    Ok(left)
+    Ok(remaining)
 }

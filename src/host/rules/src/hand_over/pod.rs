@@ -14,7 +14,6 @@ use crate::xtables::FAMILIES;
 use crate::{command, forward, masquerade};
 
 const DEFAULT_MARK_BIT: u8 = 13;
-const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 
 /// Settings that are in a pod's configuration and not in its elements.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +60,7 @@ impl Pod {
     }
 
     pub(super) fn admin_chain(&self) -> &str {
-        self.settings.admin_chain.as_deref().unwrap_or(DEFAULT_ADMIN_CHAIN)
+        self.settings.admin_chain.as_deref().unwrap_or(forward::table::ADMIN)
     }
 
     /// Its rules, for people.

@@ -7,26 +7,17 @@
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Error, Owner};
-use cnimble_netlink::nft::{Family, Nft, Table};
+use cnimble_netlink::nft::{Family, Nft};
 
 use crate::go_chains::MASQUERADE;
-use crate::undo::undone;
-use crate::xtables::FAMILIES;
+use crate::undo::{Applied, undone};
+use crate::xtables::{FAMILIES, nat};
 use crate::{command, xtables};
 
-/// The chains and rules that [`add`] made.
-#[derive(Debug, Default)]
-pub(super) struct Made {
-    /// For each family the lines that take it back.
-    undo: Vec<(Family, Vec<String>)>,
-    /// Tables `nat` that weren't there before iptables' nf_tables variant made them.
-    tables: Vec<Family>,
-}
-
-pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
+    let mut undo = Applied::default();
     if super::check_reference(nft, owner, addrs)? {
-        return Ok(made);
+        return Ok(undo);
     }
     for family in FAMILIES {
         let addrs: Vec<&IpNetwork> =
@@ -34,17 +25,15 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
         if addrs.is_empty() {
             continue;
         }
-        if nft.is_there()? && !nft.has_table(Table::new(family, "nat"))? {
-            made.tables.push(family);
+        if nft.is_there()? && !nft.has_table(nat(family))? {
+            undo.push(move |nft| xtables::drop_table(nft, nat(family)));
         }
         match add_family(owner, family, &addrs) {
-            Ok(undo) => made.undo.push((family, undo)),
-            Err(err) => {
-                return Err(undone(err, revert(nft, &made)));
-            }
+            Ok(lines) => undo.push(move |_| restore(family, &lines)),
+            Err(err) => return Err(undone(err, undo.run())),
         }
     }
-    Ok(made)
+    Ok(undo)
 }
 
 /// Changes the table `nat` by these lines, all or nothing.
@@ -151,14 +140,4 @@ pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
     let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
     let text = lines.fold(text.to_owned(), |text, line| text + &line);
     assert!(wanted().missing(&text).is_some_and(|missing| missing.is_empty()), "{text}");
-}
-
-pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
-    for (family, lines) in &made.undo {
-        restore(*family, lines)?;
-    }
-    for family in &made.tables {
-        xtables::drop_table(nft, Table::new(*family, "nat"))?;
-    }
-    Ok(())
 }

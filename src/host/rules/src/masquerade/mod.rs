@@ -9,8 +9,6 @@ pub(crate) mod iptables;
 pub(super) mod nftables;
 pub(super) mod reference;
 
-use std::cell::RefCell;
-
 use ipnetwork::IpNetwork;
 
 pub use super::backend::Backend;
@@ -107,15 +105,12 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
     if addrs.is_empty() {
         return Ok(Applied::default());
     }
-    let socket = RefCell::new(nft);
-    let made = backend.add(
+    backend.add(
         "masquerading",
-        || nftables::add(&mut socket.borrow_mut(), owner, addrs),
-        || iptables::add(&mut socket.borrow_mut(), owner, addrs),
-    )?;
-    let mut undo = Applied::default();
-    undo.push(move |nft| made.revert::<Masquerade>(nft, iptables::revert));
-    Ok(undo)
+        nft,
+        |nft| nftables::add(nft, owner, addrs).map(Applied::of::<Masquerade>),
+        |nft| iptables::add(nft, owner, addrs),
+    )
 }
 
 /// Removes all masquerading of the owner: ours, and what the Go plugins left with either

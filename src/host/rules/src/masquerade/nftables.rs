@@ -36,7 +36,7 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
-use crate::elements::{self, Changes, Claim, Layout, LookUp, Placed};
+use crate::elements::{self, Changes, Claim, Layout, Placed};
 use crate::listed::Effect;
 use crate::packet::{
     DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
@@ -147,45 +147,31 @@ fn subnet(set: &str) -> Option<IpNetwork> {
     network_named(elements::first(set).strip_prefix("masq-")?)
 }
 
-fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
+pub(crate) fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
     let comment = owner.comment();
-    let placed = |addr: IpNetwork| Placed {
-        set: set_name(addr),
+    let placed = |addr: &IpNetwork| Placed {
+        set: set_name(*addr),
         element: Element::new(Key::ip(addr.ip()), comment.as_str()),
     };
-    unique(addrs).into_iter().map(placed).collect()
+    addrs.iter().map(placed).collect()
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<Changes> {
     elements::insert::<Masquerade>(nft, &wanted(owner, addrs))
 }
 
-/// The addresses, each once.
-fn unique(addrs: &[IpNetwork]) -> Vec<IpNetwork> {
-    let mut unique: Vec<IpNetwork> = Vec::with_capacity(addrs.len());
-    for addr in addrs {
-        if !unique.iter().any(|other| set_name(*other) == set_name(*addr) && other.ip() == addr.ip()) {
-            unique.push(*addr);
-        }
-    }
-    unique
-}
-
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<()> {
-    let hints: Vec<(String, Key)> = addrs.iter().map(|addr| (set_name(*addr), Key::ip(addr.ip()))).collect();
-    elements::remove::<Masquerade>(nft, owner, &hints).map(drop)
+    elements::remove::<Masquerade>(nft, owner, &wanted(owner, addrs)).map(drop)
 }
 
 /// The missing element or rule for `addr`, or `None` if it is masqueraded.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::Result<Option<String>> {
     let name = set_name(addr);
     let set = Masquerade::TABLE.set(&name);
-    let used = match elements::look_up::<Masquerade>(nft, owner, &name, &Key::ip(addr.ip()))? {
-        LookUp::Own(placed) => placed.set,
-        LookUp::Foreign(other) => {
-            return Ok(Some(format!("its element in set {set} is another's: {}", other.comment)));
-        }
-        LookUp::Missing => return Ok(Some(format!("set {set} has no element for it"))),
+    let key = Key::ip(addr.ip());
+    let used = match elements::look_up::<Masquerade>(nft, owner, &name, &key)?.or_fault(set, &key) {
+        Ok(placed) => placed.set,
+        Err(fault) => return Ok(Some(fault)),
     };
     let rules = nft.rules(Masquerade::TABLE, Some(CHAIN))?;
     if rules.iter().any(|rule| rule.uses_set(&used) && rule.has("masq")) {

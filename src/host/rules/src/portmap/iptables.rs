@@ -25,25 +25,13 @@ pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
 /// How many ports the match `multiport` takes.
 const MULTIPORT: usize = 15;
 
-/// The chains and rules that [`add`] made.
-#[derive(Debug)]
-pub(super) struct Made {
-    owner: Owner,
-}
-
-pub(super) fn add(
-    nft: &mut Nft,
-    owner: &Owner,
-    forward: &Forward,
-    is_gone: IsGone<'_>,
-) -> Result<Made, Error> {
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGone<'_>) -> Result<(), Error> {
     if nft.is_there()? {
         super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
     }
     foreign::refuse(nft, owner, forward, is_gone)?;
-    let made = Made { owner: owner.clone() };
     // What a run before left of this container would be in front of what comes.
-    revert(nft, &made)?;
+    remove(nft, owner)?;
     if nft.is_there()? {
         foreign::remove_own(nft, owner, forward)?;
     }
@@ -52,10 +40,10 @@ pub(super) fn add(
             continue;
         }
         if let Err(err) = add_pod(nft, owner, forward, pod) {
-            return Err(undone(err, revert(nft, &made)));
+            return Err(undone(err, remove(nft, owner)));
         }
     }
-    Ok(made)
+    Ok(())
 }
 
 fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> Result<(), Error> {
@@ -214,9 +202,10 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
     }
 }
 
-pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
+/// Removes the container's chains.
+pub(super) fn remove(nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
     if nft.is_there()? {
-        reference::remove_chains(nft, &made.owner)?;
+        reference::remove_chains(nft, owner)?;
     }
-    reference::remove_legacy(&made.owner)
+    reference::remove_legacy(owner)
 }

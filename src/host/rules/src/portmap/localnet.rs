@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::Error;
 use cnimble_netlink::link::Filter;
-use cnimble_netlink::{Netlink, sysctl};
+use cnimble_netlink::{IfPresent, Netlink, sysctl};
 
 const OFF: &str = "0";
 /// On, as others say.
@@ -22,30 +22,31 @@ const ON: &str = "1";
 /// On by us.
 const OURS: &str = "2";
 
-/// A link that was noted, and then switched on.
-#[derive(Debug)]
-pub(super) struct Opened {
-    /// The link's name.
-    pub(super) link: String,
+/// The notes of links that were opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notes {
+    /// They are complete.
+    Kept,
+    /// A flush has removed them.
+    Lost,
 }
 
 /// Lets packets of 127.0.0.0/8 leave by the link towards the pod, unless they could before or there is
-/// no such link. `note` is told before; also of a link that was opened earlier, if the notes are
-/// `lost`. `opened` is what has to be taken back: a note stays behind where /proc/sys is read-only.
+/// no such link. `note` is called before; also for a link that was opened earlier, if the notes are
+/// lost. `opened` is the link that has to be closed again: a note stays behind where /proc/sys is read-only.
 pub(super) fn open(
     pod: IpAddr,
-    lost: bool,
+    notes: Notes,
     note: impl FnOnce(&str) -> Result<(), Error>,
-    opened: &mut Option<Opened>,
+    opened: &mut Option<String>,
 ) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     match value(&link)?.as_str() {
         OFF => {
             note(&link)?;
-            let Opened { link } = opened.insert(Opened { link });
-            Ok(reopen(link)?)
+            Ok(reopen(opened.insert(link))?)
         }
-        OURS if lost => note(&link),
+        OURS if notes == Notes::Lost => note(&link),
         _ => Ok(()),
     }
 }
@@ -66,10 +67,7 @@ pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
         Err(err) if err.is(Errno::EINVAL) || err.is(Errno::ERANGE) => sysctl::write(&key(link), ON),
         written => written,
     };
-    match written {
-        Err(err) if !err.is_missing() => Err(err),
-        _ => Ok(()),
-    }
+    written.if_present().map(drop)
 }
 
 /// Switches it off, if it was switched on here; returns whether it was.
@@ -82,11 +80,7 @@ pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
 
 /// Whether it is on, and by us; no if the link is gone.
 fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
-    match value(link) {
-        Ok(value) => Ok(value == OURS),
-        Err(err) if err.is_missing() => Ok(false),
-        Err(err) => Err(err),
-    }
+    Ok(value(link).if_present()?.is_some_and(|value| value == OURS))
 }
 
 /// The links of this host where it is on by us, except those to one pod alone, which go with it.

@@ -27,7 +27,6 @@ mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -35,16 +34,17 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 pub use super::backend::Backend;
-use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink::nft::Nft;
 pub use holder::{Holder, IsGone};
 
-use super::backend::Made;
 use super::command;
-use super::elements::Layout;
-use super::failures::{Failures, has_nf_tables};
+use super::elements::{self, Changes, Layout};
+use super::failures::{Failures, has_nf_tables, not_available};
 use super::go_chains::DNAT;
+pub use super::undo::Applied;
 use super::undo::undone;
+use localnet::Notes;
 use nftables::Portmap;
 
 /// Protocols that have ports.
@@ -190,6 +190,12 @@ impl Forward {
     }
 }
 
+/// The changes of an ADD, by backend.
+enum Made {
+    Nftables(Box<Changes>),
+    Iptables(Owner),
+}
+
 /// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// A port belongs to a container, whichever of its interfaces it leads to, and in whichever form it was
@@ -204,55 +210,46 @@ pub fn add(
     forward: &Forward,
     is_gone: IsGone<'_>,
 ) -> Result<Applied, Error> {
-    let socket = RefCell::new(&mut *nft);
     let made = backend.add(
         "mapping ports",
-        || nftables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
-        || iptables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
+        nft,
+        |nft| nftables::add(nft, owner, forward, is_gone).map(|changes| Made::Nftables(Box::new(changes))),
+        |nft| iptables::add(nft, owner, forward, is_gone).map(|()| Made::Iptables(owner.clone())),
     )?;
-    let mut undo = Applied { made, localnet: None, forward: forward.clone() };
-    if let Some(pod) = forward.localhost() {
-        let opened = match &undo.made {
-            // Whatever of the part was there has been flushed, and the notes with it.
-            Made::Nftables(changes) => {
-                let note = |link: &str| Ok(nftables::note_link(nft, link)?);
-                localnet::open(pod, changes.has_made_part(), note, &mut undo.localnet)
-            }
-            // The guard of this backend stays.
-            Made::Iptables(_) => localnet::open_for_good(pod),
-        };
-        if let Err(err) = opened {
-            return Err(undone(err, undo.run()));
+    let mut link = None;
+    let opened = match (forward.localhost(), &made) {
+        (None, _) => Ok(()),
+        // Whatever of the part was there has been flushed, and the notes with it.
+        (Some(pod), Made::Nftables(changes)) => {
+            let note = |link: &str| Ok(nftables::note_link(nft, link)?);
+            let notes = if changes.has_made_part() { Notes::Lost } else { Notes::Kept };
+            localnet::open(pod, notes, note, &mut link)
         }
+        // The guard of this backend stays.
+        (Some(pod), Made::Iptables(_)) => localnet::open_for_good(pod),
+    };
+    let mut undo = Applied::default();
+    let targets = conntrack::targets(forward);
+    undo.push(move |nft| {
+        let mut failures = Failures::default();
+        match made {
+            Made::Nftables(changes) => {
+                // The guard goes last.
+                if let Some(link) = link {
+                    failures.note(nftables::close_link(nft, &changes, &link));
+                }
+                failures.note(elements::revert::<Portmap>(nft, &changes));
+            }
+            Made::Iptables(owner) => failures.note(iptables::remove(nft, &owner)),
+        }
+        conntrack::after(targets);
+        failures.outcome()
+    });
+    if let Err(err) = opened {
+        return Err(undone(err, undo.run()));
     }
     conntrack::before(forward);
     Ok(undo)
-}
-
-/// The changes that [`add`] made, to be taken back exactly.
-#[derive(Debug)]
-pub struct Applied {
-    made: Made<iptables::Made>,
-    localnet: Option<localnet::Opened>,
-    forward: Forward,
-}
-
-impl Applied {
-    /// Takes it back. Opens its own sockets.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
-    pub fn run(self) -> Result<(), Error> {
-        let mut nft = Nft::new();
-        let mut failures = Failures::default();
-        // The guard goes last.
-        if let (Some(opened), Made::Nftables(changes)) = (&self.localnet, &self.made) {
-            failures.note(nftables::close_link(&mut nft, changes, &opened.link));
-        }
-        failures.note(self.made.revert::<Portmap>(&mut nft, iptables::revert));
-        conntrack::after(conntrack::targets(&self.forward));
-        failures.outcome()
-    }
 }
 
 /// Notes the link towards a pod if `route_localnet` was switched on there by us and the note was lost with the
@@ -358,6 +355,5 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
 /// # Errors
 /// Code 50.
 pub fn conditions_status() -> Result<(), Error> {
-    nftables::conditions::available()
-        .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+    nftables::conditions::available().map_err(not_available)
 }

@@ -24,13 +24,13 @@ pub(in crate::forward) fn check(
     for Placed { set, element } in wanted {
         let place = table.set(&set);
         match elements::look_up::<Forwarding>(nft, owner, &set, &element.key)? {
-            LookUp::Own(placed) => pods.push(placed.set),
             // A policy, which has no owner.
             LookUp::Foreign(other) if other.comment == element.comment => {}
-            LookUp::Foreign(other) => {
-                return Ok(Some(format!("{} in set {place} is another's: {}", element.key, other.comment)));
-            }
             LookUp::Missing => return Ok(Some(format!("set {place} lacks {}", element.key))),
+            found => match found.or_fault(place, &element.key) {
+                Ok(placed) => pods.push(placed.set),
+                Err(fault) => return Ok(Some(fault)),
+            },
         }
     }
     for bridge in forward.policed().iter().filter(|_| forward.policy == Policy::Isolated) {

@@ -22,6 +22,8 @@ mod check;
 mod layout;
 mod policy;
 
+use std::net::IpAddr;
+
 use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Element, Key, Nft};
@@ -36,33 +38,30 @@ pub(crate) use policy::{bridge, policies};
 use policy::{forget_others, policy_comment};
 
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
-    let comment = owner.comment();
-    let mut wanted: Vec<Placed> = Vec::new();
-    let mut put = |set: &str, key: Key, comment: &str| {
-        let placed = Placed { set: set.to_owned(), element: Element::new(key, comment) };
-        if !wanted.contains(&placed) {
-            wanted.push(placed);
-        }
+    let placed = |set: &str, key: Key, comment: &str| Placed {
+        set: set.to_owned(),
+        element: Element::new(key, comment),
     };
-    for bridge in forward.policed() {
-        let comment = policy_comment(forward.policy);
-        if forward.policy == Policy::SameBridge {
-            put(INSIDE, pair(bridge), comment);
-        }
-        put(BRIDGES, Key::ifname(bridge), comment);
-    }
-    for ip in &forward.addrs {
-        put(pods(*ip), Key::ip(*ip), &comment);
-    }
-    wanted
+    let comment = policy_comment(forward.policy);
+    let policies = forward.policed().iter().flat_map(|bridge| {
+        let inside = (forward.policy == Policy::SameBridge).then(|| placed(INSIDE, pair(bridge), comment));
+        inside.into_iter().chain([placed(BRIDGES, Key::ifname(bridge), comment)])
+    });
+    policies.chain(of_pod(owner, &forward.addrs)).collect()
+}
+
+/// The elements of a pod.
+fn of_pod(owner: &Owner, addrs: &[IpAddr]) -> Vec<Placed> {
+    let comment = owner.comment();
+    let placed = |ip: &IpAddr| Placed {
+        set: pods(*ip).to_owned(),
+        element: Element::new(Key::ip(*ip), comment.as_str()),
+    };
+    addrs.iter().map(placed).collect()
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::Result<Changes> {
-    let wanted = wanted(owner, forward);
-    let mut changes = match wanted.as_slice() {
-        [] => Changes::default(),
-        wanted => elements::insert::<Forwarding>(nft, wanted)?,
-    };
+    let mut changes = elements::insert::<Forwarding>(nft, &wanted(owner, forward))?;
     if let Err(err) = forget_others(nft, forward, &mut changes) {
         elements::revert::<Forwarding>(nft, &changes)?;
         return Err(err);
@@ -72,9 +71,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
 
 /// Removes the pod's elements. Returns whether its bridge has a policy.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
-    let addrs = leaving.addrs.iter();
-    let hints: Vec<(String, Key)> = addrs.map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
-    elements::remove::<Forwarding>(nft, owner, &hints)?;
+    elements::remove::<Forwarding>(nft, owner, &of_pod(owner, leaving.addrs))?;
     for interface in leaving.interfaces {
         if nft.element(Forwarding::TABLE.set(BRIDGES), &Key::ifname(interface))?.is_some() {
             return Ok(true);

@@ -74,8 +74,8 @@ pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Re
     Ok(())
 }
 
-/// Removes the policy of a bridge. Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its port before its rules, so it is
-/// either seen or restores the policy.
+/// Removes the policy of a bridge. Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its
+/// port before its rules, so it is either seen or restores the policy.
 pub(in crate::forward) fn remove_policy(
     nft: &mut Nft,
     bridge: &str,

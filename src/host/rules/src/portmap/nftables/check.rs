@@ -6,9 +6,9 @@ use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Element, Nft};
 
-use super::layout::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
+use super::names::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
 use super::wanted;
-use crate::elements::{self, Layout, LookUp};
+use crate::elements::{self, Layout};
 use crate::portmap::Forward;
 
 /// A missing element or rule, or `None` if all is there.
@@ -29,12 +29,9 @@ pub(in crate::portmap) fn check(
             let listed = listed.remove(key.bytes()).filter(|found| owner.owns(&found.comment));
             let (element, set) = match listed {
                 Some(element) => (element, set.to_owned()),
-                None => match elements::look_up::<Portmap>(nft, owner, set, key)? {
-                    LookUp::Own(placed) => (placed.element, placed.set),
-                    LookUp::Foreign(other) => {
-                        return Ok(Some(format!("element {key} of {place} is another's: {}", other.comment)));
-                    }
-                    LookUp::Missing => return Ok(Some(format!("{place} has no element {key}"))),
+                None => match elements::look_up::<Portmap>(nft, owner, set, key)?.or_fault(place, key) {
+                    Ok(placed) => (placed.element, placed.set),
+                    Err(fault) => return Ok(Some(fault)),
                 },
             };
             if element.data != placed.element.data {

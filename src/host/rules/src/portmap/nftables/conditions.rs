@@ -17,7 +17,7 @@ use cnimble_cni::hash::hash16;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::nft::Nft;
 
-use super::layout::{DISPATCH, Portmap, family, is_of_addresses};
+use super::names::{DISPATCH, Portmap, family, is_of_addresses};
 use crate::command;
 use crate::elements::Layout;
 use crate::portmap::Forward;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Element, Key, Nft, protocol_name};
 
-use super::layout::{Portmap, family, has_ports, is_of_addresses};
+use super::names::{Portmap, family, has_ports, is_of_addresses};
 use crate::elements::{Layout, Placed, Refusal};
 use crate::portmap::holder::{self, Holder};
 
@@ -35,22 +35,30 @@ pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }
 
+/// The wanted keys that a set is looked through for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// All.
+    All,
+    /// Those that are wanted in another set. The kernel itself refuses the very same key in the very same set.
+    OfOtherSets,
+}
+
 /// Looks through sets for ports of other containers that the kernel wouldn't refuse to have beside those that
 /// are wanted: of all addresses and of one, and in the sets beside others. One would take packets from the other.
-/// `to_the_letter` also looks for the very same key in the very set, which the kernel refuses by itself.
 pub(super) fn look_around(
     nft: &mut Nft,
     owner: &Owner,
     wanted: &[Placed],
     sets: &BTreeSet<String>,
-    to_the_letter: bool,
+    keys: Keys,
 ) -> Result<(), Refusal> {
     for set in sets.iter().filter(|set| has_ports(set)) {
         let of_family = |placed: &&Placed| {
             has_ports(&placed.set)
                 && family(&placed.set).map(|ip| ip.is_ipv4()) == family(set).map(|ip| ip.is_ipv4())
         };
-        let elsewhere = |placed: &&Placed| to_the_letter || placed.set != *set;
+        let elsewhere = |placed: &&Placed| keys == Keys::All || placed.set != *set;
         let ports: Vec<Port> = wanted
             .iter()
             .filter(of_family)

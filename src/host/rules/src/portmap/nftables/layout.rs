@@ -2,53 +2,24 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnetwork::IpNetwork;
-
 use cnimble_cni::hash::hash16;
 use cnimble_cni::owner::tag;
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
-    protocol_name, word,
+    Batch, Expr, Family, Header, Hook, HookPoint, KeyType, Meta, Nft, REG1, Table, Verdict, protocol_name,
+    word,
 };
 
 use super::links::leave;
+use super::names::{
+    ADDR_PORTS, DISPATCH, GUARD, HAIRPIN, LINKS, LOCAL, OUTPUT, PORTS, POSTROUTING, PREROUTING, Portmap, V4,
+    V6, family, hairpin_network, has_ports, is_conditional, is_in, is_of_addresses,
+};
 use crate::elements::{self, Claim, Layout, Placed, first};
 use crate::listed::Effect;
-use crate::packet::{
-    DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
-};
-use crate::portmap::{Mapping, conntrack};
-
-pub(crate) struct Portmap;
-
-/// Where the mappings are looked up.
-pub(super) const DISPATCH: &str = "portmap";
-pub(super) const PREROUTING: &str = "portmap-prerouting";
-pub(super) const OUTPUT: &str = "portmap-output";
-pub(super) const POSTROUTING: &str = "portmap-postrouting";
-pub(super) const GUARD: &str = "portmap-guard";
-
-/// Mappings for all addresses of the host, IPv4 and IPv6.
-pub(super) const PORTS: [&str; 2] = ["portmap4", "portmap6"];
-/// Mappings for one address.
-pub(super) const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
-/// Pods that localhost may talk to.
-pub(super) const LOCAL: &str = "portmap-local4";
-/// Links where `route_localnet` was switched on. No rule looks at it: it is a note for
-/// [`leave`](super::leave).
-pub(super) const LINKS: &str = "portmap-localnet";
-/// Pods that see the host instead of everybody.
-pub(super) const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];
-/// Pods of a network: what comes from there is masqueraded. The network is in the name.
-pub(super) const HAIRPIN: &str = "portmap-hairpin-";
-
-/// Mappings for packets that meet conditions of a configuration, with their hash and what follows in the name:
-/// [`conditions`](super::conditions).
-pub(super) const WHEN: &str = "portmap-when-";
-const ENDS: [&str; 2] = ["-4", "-6"];
-const ADDR_ENDS: [&str; 2] = ["-addr4", "-addr6"];
+use crate::packet::{DESTINATION, SOURCE, load_address, load_network, octets, of_family};
+use crate::portmap::conntrack;
 
 /// `priority dstnat`, `srcnat` and `raw` (nft(8)).
 const DSTNAT: i32 = -100;
@@ -59,8 +30,6 @@ const RAW: i32 = -300;
 const RTN_LOCAL: u32 = 2;
 const IPS_DST_NAT: u32 = 0x20;
 
-const V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-const V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
 
 impl Layout for Portmap {
@@ -77,7 +46,7 @@ impl Layout for Portmap {
         "portmap-all6",
         LINKS,
     ];
-    /// Until [`leave`](super::leave) has switched `route_localnet` off, the guard has to be there.
+    /// Until [`leave`] has switched `route_localnet` off, the guard has to be there.
     const STAYS: bool = true;
     const NOTES: &'static [&'static str] = &[LINKS];
     const SAMPLE: Option<&'static str> = Some("portmap-hairpin-0.0.0.0/0");
@@ -209,51 +178,8 @@ impl Layout for Portmap {
     }
 }
 
-/// Whether a set is one of these, or beside one.
-fn is_in(names: &[&str; 2], set: &str) -> bool {
-    names.contains(&first(set))
-}
-
-/// Whether mappings are in a set.
-pub(in crate::portmap) fn has_ports(set: &str) -> bool {
-    is_in(&PORTS, set) || is_in(&ADDR_PORTS, set) || is_conditional(set)
-}
-
-/// Whether mappings in a set are for packets that meet conditions.
-pub(in crate::portmap) fn is_conditional(set: &str) -> bool {
-    set.starts_with(WHEN)
-}
-
-/// Whether the mappings in a set are for one address each.
-pub(super) fn is_of_addresses(set: &str) -> bool {
-    is_in(&ADDR_PORTS, set) || is_conditional(set) && is_in_any(&ADDR_ENDS, set)
-}
-
-fn is_in_any(ends: &[&str; 2], set: &str) -> bool {
-    ends.iter().any(|end| first(set).ends_with(end))
-}
-
-/// The family of a set of ours, as an address.
-pub(super) fn family(set: &str) -> Option<IpAddr> {
-    match hairpin_network(set) {
-        Some(network) => Some(network.ip()),
-        None if first(set).ends_with('4') => Some(V4),
-        None if first(set).ends_with('6') => Some(V6),
-        None => None,
-    }
-}
-
 fn addr_type(ip: IpAddr) -> KeyType {
     if ip.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr }
-}
-
-pub(super) fn name(names: [&'static str; 2], index: usize) -> &'static str {
-    let [v4, v6] = names;
-    if index == 0 { v4 } else { v6 }
-}
-
-pub(super) fn for_family(names: [&'static str; 2], ip: IpAddr) -> &'static str {
-    name(names, usize::from(ip.is_ipv6()))
 }
 
 /// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source: no packet from outside has such
@@ -319,37 +245,11 @@ fn redirected(ip: IpAddr) -> Vec<Expr> {
     rule
 }
 
-/// `portmap-hairpin-10.1.0.0/16`
-pub(super) fn hairpin_set(pod: &IpNetwork) -> String {
-    format!("{HAIRPIN}{}", network_name(pod))
-}
-
-pub(in crate::portmap) fn hairpin_network(set: &str) -> Option<IpNetwork> {
-    network_named(first(set).strip_prefix(HAIRPIN)?)
-}
-
-/// Whether a set is one of pods with `masqAll`.
-pub(in crate::portmap) fn is_all(set: &str) -> bool {
-    ALL.contains(&first(set))
-}
-
-/// The element of a mapping, without a comment; `hash` is that of conditions.
-pub(super) fn element(mapping: &Mapping, pod: &IpNetwork, hash: Option<&str>) -> Placed {
-    let number = mapping.protocol.number();
-    let (names, ends, key) = match mapping.address() {
-        Some(ip) => (ADDR_PORTS, ADDR_ENDS, Key::ip(ip).and_port(number, mapping.host_port)),
-        None => (PORTS, ENDS, Key::port(number, mapping.host_port)),
-    };
-    let set = match hash {
-        Some(hash) => format!("{WHEN}{hash}{}", for_family(ends, pod.ip())),
-        None => for_family(names, pod.ip()).to_owned(),
-    };
-    let target = Key::ip(pod.ip()).and_service(mapping.container_port);
-    Placed { set, element: Element::mapped(key, target, "") }
-}
-
 #[cfg(test)]
 mod tests {
+    use ipnetwork::IpNetwork;
+
+    use super::super::names::hairpin_set;
     use super::*;
 
     #[test]

@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Element, Key, Nft};
 
-use super::layout::{LINKS, Portmap};
+use super::names::{LINKS, Portmap};
 use super::{local, local_pods};
-use crate::elements::{self, Changes, Layout, Placed, first};
+use crate::elements::{self, Changes, Layout, Placed, Scope, first};
 use crate::portmap::localnet;
 
 /// Notes that `route_localnet` is about to be switched on.
@@ -88,9 +88,9 @@ pub(in crate::portmap) fn close_orphans(nft: &mut Nft, opened: Vec<String>) -> n
 /// then `route_localnet` is switched off where it was switched on, and the part goes.
 pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
     // Nearly always a look at the sets that they were in says that there are others.
-    let left: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
-    let mut shared = !left.is_empty();
-    for set in left {
+    let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
+    let mut shared = !sets.is_empty();
+    for set in sets {
         shared = shared && !nft.is_empty(Portmap::TABLE.set(set))?;
     }
     if shared {
@@ -107,7 +107,7 @@ pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
             empty.push(set);
         }
     }
-    elements::drop_unused::<Portmap>(nft, &empty, false)?;
+    elements::drop_unused::<Portmap>(nft, &empty, Scope::Sets)?;
     if used {
         return Ok(());
     }

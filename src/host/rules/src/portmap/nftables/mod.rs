@@ -15,6 +15,7 @@ pub(super) mod conditions;
 mod conflict;
 mod layout;
 mod links;
+mod names;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -32,11 +33,12 @@ use crate::backend::Refused;
 use crate::elements::{self, Changes, Layout, Placed, Refusal, first};
 use crate::undo::undone;
 pub(super) use check::check;
-pub(crate) use layout::Portmap;
-use layout::{ALL, LOCAL, element, for_family, hairpin_set};
-pub(super) use layout::{hairpin_network, has_ports, is_all, is_conditional};
+use conflict::Keys;
 use links::leave;
 pub(super) use links::{close_link, close_orphans, is_noted, note_link, orphans};
+pub(crate) use names::Portmap;
+use names::{ALL, LOCAL, element, for_family, hairpin_set};
+pub(super) use names::{hairpin_network, has_ports, is_all, is_conditional};
 
 /// The owner's comment with the number of its elements behind the tag, so that DEL knows
 /// whether it has found all.
@@ -95,7 +97,8 @@ pub(super) fn add(
     foreign::refuse(nft, owner, forward, is_gone)?;
     let wanted = wanted(owner, forward);
     let mut made = Changes::default();
-    match insert(nft, owner, &wanted, forward, is_gone, &mut made) {
+    let elements = Elements { owner, forward, wanted: &wanted, is_gone };
+    match elements.insert(nft, &mut made) {
         Ok(mut changes) => {
             changes.also_made(made);
             Ok(changes)
@@ -108,38 +111,43 @@ pub(super) fn add(
     }
 }
 
-/// `made` is what has to be taken back besides the elements, if they are.
-fn insert(
-    nft: &mut Nft,
-    owner: &Owner,
-    wanted: &[Placed],
-    forward: &Forward,
-    is_gone: IsGone<'_>,
-    made: &mut Changes,
-) -> Result<Changes, Refused> {
-    let id = &owner.attachment.container_id;
-    let around =
-        |nft: &mut Nft, sets: &BTreeSet<String>| conflict::look_around(nft, owner, wanted, sets, false);
-    let mut attempts = 0;
-    loop {
-        match elements::insert_many::<Portmap>(nft, wanted, id, &around) {
-            Ok(changes) => return Ok(changes),
-            Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
-            Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
-            // Each time, a DEL of the last mapping may take them along.
-            Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
-                attempts += 1;
-                made.also_made(elements::prepare::<Portmap>(nft)?);
-                match conditions::make(nft, &sets, forward) {
-                    Ok(()) => made.also_made_sets(sets),
-                    // The next look finds what is missing now.
-                    Err(failure) if attempts < ATTEMPTS && failure.is_overtaken => {}
-                    Err(failure) => return Err(Refused::Taken(failure.err)),
+/// The elements of an ADD.
+struct Elements<'a> {
+    owner: &'a Owner,
+    forward: &'a Forward,
+    wanted: &'a [Placed],
+    is_gone: IsGone<'a>,
+}
+
+impl Elements<'_> {
+    /// Puts them in place. `made` is what has to be taken back besides, if they are.
+    fn insert(&self, nft: &mut Nft, made: &mut Changes) -> Result<Changes, Refused> {
+        let Elements { owner, forward, wanted, is_gone } = *self;
+        let id = &owner.attachment.container_id;
+        let around = |nft: &mut Nft, sets: &BTreeSet<String>| {
+            conflict::look_around(nft, owner, wanted, sets, Keys::OfOtherSets)
+        };
+        let mut attempts = 0;
+        loop {
+            match elements::insert_many::<Portmap>(nft, wanted, id, &around) {
+                Ok(changes) => return Ok(changes),
+                Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
+                Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
+                // Each time, a DEL of the last mapping may take them along.
+                Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    made.also_made(elements::prepare::<Portmap>(nft)?);
+                    match conditions::make(nft, &sets, forward) {
+                        Ok(()) => made.also_made_sets(sets),
+                        // The next look finds what is missing now.
+                        Err(failure) if attempts < ATTEMPTS && failure.is_overtaken => {}
+                        Err(failure) => return Err(Refused::Taken(failure.err)),
+                    }
                 }
-            }
-            Err(Refusal::Lacks(sets)) => {
-                let what = format!("fill set {}", Portmap::TABLE.set(&sets.join(", ")));
-                return Err(Refused::Kernel(netlink::Error::new(what, Errno::EBUSY)));
+                Err(Refusal::Lacks(sets)) => {
+                    let what = format!("fill set {}", Portmap::TABLE.set(&sets.join(", ")));
+                    return Err(Refused::Kernel(netlink::Error::new(what, Errno::EBUSY)));
+                }
             }
         }
     }
@@ -165,7 +173,7 @@ pub(super) fn refuse_taken(
     let wanted = wanted(owner, forward);
     loop {
         let sets: BTreeSet<String> = elements::our_sets::<Portmap>(nft)?.into_iter().collect();
-        match conflict::look_around(nft, owner, &wanted, &sets, true) {
+        match conflict::look_around(nft, owner, &wanted, &sets, Keys::All) {
             Ok(()) => return Ok(()),
             Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
             Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,

@@ -1,0 +1,71 @@
+//! Elements of one part or of several, put in place in one transaction.
+
+use nix::errno::Errno;
+
+use cnimble_netlink::nft::{Batch, Nft, Table};
+use cnimble_netlink::{Error, Result};
+
+use super::insert::OVERTAKEN;
+use super::plan::{Changes, Refusal};
+use super::{Layout, Placed, is_in_place};
+use crate::retry::retry;
+
+/// Changes of several parts that are made together.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    batch: Batch,
+    /// The tables that it makes.
+    tables: Vec<Table<'static>>,
+    /// One of the new elements, with its table.
+    first: Option<(Table<'static>, Placed)>,
+}
+
+impl Transaction {
+    /// Adds the elements of an owner, as the [`Claim`](super::Claim) on each set says. An element that is the owner's
+    /// already stays.
+    pub(crate) fn add<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+        if wanted.is_empty() {
+            return Ok(Changes::default());
+        }
+        let changes = Changes::after_look::<L>(nft, wanted, None).map_err(|refusal| match refusal {
+            Refusal::Kernel(err) => err,
+            Refusal::Taken(old) => Error::new(format!("create element {}", old.element.key), Errno::EEXIST),
+            Refusal::Lacks(sets) => Error::new(format!("look for set {}", sets.join(", ")), Errno::ENOENT),
+        })?;
+        changes.fill::<L>(&mut self.batch, &mut self.tables);
+        if let Some((placed, _)) = changes.inserted.first() {
+            self.first.get_or_insert_with(|| (L::TABLE, placed.clone()));
+        }
+        Ok(changes)
+    }
+
+    /// Makes the changes, all or none. If the kernel had no memory for its answer, a look tells.
+    pub(crate) fn commit(self, nft: &mut Nft) -> Result<()> {
+        match (nft.commit(&self.batch), self.first) {
+            (Err(err), Some((table, placed)))
+                if err.is(Errno::ENOBUFS) && is_in_place(nft, table, &placed)? =>
+            {
+                Ok(())
+            }
+            (answered, _) => answered,
+        }
+    }
+}
+
+/// Makes a transaction. Repeats it while a concurrent process makes a table, or takes or leaves an address.
+pub(crate) fn transact<T>(
+    nft: &mut Nft,
+    mut fill: impl FnMut(&mut Transaction, &mut Nft) -> Result<T>,
+) -> Result<T> {
+    retry(&OVERTAKEN, || {
+        let mut transaction = Transaction::default();
+        let changes = fill(&mut transaction, nft)?;
+        transaction.commit(nft)?;
+        Ok(changes)
+    })
+}
+
+/// Puts the elements of one part in place.
+pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    transact(nft, |transaction, nft| transaction.add::<L>(nft, wanted))
+}

@@ -1,0 +1,137 @@
+//! The packet rules of a pod's interface: MAC check, isolation and masquerading, in one nf_tables transaction.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::Nft;
+
+use super::backend::Backend;
+use super::elements;
+use super::failures::is_unsupported;
+use super::isolation::{self, Isolation};
+use super::masquerade;
+use super::masquerade::nftables::{self as masquerading, Masquerade};
+use super::spoof::{self, Spoof};
+pub use super::undo::Applied;
+use super::undo::undone;
+
+/// The packet rules that a pod wants.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted<'a> {
+    /// The pod's port of its bridge, for the first two rules.
+    pub port: &'a str,
+    /// The one source of frames from the port (`macspoofchk`).
+    pub mac: Option<Mac>,
+    /// The pod's addresses, if its port is isolated (`portIsolation`).
+    pub isolated: Option<Vec<IpAddr>>,
+    /// The addresses that are masqueraded (`ipMasq`).
+    pub masquerade: Option<Masqueraded<'a>>,
+}
+
+/// Addresses that are masqueraded.
+#[derive(Debug, Clone, Default)]
+pub struct Masqueraded<'a> {
+    /// The addresses with the prefix length of their network.
+    pub addrs: Vec<IpNetwork>,
+    /// The configured backend (`ipMasqBackend`).
+    pub backend: Option<&'a str>,
+}
+
+impl Wanted<'_> {
+    /// Whether there are no rules to add.
+    pub fn is_empty(&self) -> bool {
+        self.names().next().is_none()
+    }
+
+    /// The step of an ADD, in words.
+    pub fn step(&self) -> String {
+        format!("set up {}", self.names().collect::<Vec<_>>().join(", "))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let masquerades = self.masquerade.as_ref().is_some_and(|of| !of.addrs.is_empty());
+        let rules = [
+            ("the MAC check", self.mac.is_some()),
+            ("port isolation", self.isolated.is_some()),
+            ("masquerading", masquerades),
+        ];
+        rules.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(name, _)| name)
+    }
+}
+
+/// Adds the rules. Idempotent. Takes back what it did if it fails half-way.
+///
+/// # Errors
+/// Fails if the kernel refuses a rule, or with the output of iptables. Fails with code 7 for an unknown backend.
+pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
+    let backend = match &wanted.masquerade {
+        Some(of) => masquerade::choose(of.backend, nft)?,
+        None => Backend::Nftables,
+    };
+    let several = backend != Backend::Iptables && wanted.names().nth(1).is_some();
+    let mut undo = Applied::default();
+    let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
+        // The kernel lacks what one of the rules needs. Alone, that one has its own error, or iptables masquerades.
+        Some(Err(err)) if is_unsupported(err.errno) && undo.is_empty() => {
+            log::debug!("the rules are added one by one: {err}");
+            add_each(nft, owner, wanted, backend, &mut undo)
+        }
+        Some(added) => added.map_err(Error::from),
+        None => add_each(nft, owner, wanted, backend, &mut undo),
+    };
+    match added {
+        Ok(()) => Ok(undo),
+        Err(err) => Err(undone(err, undo.run())),
+    }
+}
+
+fn add_together(
+    nft: &mut Nft,
+    owner: &Owner,
+    wanted: &Wanted<'_>,
+    undo: &mut Applied,
+) -> netlink::Result<()> {
+    let mac = wanted.mac.map(|mac| spoof::wanted(owner, wanted.port, mac)).unwrap_or_default();
+    let isolated = wanted
+        .isolated
+        .as_ref()
+        .map(|addrs| isolation::wanted(owner, wanted.port, addrs))
+        .unwrap_or_default();
+    let masquerade =
+        wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, &of.addrs)).unwrap_or_default();
+    let (mut mac, isolated, masquerade) = elements::transact(nft, |transaction, nft| {
+        Ok((
+            transaction.add::<Spoof>(nft, &mac)?,
+            transaction.add::<Isolation>(nft, &isolated)?,
+            transaction.add::<Masquerade>(nft, &masquerade)?,
+        ))
+    })?;
+    let outcome = spoof::forget_replaced(nft, &mut mac);
+    undo.push_changes::<Spoof>(mac);
+    undo.push_changes::<Isolation>(isolated);
+    undo.push_changes::<Masquerade>(masquerade);
+    outcome
+}
+
+fn add_each(
+    nft: &mut Nft,
+    owner: &Owner,
+    wanted: &Wanted<'_>,
+    backend: Backend,
+    undo: &mut Applied,
+) -> Result<(), Error> {
+    if let Some(mac) = wanted.mac {
+        undo.join(spoof::add(nft, owner, wanted.port, mac)?);
+    }
+    if let Some(addrs) = &wanted.isolated {
+        undo.join(isolation::add(nft, owner, wanted.port, addrs)?);
+    }
+    if let Some(of) = &wanted.masquerade {
+        undo.join(masquerade::add(backend, nft, owner, &of.addrs)?);
+    }
+    Ok(())
+}
