@@ -1,51 +1,83 @@
-//! The bridge: found or made.
+//! The bridge: found or made, and joined.
 
-use cnimble_cni::{Code, Error};
-use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge};
-use cnimble_netlink::{self as netlink, Netlink};
-use cnimble_plugin::Call;
+use nix::errno::Errno;
+
+use cnimble_cni::{Code, Error, owner};
+use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge, VlanFiltering};
+use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_plugin::interface::host::ignore_router_advertisements;
+use cnimble_plugin::interface::pair::Pair;
 
-use crate::config::Config;
-use crate::ours::{self, GOES, OURS};
-use crate::{unused, vlan};
+use crate::context::Context;
+use crate::ours::{self, OURS, OURS_REMOVABLE};
+use crate::{port, unused};
 
 /// Returns the error for a name that a link of another kind has.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }
 
+/// Makes the pod's port on its bridge. A bridge that is removed with its last pod is locked from the
+/// look for it until the port exists. A concurrent DEL then sees the port.
+pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Result<(Link, Pair), Error> {
+    let (call, config) = (cx.call, cx.config);
+    let mut lock = config.remove_unused.then(unused::lock).transpose()?;
+    let what = format!("set up bridge {}", config.bridge);
+    loop {
+        let bridge = call.step(&what, || ensure(cx, None))?;
+        // Another network's configuration may have marked the bridge for removal.
+        if lock.is_none() && ours::is_removable(&bridge) {
+            lock = Some(unused::lock()?);
+            continue;
+        }
+        let pair = format!("make the veth pair of {}", call.ifname);
+        let made = call.step(&pair, || port::create(cx, &bridge, netns, mac));
+        match made {
+            // The bridge was removed before the pair was made. Its alias didn't announce that yet.
+            Err(_) if lock.is_none() && unused::is_gone(&mut cx.host, &bridge)? => {
+                lock = Some(unused::lock()?);
+            }
+            made => return Ok((bridge, made?)),
+        }
+    }
+}
+
 /// Finds or makes the bridge, and sets it up. It ignores router advertisements (CVE-2020-10749), and its
 /// MAC doesn't follow its ports.
 ///
 /// A missing bridge is made with this `mac`, or with a random one.
-pub(crate) fn ensure(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    mac: Option<Mac>,
-) -> Result<Link, Error> {
-    let (bridge, is_new) = match host.find_link(&config.bridge)? {
-        Some(bridge) => (bridge, false),
-        None => create(call, host, config, mac)?,
+pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Error> {
+    let config = cx.config;
+    let (bridge, origin) = match cx.host.find_link(&config.bridge)? {
+        Some(bridge) => (bridge, Origin::Found),
+        None => create(cx, mac)?,
     };
     if bridge.kind != "bridge" {
         return Err(not_a_bridge(&config.bridge));
     }
     if config.uses_vlans() && !bridge.vlan_filtering {
-        vlan::filter(call, host, &bridge)?;
+        filter_vlans(cx, &bridge)?;
     }
     if bridge.accept_ra != Some(0) {
-        ignore_router_advertisements(call, &bridge.name)?;
+        ignore_router_advertisements(cx.call, &bridge.name)?;
     }
-    switch_on(call, host, config, &bridge, is_new)?;
+    switch_on(cx, &bridge, origin)?;
     Ok(bridge)
 }
 
-/// Makes the bridge, unless a concurrent ADD has made it. Returns whether this ADD made it. The MAC is
-/// set at the creation. Otherwise the kernel would change it to the lowest one of the ports and break
-/// the pods' neighbour entries.
-fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) -> Result<(Link, bool), Error> {
+/// The origin of the bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// This ADD has made it.
+    Made,
+    /// It was there, or a concurrent ADD has made it.
+    Found,
+}
+
+/// Makes the bridge, unless a concurrent ADD has made it. The MAC is set at the creation. Otherwise the
+/// kernel would change it to the lowest one of the ports and break the pods' neighbour entries.
+fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
+    let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
         name: &config.bridge,
         mtu: config.mtu,
@@ -54,9 +86,9 @@ fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) ->
     };
     match host.create_link(link::add_bridge(&wanted)) {
         Ok(bridge) => {
-            let (index, name, goes) = (bridge.index, bridge.name.clone(), config.remove_unused);
+            let (index, name, is_removable) = (bridge.index, bridge.name.clone(), config.remove_unused);
             call.undo.push(format!("remove bridge {name}"), move || {
-                let _alone = goes.then(unused::lock).transpose()?;
+                let _alone = is_removable.then(unused::lock).transpose()?;
                 let mut host = Netlink::open()?;
                 // Another pod may have joined it meanwhile.
                 if !has_ports(&mut host, index)? {
@@ -64,11 +96,11 @@ fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) ->
                 }
                 Ok(())
             });
-            Ok((bridge, true))
+            Ok((bridge, Origin::Made))
         }
         // A concurrent ADD made it.
-        Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok((host.link(&config.bridge)?, false)),
-        Err(err) if config.filters_vlans => Err(vlan::explain(err)),
+        Err(err) if err.is(Errno::EEXIST) => Ok((host.link(&config.bridge)?, Origin::Found)),
+        Err(err) if config.filters_vlans => Err(explain(err)),
         Err(err) => Err(err.into()),
     }
 }
@@ -77,29 +109,24 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// Sets the bridge up. `is_new` means that this ADD has made it, which its alias then says.
-fn switch_on(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    is_new: bool,
-) -> Result<(), Error> {
+/// Sets the bridge up. The alias of a new bridge then says who made it.
+fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), Error> {
+    let (config, is_new) = (cx.config, origin == Origin::Made);
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
     let mac = ours::mac_to_hold(bridge).filter(|_| !is_new);
     if up.is_none() && promisc.is_none() && mac.is_none() {
         return Ok(());
     }
-    let alias = is_new.then_some(if config.remove_unused { GOES } else { OURS });
+    let alias = is_new.then_some(if config.remove_unused { OURS_REMOVABLE } else { OURS });
     let change = Change { up, promisc, mac, alias, ..Change::default() };
-    host.execute(link::set(bridge.index, &bridge.name, &change))?;
+    cx.host.execute(link::set(bridge.index, &bridge.name, &change))?;
     if up.is_none() && promisc.is_none() {
         return Ok(());
     }
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
-    call.undo.push(format!("restore the flags of {name}"), move || {
+    cx.call.undo.push(format!("restore the flags of {name}"), move || {
         let mut host = Netlink::open()?;
         if has_ports(&mut host, index)? {
             return Ok(());
@@ -113,4 +140,54 @@ fn switch_on(
         Ok(())
     });
     Ok(())
+}
+
+/// Makes a bridge filter vlans, unless foreign ports may depend on tagged frames.
+fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
+    if let Some(port) = port_of_others(&mut cx.host, bridge)? {
+        let msg =
+            format!("vlan, vlanTrunk: bridge {} doesn't filter vlans, and has ports of others", bridge.name);
+        return Err(Error::new(Code::CONFLICT, msg).details(format!(
+            "port {port} may need its tagged frames; `ip link set {} type bridge vlan_filtering 1` \
+             if it doesn't, or another bridge",
+            bridge.name
+        )));
+    }
+    cx.host
+        .execute(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On))
+        .map_err(explain)?;
+    let (index, name) = (bridge.index, bridge.name.clone());
+    cx.call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
+        let mut host = Netlink::open()?;
+        // A port with vlans belongs to a concurrent ADD and depends on the filter.
+        let default = host.vlans(index)?;
+        for port in host.links(&Filter { master: Some(index), kind: None })? {
+            if host.vlans(port.index)? != default {
+                return Ok(());
+            }
+        }
+        Ok(host.execute(link::set_vlan_filtering(index, &name, VlanFiltering::Off))?)
+    });
+    Ok(())
+}
+
+/// Returns a foreign port. On a bridge that this plugin made, ports of all pods are ours.
+fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, Error> {
+    let made_here = ours::is_ours(bridge);
+    let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    let strange = ports.into_iter().find(|port| {
+        // A port that is down and has no alias belongs to a concurrent ADD of ours.
+        let pods = port::is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
+        !pods && owner::tag(&port.alias).is_none()
+    });
+    Ok(strange.map(|port| port.name))
+}
+
+/// Returns the error for a bridge that can't filter vlans. The kernel's errno doesn't tell the reason.
+fn explain(err: netlink::Error) -> Error {
+    if !err.is(Errno::EOPNOTSUPP) {
+        return err.into();
+    }
+    Error::new(Code::KERNEL, "vlan, vlanTrunk: the bridges of this kernel can't filter vlans")
+        .details(format!("built without CONFIG_BRIDGE_VLAN_FILTERING? {err}"))
 }

@@ -3,28 +3,30 @@
 use cnimble_cni::{CniResult, Error, Owner};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::nft::Nft;
-use cnimble_netlink::port::{self, Port, Vlan};
+use cnimble_netlink::port::{self as bridge_port, Port, Vlan};
 use cnimble_netlink::{Netlink, sysctl};
 use cnimble_plugin::interface::{check, host, pod};
 use cnimble_plugin::{Call, Place};
+use cnimble_rules::filters::Wanted;
 use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
-use crate::{bridge, gateway, ours, place, unused, vlan, vlan_gateway};
+use crate::context::Context;
+use crate::{bridge, gateway, ours, place, port, unused, vlan_gateway};
 
 /// Checks everything but the lease, which IPAM checks.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
-    let mut host = Netlink::open()?;
+    let cx = &mut Context::open(call, config)?;
     let mut inside = Netlink::open_in(&netns)?;
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
-    let attached = Attached { call, config, prev, owner: call.owner(), pod };
-    let bridge = attached.bridge(&mut host)?;
-    let port = attached.port(&mut host, &bridge)?;
-    attached.gateways(&mut host, &bridge)?;
-    attached.rules(&mut Nft::new(), &port)?;
+    let attached = Attached { prev, pod };
+    let bridge = attached.bridge(cx)?;
+    let port = attached.port(cx, &bridge)?;
+    attached.gateways(cx, &bridge)?;
+    attached.rules(cx, &port)?;
     if config.container_up {
         let routes = pod::routes(attached.pod.index, prev);
         check::inside_pod(call, &mut inside, &attached.pod, prev, &routes)?;
@@ -34,135 +36,141 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
 
 /// An attachment with its interface in the pod.
 struct Attached<'a> {
-    call: &'a Call,
-    config: &'a Config,
     prev: &'a CniResult,
-    owner: Owner,
     pod: Link,
 }
 
 impl Attached<'_> {
-    /// The MAC of an interface as the result tells it.
-    fn mac_of(&self, name: &str, in_pod: bool) -> Option<Mac> {
-        let mut told = self.prev.interfaces.iter();
-        Mac::parse(&told.find(|of| of.name == name && of.sandbox.is_empty() != in_pod)?.mac)
+    /// The MAC of an interface of the host, as the result has it.
+    fn mac_on_host(&self, name: &str) -> Option<Mac> {
+        let mut interfaces = self.prev.interfaces.iter();
+        Mac::parse(&interfaces.find(|of| of.name == name && of.sandbox.is_empty())?.mac)
+    }
+
+    /// The MAC of the pod's interface, as the result has it.
+    fn mac_in_pod(&self) -> Option<Mac> {
+        let mut interfaces = self.prev.interfaces.iter();
+        Mac::parse(&interfaces.find(|of| of.name == self.pod.name && !of.sandbox.is_empty())?.mac)
+    }
+
+    fn host_end(&self, cx: &mut Context<'_>) -> Result<Link, Error> {
+        check::host_end(&mut cx.host, &self.pod)
     }
 
     /// The bridge. A deleted bridge comes back with the MAC that the pods know.
-    fn bridge(&self, host: &mut Netlink) -> Result<Link, Error> {
-        let (call, config) = (self.call, self.config);
-        let put_back = |host: &mut Netlink| {
+    fn bridge(&self, cx: &mut Context<'_>) -> Result<Link, Error> {
+        let (call, config) = (cx.call, cx.config);
+        let put_back = |cx: &mut Context<'_>| {
             let _alone = config.remove_unused.then(unused::lock).transpose()?;
-            let bridge = bridge::ensure(call, host, config, self.mac_of(&config.bridge, false))?;
-            if is_port(&check::host_end(host, &self.pod)?, &bridge).is_ok() {
+            let bridge = bridge::ensure(cx, self.mac_on_host(&config.bridge))?;
+            if is_port(&self.host_end(cx)?, &bridge).is_ok() {
                 return Ok(());
             }
-            self.join(host, &bridge)
+            self.join(cx, &bridge)
         };
-        call.wants(Place::Host, host, |host| check_bridge(host, config), put_back)?;
-        check::find(host, &config.bridge, "on the host")
+        call.wants(Place::Host, cx, |cx| check_bridge(&mut cx.host, config), put_back)?;
+        check::find(&mut cx.host, &config.bridge, "on the host")
     }
 
-    fn port(&self, host: &mut Netlink, bridge: &Link) -> Result<Link, Error> {
-        let (call, config, wanted) = (self.call, self.config, vlan::wanted(self.config));
-        let port = |host: &mut Netlink| check::host_end(host, &self.pod);
-        let verify = |host: &mut Netlink| is_port(&port(host)?, bridge);
-        call.wants(Place::Host, host, verify, |host| self.join(host, bridge))?;
-        let verify = |host: &mut Netlink| check::host_state(&port(host)?, self.prev);
-        call.wants(Place::Host, host, verify, |host| {
-            let port = port(host)?;
-            check::switch_on(host, &port)
+    fn port(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<Link, Error> {
+        let (call, config, vlans) = (cx.call, cx.config, port::vlans(cx.config));
+        let verify = |cx: &mut Context<'_>| is_port(&self.host_end(cx)?, bridge);
+        call.wants(Place::Host, cx, verify, |cx| self.join(cx, bridge))?;
+        let verify = |cx: &mut Context<'_>| check::host_state(&self.host_end(cx)?, self.prev);
+        call.wants(Place::Host, cx, verify, |cx| {
+            let port = self.host_end(cx)?;
+            check::switch_on(&mut cx.host, &port)
         })?;
-        let verify = |host: &mut Netlink| check_flags(&port(host)?, config);
-        call.wants(Place::Host, host, verify, |host| {
-            let port = port(host)?;
+        let verify = |cx: &mut Context<'_>| check_flags(&self.host_end(cx)?, config);
+        call.wants(Place::Host, cx, verify, |cx| {
+            let port = self.host_end(cx)?;
             let isolated = config.isolated || port.port.unwrap_or_default().isolated;
             let flags = Port { hairpin: config.hairpin, isolated, closed: true };
-            Ok(host.execute(port::set(port.index, &port.name, flags))?)
+            Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
         })?;
-        let verify = |host: &mut Netlink| check_closed(&port(host)?, &self.owner);
-        call.wants(Place::Host, host, verify, |host| {
-            let port = port(host)?;
+        let verify = |cx: &mut Context<'_>| check_closed(&self.host_end(cx)?, &cx.owner);
+        call.wants(Place::Host, cx, verify, |cx| {
+            let port = self.host_end(cx)?;
             host::ignore_router_advertisements_on_new(&port)?;
             let closed = Port { closed: true, ..Port::default() };
-            Ok(host.execute(port::claim(port.index, &port.name, closed, &Change::default()))?)
+            Ok(cx.host.execute(bridge_port::claim(port.index, &port.name, closed, &Change::default()))?)
         })?;
-        let verify = |host: &mut Netlink| {
-            let port = port(host)?;
-            check_vlans(host, &wanted, &port)
+        let verify = |cx: &mut Context<'_>| {
+            let port = self.host_end(cx)?;
+            check_vlans(&mut cx.host, &vlans, &port)
         };
-        call.wants(Place::Host, host, verify, |host| {
-            let port = port(host)?;
-            vlan::configure_port(host, config, bridge, &port, &wanted)
+        call.wants(Place::Host, cx, verify, |cx| {
+            let port = self.host_end(cx)?;
+            port::configure_vlans(cx, bridge, &port, &vlans)
         })?;
-        port(host)
+        self.host_end(cx)
     }
 
     /// Makes the host's end a port of the bridge again, with all that ADD gave it. It is down until its
     /// flags are there.
-    fn join(&self, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
-        let config = self.config;
-        let port = check::host_end(host, &self.pod)?;
+    fn join(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
+        let config = cx.config;
+        let port = self.host_end(cx)?;
         let set = |change: Change<'_>| link::set(port.index, &port.name, &change);
         let flags =
-            Port { hairpin: config.hairpin, isolated: config.isolated, closed: self.owner.owns(&port.alias) };
-        host.execute_all(vec![
+            Port { hairpin: config.hairpin, isolated: config.isolated, closed: cx.owner.owns(&port.alias) };
+        cx.host.execute_all(vec![
             set(Change { up: Some(false), ..Change::default() }),
             set(Change { master: Some(bridge.index), ..Change::default() }),
-            port::claim(port.index, &port.name, flags, &Change::default()),
+            bridge_port::claim(port.index, &port.name, flags, &Change::default()),
         ])?;
-        ours::hold(host, config, &mut bridge.clone(), &port)?;
-        vlan::configure_port(host, config, bridge, &port, &vlan::wanted(config))?;
-        if let Some(mac) = self.mac_of(&self.pod.name, true) {
-            let requested = config.requested_mac(self.call)?.is_some();
-            place::hold(host, config, bridge, &port, mac, requested)?;
+        ours::hold(cx, &mut bridge.clone(), &port)?;
+        port::configure_vlans(cx, bridge, &port, &port::vlans(config))?;
+        if let Some(mac) = self.mac_in_pod() {
+            place::hold(cx, bridge, &port, mac)?;
         }
-        check::switch_on(host, &port)
+        check::switch_on(&mut cx.host, &port)
     }
 
     /// The addresses that the pods know as their gateways, and forwarding.
-    fn gateways(&self, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
-        if !self.config.is_gateway {
+    fn gateways(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
+        let (call, config) = (cx.call, cx.config);
+        if !config.is_gateway {
             return Ok(());
         }
         let wanted = gateway::addresses_of(self.prev)?;
-        let verify = |host: &mut Netlink| check_gateways(host, self.config, bridge, self.prev);
-        self.call.wants(Place::Host, host, verify, |host| {
-            if let Some(vlan) = self.config.vlan {
-                vlan_gateway::rejoin(host, self.config, bridge, vlan)?;
+        let verify = |cx: &mut Context<'_>| check_gateways(&mut cx.host, config, bridge, self.prev);
+        call.wants(Place::Host, cx, verify, |cx| {
+            if let Some(vlan) = config.vlan {
+                vlan_gateway::rejoin(cx, bridge, vlan)?;
             }
-            let made = gateway::ensure(self.call, host, self.config, bridge, &wanted, self.prev)?;
-            if let (Some(gateway), Some(vlan)) = (&made, self.config.vlan) {
-                vlan_gateway::keep(host, gateway, vlan)?;
+            let made = gateway::ensure(cx, bridge, &wanted, self.prev)?;
+            if let (Some(gateway), Some(vlan)) = (&made, config.vlan) {
+                vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
             }
             let link = made.as_ref().unwrap_or(bridge);
-            let mac = self.mac_of(&link.name, false);
-            Ok(host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
+            let mac = self.mac_on_host(&link.name);
+            Ok(cx.host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
         })?;
-        host::forwards(self.call, host, &wanted)
+        host::forwards(call, &mut cx.host, &wanted)
     }
 
-    fn rules(&self, nft: &mut Nft, port: &Link) -> Result<(), Error> {
-        let (call, config, owner) = (self.call, self.config, &self.owner);
-        if config.ip_masq && config.layer3() {
-            let addrs = config.ip_masq_families.of(self.prev.ips.iter().map(|ip| ip.address));
-            let verify = |nft: &mut Nft| masquerade::check(nft, owner, &addrs);
-            let put_back = |nft: &mut Nft| crate::masquerade(call, nft, config, owner, self.prev);
-            call.wants(Place::Rules, nft, verify, put_back)?;
+    fn rules(&self, cx: &Context<'_>, port: &Link) -> Result<(), Error> {
+        let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
+        let put_back = |nft: &mut Nft, wanted: Wanted<'_>| cx.filter(nft, &wanted);
+        let wanted = Wanted { port: &port.name, ..Wanted::default() };
+        if let Some(masquerade) = config.masquerade(self.prev) {
+            let verify = |nft: &mut Nft| masquerade::check(nft, owner, &masquerade.addrs);
+            let of = Wanted { masquerade: Some(masquerade.clone()), ..wanted.clone() };
+            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
         }
         if config.mac_spoof_check
-            && let Some(mac) = self.mac_of(&self.pod.name, true).or(self.pod.mac)
+            && let Some(mac) = self.mac_in_pod().or(self.pod.mac)
         {
             let verify = |nft: &mut Nft| spoof::check(nft, owner, &port.name, mac);
-            let put_back = |nft: &mut Nft| crate::check_mac(call, nft, owner, &port.name, mac);
-            call.wants(Place::Rules, nft, verify, put_back)?;
+            let of = Wanted { mac: Some(mac), ..wanted.clone() };
+            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
         }
         // The Go plugins' ports, which have no alias, are not isolated.
-        if config.isolated && config.layer3() && owner.owns(&port.alias) {
-            let addrs = crate::addresses(self.prev);
+        if let Some(addrs) = config.isolated_addresses(self.prev).filter(|_| owner.owns(&port.alias)) {
             let verify = |nft: &mut Nft| isolation::check(nft, owner, &port.name, &addrs);
-            let put_back = |nft: &mut Nft| crate::isolate(call, nft, owner, &port.name, &addrs);
-            call.wants(Place::Rules, nft, verify, put_back)?;
+            let of = Wanted { isolated: Some(addrs.clone()), ..wanted.clone() };
+            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
         }
         Ok(())
     }
@@ -252,7 +260,7 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
             .and_then(|index| host.link_at(index).ok())
             .filter(|port| port.peer == Some(gateway.index) && port.master == Some(bridge.index))
             .ok_or_else(|| Error::check(format!("{} doesn't lead to {}", gateway.name, bridge.name)))?;
-        check_vlans(host, &[vlan::untagged(vlan)], &port)?;
+        check_vlans(host, &[port::untagged(vlan)], &port)?;
     }
     Ok(gateway)
 }
@@ -267,8 +275,8 @@ fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &Cni
         None => bridge.clone(),
     };
     // The pods know this MAC. That of a bridge that isn't their gateway may follow its ports.
-    if let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
-        check::same_mac(&link, told)?;
+    if let Some(known) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
+        check::same_mac(&link, known)?;
     }
     let present = host.addrs(link.index)?;
     for gateway in prev.ips.iter().filter_map(|ip| ip.gateway) {

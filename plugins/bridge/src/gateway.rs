@@ -8,11 +8,12 @@ use nix::errno::Errno;
 use cnimble_cni::{CniResult, Code, Error, Route, cidr};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{Netlink, addr};
+use cnimble_netlink::{IfPresent, Netlink, addr};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::forward;
 
 use crate::config::Config;
+use crate::context::Context;
 use crate::{POD_INTERFACE, vlan_gateway};
 
 /// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the
@@ -31,11 +32,11 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
                 format!("IPAM gave the pod its own gateway's address, {gateway}"),
             ));
         }
-        let everything = cidr::everywhere(ip.address);
+        let everywhere = cidr::everywhere(ip.address);
         if config.is_default_gateway
-            && !result.routes.iter().any(|route| route.dst == everything && route.gw.is_some())
+            && !result.routes.iter().any(|route| route.dst == everywhere && route.gw.is_some())
         {
-            result.routes.push(Route::new(everything, Some(gateway)));
+            result.routes.push(Route::new(everywhere, Some(gateway)));
         }
     }
     if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
@@ -63,9 +64,7 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
 /// Adds the gateway addresses to the bridge or to the vlan's gateway, and switches forwarding on.
 /// Returns the vlan's gateway interface, if there is one.
 pub(crate) fn ensure(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
+    cx: &mut Context<'_>,
     bridge: &Link,
     gateways: &[IpNetwork],
     result: &CniResult,
@@ -73,27 +72,21 @@ pub(crate) fn ensure(
     if gateways.is_empty() {
         return Ok(None);
     }
-    let vlan = match config.vlan {
-        Some(vlan) => Some(vlan_gateway::ensure(call, host, config, bridge, vlan)?),
+    let vlan = match cx.config.vlan {
+        Some(vlan) => Some(vlan_gateway::ensure(cx, bridge, vlan)?),
         None => None,
     };
     let link = vlan.as_ref().unwrap_or(bridge);
-    addresses(call, host, config, bridge.index, link, gateways)?;
+    addresses(cx, bridge.index, link, gateways)?;
     for ip in result.ips.iter().filter(|ip| ip.gateway.is_some_and(is_link_local)) {
-        lead_back(call, host, bridge.index, link, cidr::network_of(ip.address))?;
+        lead_back(cx, bridge.index, link, cidr::network_of(ip.address))?;
     }
-    forward(call, host, gateways)?;
+    forward(cx.call, &mut cx.host, gateways)?;
     Ok(vlan)
 }
 
-fn addresses(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    bridge: u32,
-    link: &Link,
-    gateways: &[IpNetwork],
-) -> Result<(), Error> {
+fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
+    let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let present = host.addrs(link.index)?;
     for wanted in gateways {
         if present.iter().any(|addr| addr.net == *wanted) {
@@ -147,11 +140,9 @@ fn foreign(gateway: IpAddr, bridge: &str) -> Error {
 
 /// Removes an address that the wanted one replaces.
 fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
-    match host.execute(addr::del(link.index, &link.name, net)) {
-        Ok(()) => {}
-        // A concurrent ADD removed it, and restores it if it fails.
-        Err(err) if err.is_missing() => return Ok(()),
-        Err(err) => return Err(err.into()),
+    // A concurrent ADD may have removed it, and restores it if it fails.
+    if host.execute(addr::del(link.index, &link.name, net)).if_present()?.is_none() {
+        return Ok(());
     }
     let (index, name) = (link.index, link.name.clone());
     call.undo.push(format!("give {name} its address {net} back"), move || {
@@ -164,7 +155,8 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
 }
 
 /// Adds a route to the pods' network. A link-local gateway gives the host none.
-fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
+fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
+    let (call, host) = (cx.call, &mut cx.host);
     let wanted = NewRoute::to(net, link.index);
     match host.execute(route::add(&wanted, &link.name)) {
         Ok(()) => {
@@ -174,10 +166,8 @@ fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpN
                 if is_used(&mut host, bridge, wanted.index)? {
                     return Ok(());
                 }
-                match host.execute(route::del(&wanted, &name)) {
-                    Err(err) if !err.is_missing() => Err(err.into()),
-                    _ => Ok(()),
-                }
+                host.execute(route::del(&wanted, &name)).if_present()?;
+                Ok(())
             });
             Ok(())
         }
@@ -208,10 +198,8 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     if is_used(&mut host, bridge, index)? {
         return Ok(());
     }
-    match host.execute(addr::del(index, name, net)) {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
-    }
+    host.execute(addr::del(index, name, net)).if_present()?;
+    Ok(())
 }
 
 /// The prefix length of fe80::/64, the network of a link.

@@ -1,24 +1,24 @@
 //! Bridges that this plugin made: their identification, and their stable MAC.
 
+use cnimble_netlink as netlink;
 use cnimble_netlink::link::{self, Change, Link, Mac};
-use cnimble_netlink::{self as netlink, Netlink};
 
-use crate::config::Config;
+use crate::context::Context;
 
 /// The alias of a bridge that this plugin made.
 pub(crate) const OURS: &str = "bridge, made by cnimble";
 
 /// The alias of a bridge that this plugin made for a network with `removeUnusedBridge`.
-pub(crate) const GOES: &str = "bridge, made by cnimble, goes with its last pod";
+pub(crate) const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
 
 /// Whether this plugin made the bridge, and its alias is unchanged.
 pub(crate) fn is_ours(bridge: &Link) -> bool {
-    bridge.alias == OURS || goes(bridge)
+    bridge.alias == OURS || is_removable(bridge)
 }
 
 /// Whether the bridge is removed with its last pod.
-pub(crate) fn goes(bridge: &Link) -> bool {
-    bridge.alias == GOES
+pub(crate) fn is_removable(bridge: &Link) -> bool {
+    bridge.alias == OURS_REMOVABLE
 }
 
 /// The MAC of a bridge that has lost its last port. It can't be set.
@@ -35,12 +35,8 @@ pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
 /// one was ever set, and netlink doesn't report whether it was. Updates `bridge` to the kernel's state.
 ///
 /// Also restores its flags if the ADD that set them has failed meanwhile and has seen no port.
-pub(crate) fn hold(
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &mut Link,
-    port: &Link,
-) -> netlink::Result<()> {
+pub(crate) fn hold(cx: &mut Context<'_>, bridge: &mut Link, port: &Link) -> netlink::Result<()> {
+    let (config, host) = (cx.config, &mut cx.host);
     // A bridge that is up has a port already. So its MAC is the lowest one of its ports, which isn't
     // ours, or was set.
     if bridge.oper_up && bridge.mac < port.mac {

@@ -5,32 +5,30 @@
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
-use cnimble_netlink::Netlink;
 use cnimble_netlink::fdb::{self, Entry, NewEntry};
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::{IfPresent, Netlink};
 
-use crate::config::Config;
-use crate::vlan;
+use crate::context::Context;
+use crate::port;
 
 /// Adds a fixed entry for `mac` at `port`. The kernel removes the entry with the port.
 ///
 /// A pod with a checked address (macspoofchk) gets a sticky entry. No frame moves it, not even one from
-/// an unchecked port such as a Go plugin's or an uplink. A `requested` address gets an entry as well,
+/// an unchecked port such as a Go plugin's or an uplink. A requested address gets an entry as well,
 /// because two pods may ask for the same one. The address of all other pods is derived from their IP
 /// address. Their entries are learned, and can move to a bond's other interface or with a migrated
 /// machine.
 ///
 /// # Errors
 /// Fails with code 102 if another pod has the address, or if the kernel refuses a request.
-pub(crate) fn hold(
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    port: &Link,
-    mac: Mac,
-    requested: bool,
-) -> Result<(), Error> {
-    if !config.mac_spoof_check && !requested {
+pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
+    let (config, host) = (cx.config, &mut cx.host);
+    let evidence = match config.requested_mac(cx.call)? {
+        Some(_) => Evidence::Any,
+        None => Evidence::Fixed,
+    };
+    if !config.mac_spoof_check && evidence == Evidence::Fixed {
         return Ok(());
     }
     // The vlans of one address may belong to several pods. All vlans of a trunk belong to this one.
@@ -51,9 +49,9 @@ pub(crate) fn hold(
     for vlan in vlans {
         if let Some(found) = host.forwarding_entry(bridge.index, mac, vlan)?
             && found.port != port.index
-            && let Some(whose) = whose(host, bridge, &found, requested)?
+            && let Some(holder) = holder(host, bridge, &found, evidence)?
         {
-            return Err(Error::new(Code::CONFLICT, format!("MAC {mac} is taken by {whose}"))
+            return Err(Error::new(Code::CONFLICT, format!("MAC {mac} is taken by {holder}"))
                 .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
@@ -61,18 +59,28 @@ pub(crate) fn hold(
     Ok(host.execute(fdb::replace(&entry))?)
 }
 
-/// Returns the owner of the entry. A learned entry may come from a forged frame. A pod with an address
-/// derived from its IP address must not fail because of that, so only fixed entries count then.
-fn whose(host: &mut Netlink, bridge: &Link, found: &Entry, requested: bool) -> Result<Option<String>, Error> {
+/// The entries that prove that an address is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Evidence {
+    /// Learned entries, too.
+    Any,
+    /// Fixed entries alone. A learned entry may come from a forged frame, and a pod with an address derived
+    /// from its IP address must not fail because of that.
+    Fixed,
+}
+
+/// Returns the owner of the entry.
+fn holder(
+    host: &mut Netlink,
+    bridge: &Link,
+    found: &Entry,
+    evidence: Evidence,
+) -> Result<Option<String>, Error> {
     if found.local {
         return Ok(Some(format!("bridge {} or one of its ports itself", bridge.name)));
     }
-    let port = match host.link_at(found.port) {
-        Ok(port) => port,
-        Err(err) if err.is_missing() => return Ok(None),
-        Err(err) => return Err(err.into()),
-    };
-    let keeps = vlan::is_a_pods(&port) && (found.sticky || requested);
+    let Some(port) = host.link_at(found.port).if_present()? else { return Ok(None) };
+    let keeps = port::is_a_pods(&port) && (found.sticky || evidence == Evidence::Any);
     Ok(keeps.then(|| match port.alias.as_str() {
         "" => format!("the pod behind port {}", port.name),
         alias => format!("the pod behind port {} ({alias})", port.name),

@@ -6,66 +6,15 @@ use std::time::Duration;
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{NetNs, Netlink, route};
-use cnimble_plugin::Call;
+use cnimble_plugin::interface::arp;
 use cnimble_plugin::interface::pair::Pair;
-use cnimble_plugin::interface::{arp, pod};
+use cnimble_plugin::interface::pod::{self, Detection, Start};
 
-use crate::config::Config;
+use crate::context::Context;
 use crate::ours;
 
-/// Configures the interface, unless it is to stay down. Enters the namespace once, and sends one message
-/// to the kernel there. Returns the socket in the pod.
-pub(crate) fn configure(
-    call: &Call,
-    netns: &NetNs,
-    config: &Config,
-    pair: &mut Pair,
-    result: &CniResult,
-    arrival: Arrival,
-) -> Result<Option<Netlink>, Error> {
-    if !config.container_up {
-        return Ok(None);
-    }
-    let mut inside = netns.enter(|| {
-        if config.layer3() {
-            pod::switches(call, &pair.pod_name, pair.host.far, result, arrival.probed)?;
-        }
-        Ok::<_, Error>(Netlink::open()?)
-    })??;
-    if arrival.shared {
-        let link = Link { index: pair.pod_index, name: pair.pod_name.clone(), ..Link::default() };
-        // `announce` announces them when the bridge forwards.
-        arp::probe_in_pod(call, netns, &mut inside, &link, result)?;
-    }
-    let change = Change { mac: arrival.mac, ..Change::default() };
-    let announced = config.layer3() && arrival.announced;
-    let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &change, !arrival.probed, announced);
-    for wanted in pod::routes(pair.pod_index, result) {
-        // The pod may have interfaces and default routes of other networks.
-        requests.push(route::prepend(&wanted, &pair.pod_name));
-    }
-    inside.execute_all(requests)?;
-    pair.pod_mac = arrival.mac.unwrap_or(pair.pod_mac);
-    Ok(Some(inside))
-}
-
-/// Announces the addresses again after the bridge has started to forward the pod's frames.
-///
-/// The kernel announces them when the interface comes up. The bridge may drop that. It opens a port when
-/// it is notified that the link is up, which takes longer on a busy machine. Setting a MAC again
-/// announces it again (NETDEV_CHANGEADDR).
-pub(crate) fn announce(
-    inside: &mut Netlink,
-    config: &Config,
-    pair: &Pair,
-    arrival: Arrival,
-) -> Result<(), Error> {
-    if !(config.layer3() && arrival.announced) {
-        return Ok(());
-    }
-    let same = Change { mac: Some(pair.pod_mac), ..Change::default() };
-    Ok(inside.execute(link::set(pair.pod_index, &pair.pod_name, &same))?)
-}
+/// The time limit for an end of the pair to come up. It takes microseconds unless the machine is stuck.
+pub(crate) const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The ways in which other hosts learn the pod's MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +25,8 @@ pub(crate) struct Arrival {
     announced: bool,
     /// Whether the bridge is foreign, so that it may lead to other hosts.
     shared: bool,
-    /// Whether other hosts are asked for its IPv6 addresses.
-    probed: bool,
+    /// The detection for its IPv6 addresses.
+    detection: Detection,
 }
 
 impl Arrival {
@@ -98,21 +47,22 @@ impl Arrival {
     ///
     /// IPv6 addresses are probed if that is configured, or if the bridge is foreign.
     pub(crate) fn plan(
-        host: &mut Netlink,
-        config: &Config,
+        cx: &mut Context<'_>,
         bridge: &Link,
         result: &CniResult,
         final_mac: Option<Mac>,
     ) -> Self {
+        let (config, host) = (cx.config, &mut cx.host);
         if !config.container_up {
-            return Arrival { mac: None, announced: false, shared: false, probed: false };
+            return Arrival { mac: None, announced: false, shared: false, detection: Detection::Off };
         }
         let shared = !ours::is_ours(bridge);
         let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
-        let probed = config.enable_dad || (shared && has_ipv6);
+        let is_probed = config.enable_dad || (shared && has_ipv6);
+        let detection = if is_probed { Detection::On } else { Detection::Off };
         let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
         let (None, Some(ip)) = (final_mac, first) else {
-            return Arrival { mac: None, announced: true, shared, probed };
+            return Arrival { mac: None, announced: true, shared, detection };
         };
         let mac = Mac::of_address(ip);
         // Only IPv4 addresses are announced.
@@ -122,22 +72,73 @@ impl Arrival {
             || v4.any(|ip| {
                 host.neighbour(bridge.index, ip).map_or(true, |old| old.is_some_and(|old| old != mac))
             });
-        Arrival { mac: Some(mac), announced, shared, probed }
+        Arrival { mac: Some(mac), announced, shared, detection }
     }
-}
 
-/// Waits until the addresses are usable. IPv4 addresses are usable at once. IPv6 addresses are usable
-/// when the link is operationally up and any probe has finished.
-pub(crate) fn wait(
-    inside: &mut Netlink,
-    arrival: Arrival,
-    pair: &Pair,
-    result: &CniResult,
-    timeout: Duration,
-) -> Result<(), Error> {
-    if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        return Ok(());
+    /// Configures the interface, unless it is to stay down. Enters the namespace once, and sends one message
+    /// to the kernel there. Returns the socket in the pod.
+    pub(crate) fn configure(
+        self,
+        cx: &Context<'_>,
+        netns: &NetNs,
+        pair: &mut Pair,
+        result: &CniResult,
+    ) -> Result<Option<Netlink>, Error> {
+        let (call, config) = (cx.call, cx.config);
+        if !config.container_up {
+            return Ok(None);
+        }
+        let mut inside = netns.enter(|| {
+            if config.layer3() {
+                pod::switches(call, &pair.pod_name, pair.host.far, result, self.detection)?;
+            }
+            Ok::<_, Error>(Netlink::open()?)
+        })??;
+        if self.shared {
+            let link = Link { index: pair.pod_index, name: pair.pod_name.clone(), ..Link::default() };
+            // [`Arrival::finish`] announces them when the bridge forwards.
+            arp::probe_in_pod(call, netns, &mut inside, &link, result)?;
+        }
+        let start =
+            Start { mac: self.mac, detection: self.detection, announced: config.layer3() && self.announced };
+        let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &start);
+        for wanted in pod::routes(pair.pod_index, result) {
+            // The pod may have interfaces and default routes of other networks.
+            requests.push(route::prepend(&wanted, &pair.pod_name));
+        }
+        inside.execute_all(requests)?;
+        pair.pod_mac = self.mac.unwrap_or(pair.pod_mac);
+        Ok(Some(inside))
     }
-    inside.wait_oper_up(pair.pod_index, timeout)?;
-    if arrival.probed { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
+
+    /// Announces the addresses again if that is needed, and waits until they are usable.
+    ///
+    /// The kernel announces them when the interface comes up. The bridge may drop that. It opens a port when
+    /// it is notified that the link is up, which takes longer on a busy machine. Setting a MAC again
+    /// announces it again (NETDEV_CHANGEADDR).
+    ///
+    /// IPv4 addresses are usable at once. IPv6 addresses are usable when the link is operationally up and any
+    /// probe has finished.
+    pub(crate) fn finish(
+        self,
+        cx: &Context<'_>,
+        inside: &mut Netlink,
+        pair: &Pair,
+        result: &CniResult,
+    ) -> Result<(), Error> {
+        let ifname = &cx.call.ifname;
+        if cx.config.layer3() && self.announced {
+            let same = Change { mac: Some(pair.pod_mac), ..Change::default() };
+            cx.call.step(&format!("announce the addresses of {ifname}"), || {
+                inside.execute(link::set(pair.pod_index, &pair.pod_name, &same))
+            })?;
+        }
+        if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+            return Ok(());
+        }
+        cx.call.step(&format!("wait until the addresses of {ifname} can be used"), || {
+            inside.wait_oper_up(pair.pod_index, UP_TIMEOUT)?;
+            if self.detection == Detection::On { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
+        })
+    }
 }

@@ -8,7 +8,7 @@ use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::interface::remove::{self, all};
+use cnimble_plugin::interface::remove::{self, HostEnd, all};
 use cnimble_plugin::{Call, Command, delegate};
 use cnimble_rules::{isolation, masquerade, spoof};
 
@@ -29,7 +29,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let mut nft = Nft::new();
 
-    let veth = remove::find(call, &mut host, &owner, true);
+    let veth = remove::find(call, &mut host, &owner, HostEnd::Port);
     let rules = remove_rules(call, &mut nft, &owner, veth.as_ref().ok());
     let veth = veth.and_then(|veth| remove::veth(call, &mut host, veth));
     let lease = delegate::release(call, &veth, Command::Del);

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use cnimble_cni::{Code, Error, cidr};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::link::{Filter, Link};
-use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_netlink::{self as netlink, IfPresent, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
@@ -47,11 +47,7 @@ fn open() -> io::Result<File> {
 
 /// Whether the bridge has been removed meanwhile.
 pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> {
-    match host.link_at(bridge.index) {
-        Ok(_) => Ok(false),
-        Err(err) if err.is_missing() => Ok(true),
-        Err(err) => Err(err.into()),
-    }
+    Ok(host.link_at(bridge.index).if_present()?.is_none())
 }
 
 /// Removes the vlan's gateway and the bridge, if that is configured and they are unused.
@@ -64,10 +60,8 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     };
     // Other DELs remove their ports without the lock. The first look takes no lock either, and the
     // bridge may disappear during it.
-    match unused(call, host, &config) {
-        Ok(links) if links.is_empty() => return Ok(()),
-        Err(err) if !err.is_missing() => return Err(err.into()),
-        _ => {}
+    if unused(call, host, &config).if_present()?.is_some_and(|links| links.is_empty()) {
+        return Ok(());
     }
     let _alone = lock()?;
     let mut links = unused(call, host, &config);
@@ -87,7 +81,7 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
-    let Some(bridge) = bridge.filter(|link| link.kind == "bridge" && ours::goes(link)) else {
+    let Some(bridge) = bridge.filter(|link| link.kind == "bridge" && ours::is_removable(link)) else {
         return Ok(unused);
     };
     let gateways = gateways(call);
@@ -174,8 +168,8 @@ impl Range {
 /// Returns the addresses that ADD gives the bridge, as far as they are known.
 fn gateways(call: &Call) -> Vec<IpNetwork> {
     let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
-    let told = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());
+    let assigned = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());
     let Keys { ipam } = call.config.decode().unwrap_or_default();
     let ranges = ipam.ranges.iter().flatten().chain(&ipam.addresses).chain([&ipam.single]);
-    told.chain(ranges.filter_map(Range::gateway)).collect()
+    assigned.chain(ranges.filter_map(Range::gateway)).collect()
 }

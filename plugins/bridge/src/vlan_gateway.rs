@@ -12,8 +12,9 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
 
-use crate::config::{Config, vlan_gateway_name};
-use crate::{ours, vlan};
+use crate::config::vlan_gateway_name;
+use crate::context::Context;
+use crate::{ours, port};
 
 const NEW: &str = "new ";
 
@@ -38,31 +39,25 @@ fn is_new(gateway: &Link) -> bool {
 }
 
 /// Finds or makes the gateway interface, and sets it up.
-pub(crate) fn ensure(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    vlan: u16,
-) -> Result<Link, Error> {
+pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let name = vlan_gateway_name(&bridge.name, vlan);
-    match host.find_link(&name)? {
-        Some(found) => share(call, host, found, vlan),
-        None => create(call, host, config, bridge, vlan, &name),
+    match cx.host.find_link(&name)? {
+        Some(found) => share(cx, found, vlan),
+        None => create(cx, bridge, vlan, &name),
     }
 }
 
 /// Joins the port of a gateway without a bridge to this one.
-pub(crate) fn rejoin(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u16) -> Result<(), Error> {
-    let Some(port) = host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
+pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(), Error> {
+    let Some(port) = cx.host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
         return Ok(());
     };
     if port.kind != "veth" || port.master.is_some() {
         return Ok(());
     }
     let change = Change { master: Some(bridge.index), ..Change::default() };
-    host.execute(link::set(port.index, &port.name, &change))?;
-    vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])
+    cx.host.execute(link::set(port.index, &port.name, &change))?;
+    port::configure_vlans(cx, bridge, &port, &[port::untagged(vlan)])
 }
 
 /// Makes `gateway` permanent. This is the last step of an ADD that made or found it.
@@ -75,7 +70,8 @@ pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), 
     Ok(host.execute(link::set(gateway.index, &gateway.name, &change))?)
 }
 
-fn share(call: &Call, host: &mut Netlink, found: Link, vlan: u16) -> Result<Link, Error> {
+fn share(cx: &mut Context<'_>, found: Link, vlan: u16) -> Result<Link, Error> {
+    let (call, host) = (cx.call, &mut cx.host);
     keep(host, &found, vlan)?;
     if found.accept_ra != Some(0) {
         ignore_router_advertisements(call, &found.name)?;
@@ -86,14 +82,8 @@ fn share(call: &Call, host: &mut Netlink, found: Link, vlan: u16) -> Result<Link
     Ok(found)
 }
 
-fn create(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    vlan: u16,
-    name: &str,
-) -> Result<Link, Error> {
+fn create(cx: &mut Context<'_>, bridge: &Link, vlan: u16, name: &str) -> Result<Link, Error> {
+    let (call, host) = (cx.call, &mut cx.host);
     let here = NetNs::current()?;
     let port_name = port_name(name);
     let port = host.create_link(link::add_veth(&NewVeth {
@@ -111,7 +101,7 @@ fn create(
         // A concurrent ADD made it.
         Err(err) if err.is(Errno::EEXIST) => {
             let found = host.link(name)?;
-            return share(call, host, found, vlan);
+            return share(cx, found, vlan);
         }
         Err(err) => return Err(err.into()),
     };
@@ -126,13 +116,13 @@ fn create(
             _ => Ok(()),
         }
     });
-    ours::hold(host, config, &mut bridge.clone(), &port)?;
+    ours::hold(cx, &mut bridge.clone(), &port)?;
     ignore_router_advertisements_on_new(&port)?;
-    switch_on(host, &port, None)?;
-    vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])?;
-    let gateway = host.link(name)?;
+    switch_on(&mut cx.host, &port, None)?;
+    port::configure_vlans(cx, bridge, &port, &[port::untagged(vlan)])?;
+    let gateway = cx.host.link(name)?;
     ignore_router_advertisements_on_new(&gateway)?;
-    switch_on(host, &gateway, Some(&alias))?;
+    switch_on(&mut cx.host, &gateway, Some(&alias))?;
     Ok(Link { alias, ..gateway })
 }
 

@@ -35,6 +35,7 @@ use cnimble_plugin::interface::host::forward;
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
 use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
+use cnimble_rules::filters::{self, Masqueraded, Wanted};
 use cnimble_rules::masquerade;
 
 use config::Config;
@@ -134,9 +135,12 @@ impl Plugin for Ptp {
 }
 
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
-    let addrs = config.ip_masq_families.of(addrs.iter().copied());
-    let undo = masquerade::add(backend, nft, &call.owner(), &addrs)?;
+    let masquerade = Masqueraded {
+        addrs: config.ip_masq_families.of(addrs.iter().copied()),
+        backend: config.ip_masq_backend.as_deref(),
+    };
+    let wanted = Wanted { masquerade: Some(masquerade), ..Wanted::default() };
+    let undo = filters::add(nft, &call.owner(), &wanted)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())
 }

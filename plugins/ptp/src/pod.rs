@@ -1,12 +1,11 @@
 //! Configures the pod's end: addresses, state and routes.
 
 use cnimble_cni::{CniResult, Error};
-use cnimble_netlink::link::Change;
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair::Pair;
-use cnimble_plugin::interface::pod;
+use cnimble_plugin::interface::pod::{self, Detection, Start};
 
 use crate::path::{self, Path};
 
@@ -23,12 +22,12 @@ pub(crate) fn configure(
     result: &CniResult,
 ) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
-        pod::switches(call, &pair.pod_name, pair.host.far, result, false)?;
+        pod::switches(call, &pair.pod_name, pair.host.far, result, Detection::Off)?;
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());
     let subnets = path::subnets(paths, index);
-    let mut requests = pod::up(index, name, result, &Change::default(), true, true);
+    let mut requests = pod::up(index, name, result, &Start { announced: true, ..Start::default() });
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
         // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(wanted, name));

@@ -5,7 +5,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Attachment, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::interface::remove::{self, all};
+use cnimble_plugin::interface::remove::{self, HostEnd, all};
 use cnimble_plugin::{Call, Command, delegate};
 use cnimble_rules::masquerade;
 
@@ -20,8 +20,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
 
     let rules = masquerade::remove(&mut nft, &owner, &addrs);
-    let pair =
-        remove::find(call, &mut host, &owner, false).and_then(|found| remove::veth(call, &mut host, found));
+    let pair = remove::find(call, &mut host, &owner, HostEnd::Routed)
+        .and_then(|found| remove::veth(call, &mut host, found));
     let lease = delegate::release(call, &pair, Command::Del);
     all([pair, lease, rules])
 }

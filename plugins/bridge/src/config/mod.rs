@@ -2,12 +2,15 @@
 
 mod trunk;
 
+use std::net::IpAddr;
+
 use serde::Deserialize;
 
-use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, names};
+use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::interface::mac;
 use cnimble_plugin::{Call, interface};
+use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::Families;
 use cnimble_rules::objects::bridge;
 
@@ -57,6 +60,38 @@ struct MacKey {
     mac: String,
 }
 
+impl Keys {
+    /// Fails with code 7 for a value that no bridge can have, or for keys that contradict each other.
+    fn check(&self, config: &PluginConfig) -> Result<(), Error> {
+        if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
+            return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));
+        }
+        if self.vlan > MAX_VLAN {
+            return Err(Error::config(format!(
+                "vlan: invalid VLAN ID {} (must be between 0 and {MAX_VLAN})",
+                self.vlan
+            )));
+        }
+        if self.hairpin_mode && self.promisc_mode {
+            return Err(Error::config(
+                "hairpinMode, promiscMode: cannot set hairpin mode and promiscuous mode at the same time",
+            ));
+        }
+        if self.disable_container_interface && !config.ipam_type.is_empty() {
+            return Err(Error::config(
+                "disableContainerInterface: cannot be used with IPAM: addresses need an interface that is up",
+            ));
+        }
+        if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
+            return Err(Error::config(format!(
+                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
+                self.ip_masq_backend
+            )));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) bridge: String,
@@ -103,35 +138,11 @@ impl Config {
     /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        if let Some(problem) = names::interface_problem(&keys.bridge).filter(|_| !keys.bridge.is_empty()) {
-            return Err(Error::config(format!("bridge: invalid name \"{}\"", keys.bridge)).details(problem));
-        }
+        keys.check(config)?;
         let mtu = interface::mtu(keys.mtu)?;
-        if keys.vlan > MAX_VLAN {
-            return Err(Error::config(format!(
-                "vlan: invalid VLAN ID {} (must be between 0 and {MAX_VLAN})",
-                keys.vlan
-            )));
-        }
         let trunk = trunk::ranges(keys.vlan_trunk.as_deref().unwrap_or_default())?;
         let vlan = Some(keys.vlan).filter(|vlan| *vlan != 0);
         let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
-        if keys.hairpin_mode && keys.promisc_mode {
-            return Err(Error::config(
-                "hairpinMode, promiscMode: cannot set hairpin mode and promiscuous mode at the same time",
-            ));
-        }
-        if keys.disable_container_interface && !config.ipam_type.is_empty() {
-            return Err(Error::config(
-                "disableContainerInterface: cannot be used with IPAM: addresses need an interface that is up",
-            ));
-        }
-        if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
-            return Err(Error::config(format!(
-                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
-                keys.ip_masq_backend
-            )));
-        }
         let bridge = if keys.bridge.is_empty() { bridge::DEFAULT_NAME.to_owned() } else { keys.bridge };
         if keys.vlan != 0 && (keys.is_gateway || keys.is_default_gateway) {
             let name = vlan_gateway_name(&bridge, keys.vlan);
@@ -182,6 +193,19 @@ impl Config {
     /// Whether the port has its own vlans, so that the bridge has to filter them.
     pub(crate) fn uses_vlans(&self) -> bool {
         self.native.is_some()
+    }
+
+    /// Returns the addresses of a result that are masqueraded.
+    pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
+        (self.ip_masq && self.layer3()).then(|| Masqueraded {
+            addrs: self.ip_masq_families.of(result.ips.iter().map(|ip| ip.address)),
+            backend: self.ip_masq_backend.as_deref(),
+        })
+    }
+
+    /// Returns the addresses of a result, if its port is isolated.
+    pub(crate) fn isolated_addresses(&self, result: &CniResult) -> Option<Vec<IpAddr>> {
+        (self.isolated && self.layer3()).then(|| result.ips.iter().map(|ip| ip.address.ip()).collect())
     }
 
     /// Whether the pod gets addresses.

@@ -80,6 +80,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_address_and_all_addresses_are_of_the_family() {
+        for (net, first, all) in [("10.1.2.7/24", "10.1.2.1", "0.0.0.0/0"), ("fd00::7/64", "fd00::1", "::/0")]
+        {
+            let net = parse_cidr(net).unwrap();
+            assert_eq!(first_address(net).to_string(), first);
+            assert_eq!((everywhere(net).to_string().as_str(), default_route(net)), (all, all));
+        }
+    }
+
+    #[test]
     fn keeps_host_bits_and_prints_like_go() {
         for (text, printed) in [
             ("10.1.2.3/8", "10.1.2.3/8"),

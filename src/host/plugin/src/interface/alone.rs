@@ -17,6 +17,7 @@ use cnimble_netlink::{NetNs, Netlink, route};
 
 use super::master::{self, Master};
 use super::pinned::in_pinned;
+use super::pod::{Detection, Start};
 use super::{arp, check, inside, pair, pod, remove};
 use crate::Call;
 
@@ -186,12 +187,14 @@ pub fn configure(
     result: &CniResult,
     is_shared: bool,
 ) -> Result<(), Error> {
-    netns.enter(|| pod::switches(call, &link.name, None, result, is_shared))??;
+    let detection = if is_shared { Detection::On } else { Detection::Off };
+    netns.enter(|| pod::switches(call, &link.name, None, result, detection))??;
     let asking = match is_shared && link.kind != "ipvlan" {
         true => arp::probe_in_pod(call, netns, inside, link, result)?,
         false => None,
     };
-    let mut requests = pod::up(link.index, &link.name, result, &Change::default(), !is_shared, true);
+    let start = Start { mac: None, detection, announced: true };
+    let mut requests = pod::up(link.index, &link.name, result, &start);
     for wanted in pod::routes(link.index, result) {
         // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(&wanted, &link.name));

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
-use cnimble_netlink::{self as netlink, Netlink, sysctl};
+use cnimble_netlink::{self as netlink, IfPresent, Netlink, sysctl};
 
 use crate::{Call, Place};
 
@@ -28,10 +28,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
                         if host.links(&Filter { master: Some(link.index), kind: None })?.is_empty() => {}
                     _ => return Ok(()),
                 }
-                match sysctl::write(&key, &old) {
-                    Err(err) if !err.is_missing() => Err(err.into()),
-                    _ => Ok(()),
-                }
+                sysctl::write(&key, &old).if_present()?;
+                Ok(())
             });
             Ok(())
         }
@@ -151,11 +149,7 @@ fn unforwarded(key: &str, err: netlink::Error) -> Error {
 fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     let mut raised = Vec::new();
     for index in host.links_of_routers()? {
-        let link = match host.link_at(index) {
-            Ok(link) => link,
-            Err(err) if err.is_missing() => continue,
-            Err(err) => return Err(err.into()),
-        };
+        let Some(link) = host.link_at(index).if_present()? else { continue };
         if link.accept_ra == Some(1) {
             let key = format!("net/ipv6/conf/{}/accept_ra", link.name);
             believe(&key, "2")?;

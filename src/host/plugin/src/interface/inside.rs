@@ -16,7 +16,7 @@ use cnimble_cni::{Error, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-use super::{pair, told};
+use super::{pair, result};
 use crate::Call;
 
 /// Removes the attachment's interfaces of this `kind`, under any name. `host` is a socket in the namespace of a veth's
@@ -41,7 +41,7 @@ pub(super) fn remove(
             Verdict::Different | Verdict::Another => false,
         };
         if is_ours {
-            told::delete(&mut inside, &link)?;
+            result::delete(&mut inside, &link)?;
             removed = true;
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn remove(
         _ => {
             let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
             let what = format!("another interface {} than was added", link.name);
-            told::not_in_use(call, ips, &inside.addrs(link.index)?, &what)
+            result::not_in_use(call, ips, &inside.addrs(link.index)?, &what)
         }
     }
 }
@@ -75,9 +75,9 @@ enum Verdict {
 
 /// Finds the owner of `link`, in the order of the module.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
-    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    let told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
-    let told = told.map(|told| told.mac.is_empty() || told::has_mac(link, told)).next();
+    let interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    let mut own = interfaces.filter(|of| of.name == call.ifname && !of.sandbox.is_empty());
+    let matches_result = own.next().map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();
     let host_end = host.and_then(|host| host_end(host, link));
     let owner = call.owner();
@@ -85,17 +85,17 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     match alias.filter(|alias| owner::tag(alias).is_some()) {
         Some(alias) if owner.owns(alias) => return Verdict::Ours,
         // The pod may have written the alias itself.
-        Some(_) if in_pod && told == Some(true) => return Verdict::Different,
+        Some(_) if in_pod && matches_result == Some(true) => return Verdict::Different,
         Some(_) => return Verdict::Another,
         None => {}
     }
     if let Some(end) = host_end
         && (pair::host_names(&owner).any(|name| name == end.name)
-            || told::told_on_host(call).any(|told| told.name == end.name))
+            || result::ends_on_host(call).any(|known| known.name == end.name))
     {
         return Verdict::Ours;
     }
-    match told {
+    match matches_result {
         Some(true) => Verdict::Ours,
         Some(false) => Verdict::Different,
         None => Verdict::Unknown,

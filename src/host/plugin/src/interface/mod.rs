@@ -30,7 +30,7 @@ pub mod pair;
 pub mod pinned;
 pub mod pod;
 pub mod remove;
-mod told;
+mod result;
 pub mod upper;
 
 use cnimble_cni::{CniResult, Code, Dns, Error, Interface};

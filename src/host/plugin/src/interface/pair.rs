@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::{Code, Error, Interface, Owner, hash16};
 use cnimble_netlink::link::{self, Change, Link, Mac, NewVeth};
 use cnimble_netlink::port::{self, Port};
-use cnimble_netlink::{NetNs, Netlink, Request};
+use cnimble_netlink::{IfPresent, NetNs, Netlink, Request};
 
 use crate::Call;
 
@@ -124,9 +124,9 @@ pub fn create(
             .details(host_names(owner).collect::<Vec<_>>().join(", ")));
     };
     let (index, name) = (link.index, link.name.clone());
-    call.undo.push(format!("remove veth {name}"), move || match Netlink::open()?.remove_link(index, &name) {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
+    call.undo.push(format!("remove veth {name}"), move || {
+        Netlink::open()?.remove_link(index, &name).if_present()?;
+        Ok(())
     });
     let pod_index = link.peer.ok_or_else(|| {
         Error::new(Code::KERNEL, format!("the kernel didn't say what the peer of {} is", link.name))

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Code, Error, cidr};
-use cnimble_netlink::link::{self, Change};
-use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, route, sysctl};
+use cnimble_netlink::link::{self, Change, Mac};
+use cnimble_netlink::{self as netlink, IfPresent, NetNs, Netlink, Request, addr, route, sysctl};
 
 use crate::Call;
 
@@ -42,20 +42,36 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     routes
 }
 
-/// Returns the requests that configure the interface and bring it up: its addresses, `change`, and an announcement of
-/// the addresses (`arp_notify`) if they are to be `announced`. Routes follow.
-pub fn up(
-    index: u32,
-    name: &str,
-    result: &CniResult,
-    change: &Change<'_>,
-    nodad: bool,
-    announced: bool,
-) -> Vec<Request> {
-    let announce = announced.then(|| link::set_arp_notify(index, name));
-    let add = if nodad { addr::add } else { addr::add_probed };
+/// Duplicate address detection for the IPv6 addresses of an interface.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Detection {
+    /// The addresses are known to be free.
+    #[default]
+    Off,
+    /// Other hosts on the network are asked.
+    On,
+}
+
+/// The start of an interface.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// The hardware address, or `None` for the present one.
+    pub mac: Option<Mac>,
+    /// The detection for its addresses.
+    pub detection: Detection,
+    /// Whether the kernel announces its addresses (`arp_notify`).
+    pub announced: bool,
+}
+
+/// Returns the requests that configure the interface and bring it up. Routes follow.
+pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Request> {
+    let announce = start.announced.then(|| link::set_arp_notify(index, name));
+    let add = match start.detection {
+        Detection::Off => addr::add,
+        Detection::On => addr::add_probed,
+    };
     let addresses = result.ips.iter().map(|ip| add(index, name, ip.address));
-    let up = link::set(index, name, &Change { up: Some(true), ..change.clone() });
+    let up = link::set(index, name, &Change { up: Some(true), mac: start.mac, ..Change::default() });
     announce.into_iter().chain(addresses).chain([up]).collect()
 }
 
@@ -63,7 +79,7 @@ pub fn up(
 /// namespace on the host, if it is known.
 ///
 /// IPAM owns the addresses of such a network, so they are known to be free. There is no duplicate address detection,
-/// unless `enable_dad` asks for it.
+/// unless `detection` is on.
 ///
 /// # Errors
 /// Fails if the kernel refuses a value, or if `disable_ipv6` can't be switched off for an IPv6 address.
@@ -73,18 +89,18 @@ pub fn switches(
     name: &str,
     far: Option<i32>,
     result: &CniResult,
-    enable_dad: bool,
+    detection: Detection,
 ) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{name}");
     // The kernel lacks the family. An IPv6 address would fail later.
-    let Some(conf) = missing_is_none(sysctl::Dir::open(&key, far))? else {
+    let Some(conf) = sysctl::Dir::open(&key, far).if_present()? else {
         return Ok(());
     };
     let mut wanted = Vec::with_capacity(4);
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
         // A write takes the lock of all network configuration. The kernel does not wait for it but retries, while
         // concurrent ADDs hold it. The value is already 0 on nearly all hosts.
-        if let Some(Some(_)) = missing_is_none(conf.ensure("disable_ipv6", "0"))? {
+        if let Some(Some(_)) = conf.ensure("disable_ipv6", "0").if_present()? {
             enable_loopback(call)?;
         }
         wanted.push(("keep_addr_on_down", "1"));
@@ -93,11 +109,11 @@ pub fn switches(
         let routed = result.routes.iter().any(|route| route.dst.is_ipv6());
         wanted.push((if routed { "accept_ra" } else { "autoconf" }, "0"));
     }
-    if enable_dad {
+    if detection == Detection::On {
         // The address is announced once it is known to be free.
         wanted.extend([("enhanced_dad", "1"), ("ndisc_notify", "1")]);
     }
-    wanted.push(("accept_dad", if enable_dad { "1" } else { "0" }));
+    wanted.push(("accept_dad", if detection == Detection::On { "1" } else { "0" }));
     set_if_possible(&conf, name, &wanted)
 }
 
@@ -177,19 +193,11 @@ pub(super) fn taken(err: netlink::Error) -> Error {
 /// addresses, which are reached through lo.
 fn enable_loopback(call: &Call) -> Result<(), Error> {
     const KEY: &str = "net/ipv6/conf/lo/disable_ipv6";
-    if let Some(Some(old)) = missing_is_none(sysctl::ensure(KEY, "0"))? {
+    if let Some(Some(old)) = sysctl::ensure(KEY, "0").if_present()? {
         let netns = call.netns.clone();
         call.undo.push("switch IPv6 of lo in the pod off again", move || {
             Ok(NetNs::open(Path::new(&netns))?.enter(|| sysctl::write(KEY, &old))??)
         });
     }
     Ok(())
-}
-
-fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {
-    match outcome {
-        Ok(value) => Ok(Some(value)),
-        Err(err) if err.is_missing() => Ok(None),
-        Err(err) => Err(err.into()),
-    }
 }

@@ -6,8 +6,8 @@ use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-pub use super::told::{delete, not_in_use};
-use super::told::{has_mac, told_on_host};
+pub use super::result::{delete, not_in_use};
+use super::result::{ends_on_host, has_mac};
 use super::{inside, pair};
 use crate::Call;
 
@@ -23,16 +23,25 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
     }
 }
 
-/// Returns the host's end: by its name, or for the Go plugins by prevResult. `is_port` is whether the plugin's ends are
-/// ports of a bridge. Without a namespace to look into, a veth is found under any name.
+/// The use of the host's ends of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostEnd {
+    /// They are ports of a bridge.
+    Port,
+    /// The host routes to them.
+    Routed,
+}
+
+/// Returns the host's end: by its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is
+/// found under any name.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
-pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, is_port: bool) -> Result<Option<Link>, Error> {
+pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
     }
-    if let Some(link) = in_prev_result(call, host, is_port)? {
+    if let Some(link) = in_prev_result(call, host, end)? {
         return Ok(Some(link));
     }
     match call.find_netns()? {
@@ -103,13 +112,13 @@ fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
 
 /// Returns the host's end of a pod from the Go plugins, by name and MAC from prevResult, for a DEL without a namespace.
 /// A link with an alias that names an attachment belongs to that one.
-fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Option<Link>, Error> {
-    for told in told_on_host(call) {
-        if let Some(link) = host.find_link(&told.name)?
+fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Option<Link>, Error> {
+    for known in ends_on_host(call) {
+        if let Some(link) = host.find_link(&known.name)?
             && link.kind == "veth"
-            && link.master.is_some() == is_port
+            && link.master.is_some() == (end == HostEnd::Port)
             && owner::tag(&link.alias).is_none()
-            && has_mac(&link, told)
+            && has_mac(&link, known)
         {
             return Ok(Some(link));
         }
@@ -122,7 +131,7 @@ fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link
     let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {
         Some(tag) => tag == own,
-        None => told_on_host(call).any(|told| has_mac(link, told)),
+        None => ends_on_host(call).any(|known| has_mac(link, known)),
     };
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
     Ok(veths.into_iter().find(is_ours))

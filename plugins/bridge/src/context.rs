@@ -1,0 +1,31 @@
+//! A call with all that its steps share.
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::Call;
+use cnimble_rules::filters::{self, Wanted};
+
+use crate::config::Config;
+
+/// The context of the steps of ADD, CHECK and a repair.
+pub(crate) struct Context<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) config: &'a Config,
+    pub(crate) owner: Owner,
+    /// A socket on the host.
+    pub(crate) host: Netlink,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn open(call: &'a Call, config: &'a Config) -> Result<Self, Error> {
+        Ok(Context { call, config, owner: call.owner(), host: Netlink::open()? })
+    }
+
+    /// Adds packet rules, with their undo.
+    pub(crate) fn filter(&self, nft: &mut Nft, wanted: &Wanted<'_>) -> Result<(), Error> {
+        let undo = filters::add(nft, &self.owner, wanted)?;
+        self.call.undo.push("remove packet rules", move || undo.run());
+        Ok(())
+    }
+}

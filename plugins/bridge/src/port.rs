@@ -1,0 +1,80 @@
+//! The pod's port of the bridge: the host's end of the veth pair, with its flags and vlans.
+
+use cnimble_cni::Error;
+use cnimble_netlink::NetNs;
+use cnimble_netlink::link::{self, Change, Link, Mac, VlanFiltering};
+use cnimble_netlink::port::{self, Port, Vlan};
+use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
+use cnimble_plugin::interface::pair::{self, NewPair, Pair};
+
+use crate::config::Config;
+use crate::context::Context;
+
+/// Makes the pair and configures the port: master, flags, vlans, and the alias that names the owner.
+pub(crate) fn create(
+    cx: &mut Context<'_>,
+    bridge: &Link,
+    netns: &NetNs,
+    mac: Option<Mac>,
+) -> Result<Pair, Error> {
+    let config = cx.config;
+    let host_mac = Some(Mac::random_port());
+    let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
+    let pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
+    // The bridge receives the pod's packets, but the port may leave the bridge later.
+    ignore_router_advertisements_on_new(&pair.host)?;
+    let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
+    // It is set up after the alias. For a link that is up, a new alias makes the kernel walk all IPv6
+    // routes.
+    cx.host.execute_all(vec![
+        pair.claim_port(&cx.owner, flags),
+        link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
+    ])?;
+    configure_vlans(cx, bridge, &pair.host, &vlans(config))?;
+    Ok(pair)
+}
+
+/// Returns the vlans that a port of this configuration has to carry.
+pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
+    let native = config.native.map(untagged);
+    let trunk =
+        config.trunk.iter().map(|(first, last)| (Vlan { id: *first, pvid: false, untagged: false }, *last));
+    native.into_iter().chain(trunk).collect()
+}
+
+/// Returns a single vlan. Its frames have no tag on the port.
+pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
+    (Vlan { id, pvid: true, untagged: true }, id)
+}
+
+/// Gives `port` the `wanted` vlans. Removes the bridge's default vlans from it, unless they are to be
+/// kept.
+pub(crate) fn configure_vlans(
+    cx: &mut Context<'_>,
+    bridge: &Link,
+    port: &Link,
+    wanted: &[(Vlan, u16)],
+) -> Result<(), Error> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut requests = Vec::new();
+    if !cx.config.preserve_default_vlan {
+        for vlan in cx.host.vlans(port.index)? {
+            requests.push(port::del_vlans(port.index, &port.name, vlan.id, vlan.id));
+        }
+    }
+    for (vlan, last) in wanted {
+        requests.push(port::add_vlans(port.index, &port.name, *vlan, *last));
+    }
+    // Filtering is switched on again. A concurrent ADD may have switched it on, failed, and switched it
+    // off before it could see these vlans.
+    requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On));
+    Ok(cx.host.execute_all(requests)?)
+}
+
+/// Whether it is the port of a pod, also of the Go plugins. The name decides, because an uplink may be a
+/// veth, too, on a node in a container.
+pub(crate) fn is_a_pods(port: &Link) -> bool {
+    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
+}
