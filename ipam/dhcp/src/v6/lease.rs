@@ -1,4 +1,4 @@
-//! A lease of DHCPv6. Times are as in [`lease`](crate::lease).
+//! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease).
 //!
 //! A server gives only an address. A pod learns from router advertisements which addresses are on the link and where
 //! its routers are. The prefix therefore has 128 bits (RFC 5942, section 4).

@@ -1,4 +1,4 @@
-//! The container runtime as a witness: which sandboxes it has.
+//! The container runtime as a source of evidence, by its list of sandboxes.
 //!
 //! The runtime is asked after the objects were listed, as all evidence is. A sandbox in its list, in any state, is
 //! evidence for every object with its ID. A missing sandbox proves nothing, because another runtime may have made it.

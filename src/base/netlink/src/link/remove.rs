@@ -28,7 +28,7 @@ enum Said {
 
 impl Netlink {
     /// Removes a link with its addresses, and the other end of a veth. The name is free when this returns. The kernel may
-    /// still be freeing the link, and a child waits for that (see [`linger`]).
+    /// still be freeing the link, and a child waits for that (see [`deferred_close`]).
     ///
     /// # Errors
     /// Fails if the kernel refuses the request, and with ENODEV without such a link.

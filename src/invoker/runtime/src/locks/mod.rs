@@ -15,8 +15,8 @@
 //! 6. Locks of the plugins, which the doctor takes too: a directory of leases, iptables.
 //!
 //! **Plugins take none of the first five.** A runtime that isn't cnimble knows nothing of them, and
-//! an ADD costs the same. The evidence that `life` uses protects a running ADD of
-//! such a runtime, not a lock.
+//! an ADD costs the same. The evidence that `cnimble_liveness` uses protects a running
+//! ADD of such a runtime, not a lock.
 //!
 //! Locks are flock(2)'s: the kernel releases them when a process dies, however it dies. Only root
 //! can open the files (0600, in directories of mode 0700): who can open a file can lock it. Every wait

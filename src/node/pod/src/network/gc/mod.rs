@@ -39,7 +39,7 @@ struct Task<'e> {
 impl NetworkPlugin {
     /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. The cache may be
     /// shared with another runtime. So an entry that may be foreign stays while evidence for its attachment exists
-    /// ([`life`]).
+    /// ([`cnimble_liveness`]).
     ///
     /// In networks that are ours alone ([`NetworkOptions::own_networks`](super::NetworkOptions)),
     /// plugins are asked to clean up, too (the verb GC), with a list of everything that lives or
