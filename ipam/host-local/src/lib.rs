@@ -1,14 +1,18 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
-//! Compatible with the reference's plugin of the same name, on the disk to the byte: see
-//! [`cnimble_leases`], which has ranges, configuration and store. This crate decides which
-//! attachment gets which address. Where it differs, it does so for the better:
-//! - one lock and one reading of the directory for a whole ADD, which decides everything
-//!   before it writes anything (`allocate`);
-//! - lease files appear whole or not at all (`files`), broken ones are healed;
-//! - leases from before this boot are taken back when nothing else is left (`boot`);
-//! - a gateway's address is never given out, nor on a bridge that of the network or the broadcast
-//!   (`range`);
+//! On the disk it is compatible with the Go plugin to the byte. [`cnimble_leases`] has ranges, configuration and
+//! store. This crate decides which attachment gets which address.
+//!
+//! An ADD is in `add`. It reads the present leases (`ledger`), chooses addresses (`allocate`), and writes them with
+//! their undo (`journal`). The other verbs are below.
+//!
+//! It differs from the Go plugin in these points:
+//!
+//! - One lock and one reading of the directory serve a whole ADD. It decides everything before it writes anything.
+//! - Lease files appear whole or not at all, and broken ones are healed ([`cnimble_leases::files`]).
+//! - Leases from before this boot are taken back when nothing else is left ([`cnimble_leases::boot`]).
+//! - A gateway's address is never given out. On a bridge, neither is that of the network or the broadcast
+//!   ([`cnimble_leases::range`]).
 //! - GC and STATUS do what the specification says.
 
 mod add;

@@ -1,4 +1,7 @@
 //! The entry point: parses the command line, runs the subcommand and shows the outcome.
+//!
+//! `args` has the options of all subcommands, and `run` below the function of each. `report` shows errors, and `output`
+//! results.
 
 mod args;
 mod cri;

@@ -3,6 +3,15 @@
 //! The source is the CNI specification 1.1.0 (<https://www.cni.dev/docs/spec/>) with the tags of
 //! its older versions. Where the Go reference is more lenient and runtimes rely on it, the
 //! reference wins. Each such place says so.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`config`] | the configuration that a plugin reads, and [`capability`] for its `runtimeConfig` |
+//! | [`list`] | the networks that a runtime reads |
+//! | [`result`], [`error`] | the answers of a plugin |
+//! | [`json`], [`fields`] | readers of JSON, whose errors have the path of a key |
+//! | [`owner`], [`hash`] | the owner of an attachment, and names made of it |
+//! | [`verb`], [`args`], [`version`] | the verbs, `CNI_ARGS`, the versions of the protocol |
 
 pub mod args;
 mod attachments;

@@ -6,7 +6,10 @@
 //! names the ranges of addresses ([`config`], [`range`]).
 //!
 //! It is here rather than in the plugin because the doctor and the report of a node's addresses read
-//! leases, too. The plugin decides which address an attachment gets.
+//! leases, too. The plugin `ipam/host-local` decides which address an attachment gets, and writes it.
+//!
+//! Read [`holder`] for the content of a lease file, then [`store`] for the files of a network. [`files`] creates and
+//! reads them. [`cluster`] has a node's share of a cluster's addresses.
 
 pub mod boot;
 pub mod cluster;

@@ -3,6 +3,19 @@
 //! A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every parameter, and refuses the
 //! plugin's own namespace before anything is done. It runs the verb and prints the result or the error. It rolls back
 //! all changes when ADD fails, panics or is terminated.
+//!
+//! Read `entry` first. It takes a process from its start to its exit. The other modules:
+//!
+//! | module | task |
+//! |---|---|
+//! | `env`, `call` | the parameters of a verb |
+//! | `restrain` | drops privileges that the verb does not need |
+//! | [`delegate`] | calls the IPAM plugin, in this process or as another |
+//! | `interface` | makes, configures, checks and removes interfaces |
+//! | `undo` | the stack that a failed ADD runs |
+//! | `wanted` | the state that CHECK verifies and the doctor restores |
+//! | `begun` | marks a DEL that has begun |
+//! | `log` | the log file and the levels |
 
 mod begun;
 mod call;

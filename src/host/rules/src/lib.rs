@@ -4,6 +4,15 @@
 //! attachments there are. An element's comment names its owner ([`cnimble_cni::Owner`]).
 //! docs/NFTABLES.md shows it all as an operator sees it.
 //!
+//! | module | task |
+//! |---|---|
+//! | [`masquerade`], [`portmap`], [`forward`] | NAT, published ports, the plugin firewall |
+//! | [`spoof`], [`isolation`] | the MAC check and isolated pods of a bridge |
+//! | `elements` | finds, creates and removes elements for all of them |
+//! | `backend` | chooses nf_tables or iptables |
+//! | [`hand_over`] | the same rules in the form of the Go plugins |
+//! | [`objects`], [`survey`], [`listing`] | kinds of objects, and a look at all rules of a host |
+//!
 //! All functions take the caller's [`Nft`](cnimble_netlink::nft::Nft), so that one socket serves
 //! masquerade and spoof check, and so that DEL can close it last (see there for why).
 //! It must be a socket of the current namespace: that is where iptables would run.

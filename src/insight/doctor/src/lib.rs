@@ -7,6 +7,10 @@
 //! Liveness is [judged](cnimble_liveness) as everywhere. A finding in [doubt](Finding::doubt) is not repaired. The node
 //! changes between a look and a repair. So each finding is judged again before its repair, with its network locked
 //! against other work of cnimble.
+//!
+//! Each kind of object has a module that finds it: `cache_entries`, `leases`, `links`, `lifetimes` and `rules`.
+//! `attachments` compares living pods with the state that their plugins want. `runtime` compares a container runtime's
+//! sandboxes with the node. `repair` repairs findings, and `warnings` has conditions of the host.
 
 mod attachments;
 mod cache_entries;

@@ -9,6 +9,9 @@
 //!
 //! An attachment in doubt is left alone, too.
 //!
+//! Read `judge` first: it looks, and has the verdicts on entries and leases. [`rules`] has those on packet rules.
+//! [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
+//!
 //! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are listed
 //! first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then namespaces
 //! and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed object has

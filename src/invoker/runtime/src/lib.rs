@@ -13,6 +13,8 @@
 //!
 //! Nothing but the cache is written. [`Invoker::with_locks`] adds locks between processes, in a directory of files.
 //!
+//! ADD, CHECK and DEL of a chain are in `chain`, and GC and STATUS in `gc`. `exec` runs one plugin once.
+//!
 //! Here a shell script is the plugin, so that the example runs anywhere:
 //!
 //! ```

@@ -3,6 +3,8 @@
 //! [`Connection`] uses a kubeconfig or a pod's service account, and reads it again as tokens and certificates are
 //! replaced. [`Collection`] lists in pages and watches. The caller receives the bytes of the objects, one object at a
 //! time and within limits, and interprets them.
+//!
+//! Read `access` for connections, then `collection` for lists and watches. Both send their requests by [`http`].
 
 mod access;
 mod collection;

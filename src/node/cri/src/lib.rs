@@ -4,6 +4,9 @@
 //! pods' sandboxes are here. Answers of a runtime are not trusted. Every
 //! call has a time limit, every answer has a size limit, and texts lose their control characters.
 //!
+//! [`Client`] makes calls. [`server`] answers them for `cnimble serve`, beginning in its module `route`. [`wire`] has
+//! the messages of both.
+//!
 //! ```no_run
 //! # async fn example() -> Result<(), cnimble_cri::CriError> {
 //! let client = cnimble_cri::Client::connect(&cnimble_cri::find(None)?).await?;

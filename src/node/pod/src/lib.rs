@@ -3,7 +3,8 @@
 //! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
 //! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
 //! - [`network`]: the network plugin layer. Which network is the default one, what plugins are
-//!   told about a pod, one operation at a time for each pod.
+//!   told about a pod, one operation at a time for each pod. It tells whether the network is ready, which the
+//!   CRI server reports as NetworkReady.
 //! - [`leases`]: how full the address ranges of a network are.
 //! - [`sandbox`]: a network namespace for each pod, and its record on disk, from which a later
 //!   process finds it.
