@@ -46,9 +46,9 @@ struct Health {
 }
 
 pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<(), Report> {
-    let what = "can't look at this node";
+    let what = "can't examine this node";
     if !nix::unistd::geteuid().is_root() {
-        return Err(Report::because(Exit::Files, what, "only root may look into other network namespaces")
+        return Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
             .hint("run it as root"));
     }
     let mut doctor = new(session, &given.leases.data_dir, given.grace);

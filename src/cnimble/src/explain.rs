@@ -71,7 +71,7 @@ const CODES: &[(Code, &str, &str)] = &[
     (
         Code::NO_ADDRESS,
         "no address can be given: the range is full, or a requested one is taken",
-        "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair",
+        "`cnimble doctor` lists leases of removed pods, and --repair frees them",
     ),
     (
         Code::CONFLICT,

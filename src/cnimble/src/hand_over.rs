@@ -19,7 +19,7 @@ use super::{Session, args, doctor, run};
 pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
     if !nix::unistd::geteuid().is_root() {
-        return Err(Report::because(Exit::Files, what, "only root may look into other network namespaces")
+        return Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
             .hint("run it as root"));
     }
     let mode = match (given.yes, given.force) {
@@ -51,7 +51,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     let outcome = match interruptible(doctor.hand_over(mode)).await {
         Ok(outcome) => outcome.map_err(|err| {
             let report = Report::because(Exit::Files, what, err);
-            report.hint("run it again; the pods have all rules that they had")
+            report.hint("run it again; no pod has lost a rule")
         })?,
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
@@ -114,7 +114,7 @@ impl View for HandedOver {
             part(&format!("pod {}", describe(of)), &[("has", has.join("; "))]);
         }
         for (of, nets) in &outcome.addresses {
-            let why = "the Go plugins' daemon doesn't know the DHCP lease, so nobody prolongs it any more";
+            let why = "the Go plugins' daemon doesn't know the DHCP lease, so no process renews it";
             let rows = [("keeps", format!("{}, for ever", nets.join(" "))), ("why", why.to_owned())];
             part(&format!("pod {}", describe(of)), &rows);
         }
@@ -122,7 +122,7 @@ impl View for HandedOver {
         outcome.orphans.iter().for_each(|orphan| part(orphan, &[("remedy", "remove it".to_owned())]));
         for (of, why) in &outcome.refused {
             let headline = format!("left {}", describe(of));
-            let hint = "delete this pod first; or --force, and its rules stay where only cnimble finds them";
+            let hint = "delete this pod first; with --force its rules stay in cnimble's tables";
             part(headline.trim_end(), &[("why", why.clone()), ("try", hint.to_owned())]);
         }
         if *records > 0 {

@@ -36,10 +36,8 @@ pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
         (Some(subnet), _) => checked(given, &path, text(Some(cidr::network_of(subnet)))?, &networks, &host)?,
         (None, Purpose::Dhcp) => checked(given, &path, text(None)?, &networks, &host)?,
         (None, Purpose::Macvlan) => {
-            return Err(usage(
-                "macvlan: the addresses are of the master's network, so --subnet has to name it",
-            )
-            .hint("`cnimble init dhcp NAME` leaves addresses to the network's DHCP server"));
+            return Err(usage("macvlan needs --subnet, the subnet of the master's network")
+                .hint("`cnimble init dhcp NAME` leaves addresses to the network's DHCP server"));
         }
         (None, _) => free(given, &path, &networks, &host)?,
     };

@@ -17,7 +17,7 @@ use super::style::{Paint, table};
 pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     match &given.task {
         Task::Init(Network { network }) => {
-            let answer = ask(session, network, ["init"], &format!("can't set network {network} up")).await?;
+            let answer = ask(session, network, ["init"], &format!("can't set up network {network}")).await?;
             session.done(&format!("{network} is set up in etcd"), &answer)
         }
         Task::Blocks(Network { network }) => {
@@ -26,7 +26,7 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
             session.show(&Blocks(answer))
         }
         Task::Release { network: Network { network }, node } => {
-            let what = format!("can't release what {node} owns of {network}");
+            let what = format!("can't release the addresses of {node} in {network}");
             let answer = ask(session, network, ["release", node.as_str()], &what).await?;
             let count = answer.get("released").and_then(Value::as_u64).unwrap_or(0);
             session.done(
@@ -68,7 +68,7 @@ async fn ask(
     let plugin = etcd::plugin_of(&list).ok_or_else(|| {
         Report::new(Exit::Config, what)
             .row("network", &list.name)
-            .row("why", format!("no plugin of it has the IPAM plugin {PLUGIN}"))
+            .row("why", format!("none of its plugins has the IPAM plugin {PLUGIN}"))
     })?;
     let program = etcd::program(session.invoker.path()).ok_or_else(|| {
         Report::because(Exit::Execution, what, format!("there is no program {PROGRAM}"))

@@ -99,7 +99,7 @@ fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     let (left_out, harmless): (Vec<&PathBuf>, Vec<&PathBuf>) =
         path.iter().partition(|dir| ordinary.contains(&real(dir)));
     for dir in left_out {
-        log::warn!("{} holds ordinary programs (it is in PATH); they are not asked", dir.display());
+        log::warn!("{} has ordinary programs (it is in PATH), so its files are not run", dir.display());
     }
     harmless.into_iter().cloned().collect()
 }
@@ -124,7 +124,7 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
         return Err(Report::because(
             Exit::Config,
             "there are no networks",
-            format!("{} has no file of one", session.conf.dir().display()),
+            format!("{} has no configuration", session.conf.dir().display()),
         )
         .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
     }

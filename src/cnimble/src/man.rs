@@ -47,7 +47,7 @@ const FILES: [(&str, &str, &str); 10] = [
 
 pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     let failed = |err: io::Error| {
-        let report = Report::because(Exit::Files, "the manual can't be written", err);
+        let report = Report::because(Exit::Files, "can't write the manual", err);
         given.dir.iter().fold(report, |report, dir| report.row("directory", dir.display().to_string()))
     };
     let mut root = Cli::command().disable_help_subcommand(true);

@@ -111,7 +111,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     if !failed.is_empty() {
         let report = Report::new(Exit::Plugin, what).row("network", &network.name);
         let report = failed.into_iter().fold(report, |report, why| report.row("why", why));
-        return Err(report.hint("it may be repeated until it succeeds"));
+        return Err(report.hint("run it again; it may be repeated until it succeeds"));
     }
     let words = format!(
         "{} is clean; living attachments: {}; cleaned up: {cleaned}; left alone: {left}",

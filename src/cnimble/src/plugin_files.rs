@@ -216,7 +216,7 @@ async fn not_handed_over(
     let report = match doctor.hand_over(Mode::Look).await {
         Ok(report) => report,
         Err(err) => {
-            log::warn!("it isn't known which pods the Go plugins' DEL leaves rules of: {err}");
+            log::warn!("can't find pods with rules that DEL of the Go plugins leaves: {err}");
             return None;
         }
     };

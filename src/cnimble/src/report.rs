@@ -90,7 +90,7 @@ impl Report {
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
-            LockError::Busy { .. } => "wait for it, or end it; a process that ends lets go of its locks",
+            LockError::Busy { .. } => "wait for that process or end it; its locks end with it",
             _ => "run it as root, or name another directory with --lock-dir",
         })
     }
@@ -102,7 +102,7 @@ impl Report {
             ConfError::NoNetwork { dir, name, known, bad } => {
                 let mut report = report.row("network", name).row("directory", dir.display().to_string());
                 report = match known.as_slice() {
-                    [] => report.row("why", "the directory has no network that can be used"),
+                    [] => report.row("why", "the directory has no usable network"),
                     known => report.row("why", format!("there is only {}", known.join(", "))),
                 };
                 bad.iter()
@@ -208,7 +208,7 @@ impl Report {
 }
 
 /// The hint for a full range.
-const FULL: &str = "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair";
+const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
 
 /// Returns the hint for this cause, if there is one.
 fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
@@ -219,16 +219,16 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
         }
         PluginError::BadName { .. } => "write the plugin's bare name as type".to_owned(),
         PluginError::Start { path, .. } => format!(
-            "is {} an executable for this machine, and readable for you?",
+            "check that {} is an executable for this machine, and that you may read it",
             path.display()
         ),
-        PluginError::TimeLimit { .. } => "allow more with --timeout, or find out what it waits for".to_owned(),
+        PluginError::TimeLimit { .. } => "raise --timeout, or find out why the plugin waits".to_owned(),
         PluginError::Version { supported, .. } => match supported.last() {
             Some(newest) => format!("write cniVersion {newest} into the configuration, or install a newer plugin"),
             None => return None,
         },
         PluginError::NoError { .. } | PluginError::BadOutput { .. } => {
-            "is it a CNI plugin? What it printed on stderr stands above".to_owned()
+            "check that it is a CNI plugin; its stderr is above".to_owned()
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
@@ -247,5 +247,5 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
 
 /// Returns the report for an invalid command line.
 pub(crate) fn usage(why: impl Into<String>) -> Report {
-    Report::new(Exit::Usage, "that can't be done as it was written").row("why", why)
+    Report::new(Exit::Usage, "the command line or an environment variable is wrong").row("why", why)
 }

@@ -59,7 +59,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
                         notify::stopping();
                         drop(stop);
                     }
-                    None => return Err(Report::because(exit, "stopped at once", "a second signal; unfinished work is taken back at the next start")),
+                    None => return Err(Report::because(exit, "stopped at once", "a second signal arrived; the next start undoes unfinished work")),
                 },
             },
         }
@@ -77,9 +77,7 @@ fn passed() -> Result<Option<OwnedFd>, Report> {
         (None, _) => Ok(None),
         // SAFETY: systemd has opened this descriptor for this process, and this is the only place that takes it.
         (Some(fd), 0) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        (Some(_), more) => {
-            Err(cant_listen(&format!("systemd passes {} sockets, and one is wanted", more + 1)))
-        }
+        (Some(_), more) => Err(cant_listen(&format!("systemd passes {} sockets; expected one", more + 1))),
     }
 }
 
@@ -89,7 +87,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Finishes work that a crash has interrupted. Retries on failure, because a plugin may be missing for a while.
 async fn settle(sandboxes: Sandboxes, parallel: usize) {
     while let Err(err) = sandboxes.settle(parallel).await {
-        log::warn!("what was interrupted could not be finished: {err}");
+        log::warn!("can't finish interrupted work: {err}");
         tokio::time::sleep(AGAIN).await;
     }
 }

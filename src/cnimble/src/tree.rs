@@ -38,7 +38,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
 
 /// Returns the doctor's findings about pods. With a socket the runtime supplies the names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
-    let what = "can't look at the pods of the networks";
+    let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
     let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;

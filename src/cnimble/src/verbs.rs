@@ -25,7 +25,7 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(match known {
                 true => report
-                    .row("why", "interrupted; not rolled back, because it had been added before")
+                    .row("why", "interrupted; not rolled back, because the attachment existed before")
                     .hint(del_hint(&network, &attach)),
                 false => abandon(session, &network, &attach, report).await,
             });
@@ -50,9 +50,9 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
 async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, report: Report) -> Report {
     // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {
-        Ok(Ok(())) => report.row("why", "interrupted; what was made until then is gone again"),
+        Ok(Ok(())) => report.row("why", "interrupted; all changes are undone"),
         outcome => {
-            let report = report.row("why", "interrupted, and not everything could be taken back");
+            let report = report.row("why", "interrupted, and some changes could not be undone");
             let report = match outcome {
                 Ok(Err(err)) => report.row("then", err.to_string()),
                 _ => report,
@@ -72,7 +72,7 @@ pub(super) async fn del(session: &Session, given: &Attachment) -> Result<(), Rep
             Some(entry) => entry.network_list().map_err(|reason| {
                 Report::new(Exit::Config, &what)
                     .row("network", &given.network)
-                    .row("why", format!("{err}; and the copy in the cache is no use: {reason}"))
+                    .row("why", format!("{err}; the copy in the cache can't be used: {reason}"))
             }),
             None => Err(Report::conf(&what, &err)),
         },

@@ -172,6 +172,6 @@ fn an_interrupted_add_is_rolled_back() {
     let output = running.finish(LIMIT);
     assert_eq!(output.status.code(), Some(143), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(calls(), "ADD first\nADD hangs\nDEL hangs\nDEL first\n");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("what was made until then is gone again"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("all changes are undone"));
     assert_eq!(node.entries(), [""; 0]);
 }

@@ -178,7 +178,7 @@ fn a_bad_manifest_keeps_no_other_pod_out() {
     fs::copy(&good, &twin).unwrap();
     let outcome = node.run(&["up", &good, twin.to_str().unwrap()]);
     assert_eq!(outcome.status, 3, "{}", outcome.describe());
-    assert!(outcome.stderr.contains("there is another pod default/good before it"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("an earlier manifest has pod default/good, too"), "{}", outcome.stderr);
     node.has_exactly(1);
 
     let outcome = node.run(&["exec", "nobody", "--", "true"]);

@@ -70,7 +70,7 @@ fn pods_go_down_by_the_manifests_that_they_came_from() {
     assert_eq!(outcome.status, 3, "{}", outcome.describe());
     assert!(outcome.text().contains("ok default/web is down"), "{}", outcome.describe());
     for (name, status, words) in
-        [("/nonexistent/x.yaml", 3, "can't read the manifest"), ("a/b/c", 2, "is no pod")]
+        [("/nonexistent/x.yaml", 3, "can't read the manifest"), ("a/b/c", 2, "is no name of a pod")]
     {
         let outcome = node.run(&["down", name]);
         assert_eq!(outcome.status, status, "{}", outcome.describe());

@@ -11,10 +11,10 @@ use crate::report::{Exit, Report, usage};
 use crate::{Session, print_json};
 
 pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork]) -> Result<(), Report> {
-    let what = "can't tell the runtime the pods' addresses";
+    let what = "can't give the runtime the podCIDRs";
     let families = cidrs.iter().filter(|cidr| cidr.is_ipv6()).count();
     if families > 1 || cidrs.len() - families > 1 {
-        return Err(usage("there may be one network for each address family"));
+        return Err(usage("give at most one network for each address family"));
     }
     if let Some(cidr) = cidrs.iter().find(|cidr| cidr.network() != cidr.ip()) {
         let network = cidr.network();
@@ -45,13 +45,13 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
 fn effect(client: &Client, cni: Option<&Cni>) -> Option<String> {
     let name = &client.version().name;
     match cni {
-        Some(cni) if cni.conf_template.is_none() => Some(format!(
-            "{name} accepts it and does nothing with it: it has no conf_template to make a configuration from"
-        )),
-        Some(cni) if !cni.networks.is_empty() => Some(format!(
-            "{name} writes a configuration from its template while it has none, and it has loaded one"
-        )),
+        Some(cni) if cni.conf_template.is_none() => {
+            Some(format!("{name} accepts it without effect, because it has no conf_template"))
+        }
+        Some(cni) if !cni.networks.is_empty() => {
+            Some(format!("{name} accepts it without effect, because it has already loaded a configuration"))
+        }
         Some(_) => None,
-        None => Some(format!("{name} doesn't tell whether it does anything with it")),
+        None => Some(format!("{name} does not report whether it has an effect")),
     }
 }

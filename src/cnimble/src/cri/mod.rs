@@ -50,12 +50,12 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let report = Report::because(exit, what, err);
     match err {
         CriError::NoSocket { .. } => {
-            report.hint("is the runtime running? --cri SOCKET (--socket) names another place")
+            report.hint("is the runtime running? --cri SOCKET (--socket) names another socket")
         }
         CriError::Connect { .. } if !nix::unistd::geteuid().is_root() => report.hint("run it as root"),
         CriError::Connect { .. } => report.hint("is the runtime running?"),
         CriError::NotCri { .. } => report.hint("name the runtime's socket: --cri SOCKET (--socket)"),
-        CriError::Late { .. } => report.hint("is the runtime busy, or stuck? its log may tell"),
+        CriError::Late { .. } => report.hint("check the runtime's log: it may be busy or stuck"),
         _ => report,
     }
 }

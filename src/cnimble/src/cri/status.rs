@@ -144,13 +144,13 @@ fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Optio
     match (loaded, choice) {
         (None, None) => None,
         (Some(loaded), None) => {
-            Some(format!("the runtime uses {}, and no file in {dir} can be used now", loaded.name))
+            Some(format!("the runtime uses {}, but no file in {dir} can be used now", loaded.name))
         }
         (None, Some(ours)) => {
-            Some(format!("the runtime has loaded none, though {} can be used", ours.file.display()))
+            Some(format!("the runtime has loaded no network, but {} can be used", ours.file.display()))
         }
         (Some(loaded), Some(ours)) if loaded.name != ours.name => {
-            Some(format!("the runtime uses {}, and the first that can be used is {}", loaded.name, ours.name))
+            Some(format!("the runtime uses {}, but the first usable network is {}", loaded.name, ours.name))
         }
         (Some(loaded), Some(ours)) => {
             let same = loaded.plugins == ours.plugins && loaded.cni_version == ours.cni_version;
@@ -181,7 +181,7 @@ impl Status {
     /// Returns the rows about the networks of the runtime.
     fn loaded(&self) -> Vec<(&'static str, String)> {
         let Some(loaded) = &self.loaded else {
-            return vec![("loaded", "the runtime doesn't tell which network it has loaded".to_owned())];
+            return vec![("loaded", "the runtime does not report its networks".to_owned())];
         };
         let words = |of: &Network| {
             format!("{} ({}, {}) as {}", of.name, of.cni_version, of.plugins.join(" "), of.ifname)

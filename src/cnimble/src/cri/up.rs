@@ -131,10 +131,10 @@ fn verify(status: &SandboxStatus) -> Result<(), String> {
         return Ok(());
     }
     let Some(netns) = &status.netns else {
-        return Err("the runtime doesn't tell the sandbox' namespace".to_owned());
+        return Err("the runtime does not report the sandbox's namespace".to_owned());
     };
     if status.ips.is_empty() {
-        return Err("the runtime tells no address".to_owned());
+        return Err("the runtime reports no address".to_owned());
     }
     let kernel = addresses(netns).map_err(|err| format!("{}: {err}", netns.display()))?;
     let lost: Vec<IpAddr> = status.ips.iter().copied().filter(|ip| !kernel.contains(ip)).collect();
@@ -160,8 +160,7 @@ pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Re
     for pod in &given.pods {
         let found = of_pod(&listed, pod);
         if found.is_empty() && listed.iter().any(|of| of.id.starts_with(pod)) {
-            let why =
-                "it is too short for the beginning of an ID, or several sandboxes have IDs that begin so";
+            let why = "it is too short for the beginning of an ID, or several IDs begin with it";
             let what = format!("can't take down pod {pod}");
             tally.fail(None, &Report::because(Exit::Usage, what, why));
             continue;
@@ -191,7 +190,7 @@ async fn one_down(client: &Client, sandboxes: Vec<&Sandbox>, pod: &str) -> Resul
             return Err(Report::because(
                 Exit::Plugin,
                 what,
-                format!("the runtime has removed the sandbox, and {} is still there", netns.display()),
+                format!("the runtime has removed the sandbox, but {} still exists", netns.display()),
             )
             .hint("`cnimble doctor --cri` shows what is left"));
         }

@@ -36,7 +36,7 @@ const LEASE: usize = 4096;
 /// How often the queues are read before events are shown, if new signs keep coming.
 const ROUNDS: usize = 32;
 
-const WHAT: &str = "can't follow what happens";
+const WHAT: &str = "can't follow events";
 
 /// The reason for the end of the command.
 enum End {
@@ -65,7 +65,7 @@ impl From<io::Error> for End {
 
 pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
     if given.metrics && session.json {
-        return Err(usage("--metrics and --json are two forms of output").hint("leave one of them out"));
+        return Err(usage("--metrics and --json can't be combined").hint("leave one out"));
     }
     let caches = session.caches();
     let data = leases(session, &given.leases.data_dir, &caches);

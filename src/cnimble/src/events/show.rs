@@ -60,7 +60,7 @@ impl Show {
             self.changed = true;
             return Ok(());
         }
-        let words = format!("{what} were lost; what is there is looked at again");
+        let words = format!("{what} were lost; the current state is read again");
         self.line(
             || format!("{}  {}  {words}", clock(), self.paint.bad("lost    ")),
             || json!({"time": time(), "event": "lost", "what": what}),

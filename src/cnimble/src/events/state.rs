@@ -312,5 +312,4 @@ pub(super) fn owner(network: &str, container_id: &str, ifname: &str) -> Owner {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

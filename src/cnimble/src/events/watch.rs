@@ -40,7 +40,7 @@ impl Watch {
         let rules = match RuleMonitor::open() {
             Ok(rules) => Some(rules),
             Err(err) => {
-                log::warn!("repaired packet rules are not told: {err}");
+                log::warn!("can't follow repaired packet rules: {err}");
                 None
             }
         };

@@ -80,7 +80,7 @@ fn stdin() -> Result<File, Report> {
 }
 
 fn unreadable(path: &str, why: &str) -> Report {
-    Report::new(Exit::Config, "the network can't be looked at").row("file", path).row("why", why)
+    Report::new(Exit::Config, "can't read the network").row("file", path).row("why", why)
 }
 
 fn read(path: &Path) -> Result<File, Report> {
@@ -103,7 +103,7 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
         bad: Vec::new(),
     };
     let err = session.conf.load(name).err().unwrap_or_else(|| missing(session.conf.dir()));
-    Err(Report::conf("the network can't be looked at", &err))
+    Err(Report::conf("can't read the network", &err))
 }
 
 /// Returns the files of the configuration directory in the order of libcni.

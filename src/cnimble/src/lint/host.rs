@@ -10,8 +10,8 @@ use crate::report::{Exit, Report};
 
 pub(crate) fn read() -> std::result::Result<Host, Report> {
     ask().map_err(|err| {
-        Report::because(Exit::Files, "the host's routes can't be read", err)
-            .hint("--offline looks at the file alone")
+        Report::because(Exit::Files, "can't read the host's routes", err)
+            .hint("--offline checks the file alone")
     })
 }
 

@@ -96,10 +96,10 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
 }
 
 fn failed(why: &str) -> Report {
-    Report::because(Exit::Files, "the node's network can't be looked after", why)
+    Report::because(Exit::Files, "can't maintain the node's network", why)
 }
 
-const NOT_TOLD: &str = "the cluster's nodes can't be asked for";
+const NOT_TOLD: &str = "can't read the cluster's nodes";
 
 fn exit_of(err: &Error) -> Exit {
     match err {
@@ -153,9 +153,8 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         return Ok(Nodes::Etcd(Box::new(shares)));
     }
     if given.kubeconfig.is_none() && !given.in_cluster {
-        return Err(usage("nobody is named who tells of nodes").hint(
-            "name an API server with --kubeconfig, or --in-cluster in a pod; or etcd with --cluster-local",
-        ));
+        return Err(usage("no source of nodes is given")
+            .hint("give an API server (--kubeconfig, or --in-cluster in a pod) or etcd (--cluster-local)"));
     }
     let server = Api {
         kubeconfig: given.kubeconfig.clone().unwrap_or_default(),

@@ -50,7 +50,8 @@ impl Shares {
     pub(super) fn new(conflist: &Conflist, path: &[PathBuf]) -> Result<Self, String> {
         let text = conflist.text(&[], None)?;
         let list = NetworkList::parse(text.as_bytes()).map_err(|err| err.to_string())?;
-        let network = configured::read(&list).ok_or("the network isn't one of cluster-local")?;
+        let network =
+            configured::read(&list).ok_or("the network does not use the IPAM plugin cluster-local")?;
         Ok(Shares {
             network,
             path: path.to_vec(),
@@ -75,7 +76,7 @@ impl Shares {
         loop {
             let begun = Instant::now();
             let why = match self.follow(Until::End).await {
-                Ok(()) => "it has ended".to_owned(),
+                Ok(()) => "the program has ended".to_owned(),
                 Err(why) => why,
             };
             if self.shared.troubled(why) {
@@ -105,7 +106,8 @@ impl Shares {
         // An error is JSON of several lines.
         let mut rest = String::new();
         loop {
-            let line = timeout(SILENCE, lines.next_line()).await.map_err(|_| failed(&"it says nothing"))?;
+            let line =
+                timeout(SILENCE, lines.next_line()).await.map_err(|_| failed(&"no output for too long"))?;
             let Some(line) = line.map_err(|err| failed(&err))? else { break };
             match shares::nodes(&line) {
                 Ok((nodes, revision)) => {
@@ -116,7 +118,7 @@ impl Shares {
                     }
                 }
                 Err(_) if rest.len() + line.len() < LIMIT => rest.push_str(&line),
-                Err(_) => return Err(failed(&"it says too much")),
+                Err(_) => return Err(failed(&"too much output")),
             }
         }
         let status = child.wait().await.map_err(|err| failed(&err))?;
@@ -126,7 +128,7 @@ impl Shares {
     fn take(&self, nodes: cnimble_agent::Nodes) {
         let mut known = self.shared.known();
         if known.trouble.take().is_some() {
-            log::info!("etcd tells of nodes again");
+            log::info!("etcd reports nodes again");
         } else if known.listed && known.nodes == nodes {
             return;
         }

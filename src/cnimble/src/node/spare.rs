@@ -115,9 +115,9 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Route
 
 fn tell(name: &str, outcome: &Outcome) {
     match outcome {
-        Outcome::Done => log::info!("network {name}: it has a spare block of addresses"),
-        Outcome::Short => log::warn!("network {name}: the cluster has no free block of addresses"),
-        Outcome::Failed(why) => log::warn!("network {name}: no spare block of addresses: {why}"),
+        Outcome::Done => log::info!("network {name} has a spare block of addresses"),
+        Outcome::Short => log::warn!("the cluster has no free block of addresses for network {name}"),
+        Outcome::Failed(why) => log::warn!("can't get a spare block of addresses for network {name}: {why}"),
     }
 }
 

@@ -152,19 +152,15 @@ impl Pages for Status {
             (known.nodes.len(), known.listed && known.trouble.is_none())
         };
         let last = self.last();
-        registry.register("nodes", "Nodes that the API server, or etcd, has told of", gauge(nodes));
+        registry.register("nodes", "Nodes that the API server or etcd reports", gauge(nodes));
         registry.register(
             "api_reachable",
-            "Whether the API server, or etcd, tells of nodes now",
+            "Whether the API server or etcd is reachable now",
             gauge(usize::from(reached)),
         );
         registry.register("routes", "Routes to other nodes' pods", gauge(last.report.routes));
-        registry.register("conditions", "What is wrong with nodes", gauge(last.report.conditions.len()));
-        registry.register(
-            "failures",
-            "What could not be done on this host",
-            gauge(last.report.failures.len()),
-        );
+        registry.register("conditions", "Faults of nodes", gauge(last.report.conditions.len()));
+        registry.register("failures", "Failures on this host", gauge(last.report.failures.len()));
         registry.register("looks", "Looks at the host", self.looks.clone());
         registry.register("writes", "Routes, tables and files that were written", self.writes.clone());
         let mut text = String::new();
@@ -182,7 +178,7 @@ impl Pages for Status {
         if !last.looked {
             let why = self.nodes.known().trouble.clone();
             return Err(plain::text(
-                &why.unwrap_or_else(|| format!("{} hasn't told of nodes yet", self.source.words())),
+                &why.unwrap_or_else(|| format!("{} has not reported nodes yet", self.source.words())),
             ));
         }
         // Routes stay meanwhile, and a restarted process could not reach the server either.

@@ -21,7 +21,7 @@ pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let failed = |why: String| Report::because(Exit::Execution, &what, why);
     let sandbox = find(sandboxes, &given.named.pod, &what)?;
     if let Some(fault) = sandboxes.fault(&sandbox) {
-        return Err(failed(fault.to_string()).hint("cnimble pod up FILE makes it anew"));
+        return Err(failed(fault.to_string()).hint("`cnimble pod up FILE` sets it up again"));
     }
     let Some((program, args)) = given.command.split_first() else {
         return Err(failed("no command was given".to_owned()));

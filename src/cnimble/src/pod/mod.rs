@@ -82,7 +82,7 @@ fn pause() -> Result<(), Report> {
 pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
-        return Err(usage(format!("\"{text}\" is no pod: expected NAME or NAMESPACE/NAME")));
+        return Err(usage(format!("\"{text}\" is no name of a pod: expected NAME or NAMESPACE/NAME")));
     }
     Ok(PodId::new(namespace, name))
 }

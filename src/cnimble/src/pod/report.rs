@@ -29,7 +29,7 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
             .fold(Report::because(Exit::Config, what, not_ready.condition()), |report, detail| {
                 report.row("because", detail)
             })
-            .hint("`cnimble networks` tells more; --conf-dir or NETCONFPATH names another directory"),
+            .hint("`cnimble networks` shows the faults; --conf-dir or NETCONFPATH names another directory"),
         Cause::Bandwidth(_) => plain(what, first, Exit::Config),
         Cause::Locked(_) => plain(what, first, Exit::Execution),
         _ => plain(what, first, Exit::Files),

@@ -41,7 +41,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
 
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
     let what = format!("pod {pod} is not as it should be");
-    let sandbox = find(sandboxes, pod, &format!("can't look at pod {pod}"))?;
+    let sandbox = find(sandboxes, pod, &format!("can't examine pod {pod}"))?;
     let outcome = async {
         let status = sandboxes.inspect(&sandbox.id).await?;
         if status.fault.is_none() {
@@ -58,7 +58,7 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
         Ok(status) => match status.fault {
             None => Ok(()),
             Some(fault) => Err(quiet(
-                Report::because(Exit::Found, what, fault).hint("cnimble pod up FILE makes it anew"),
+                Report::because(Exit::Found, what, fault).hint("`cnimble pod up FILE` sets it up again"),
             )),
         },
         Err(err) => Err(quiet(report::of(what, &err))),

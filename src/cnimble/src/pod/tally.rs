@@ -40,7 +40,7 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
             if seen.insert(pod.id.clone()) {
                 found.push(pod);
             } else {
-                let why = format!("{}: there is another pod {} before it", pod.origin, pod.id);
+                let why = format!("{}: an earlier manifest has pod {}, too", pod.origin, pod.id);
                 let report = Report::because(Exit::Config, "a pod can't be used", why);
                 tally.fail(Some(&pod.id), &report);
             }

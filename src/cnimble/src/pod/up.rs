@@ -57,13 +57,13 @@ async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -
         failures
     };
     match interruptible(clean_up).await {
-        Ok(failures) if failures.is_empty() => report.row("why", "pods that were not up yet are gone again"),
+        Ok(failures) if failures.is_empty() => report.row("why", "unfinished pods are removed"),
         outcome => {
-            report = report.row("why", "not everything could be taken back");
+            report = report.row("why", "some unfinished pods could not be removed");
             for failure in outcome.into_iter().flatten() {
                 report = report.row("then", failure.to_string());
             }
-            report.hint("run it again: what is left is cleaned up first")
+            report.hint("run it again; it removes the remains first")
         }
     }
 }
@@ -84,7 +84,7 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     let all = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>();
     interruptible(all)
         .await
-        .map_err(|exit| Report::new(exit, "interrupted").hint("run it again: what is down stays down"))?;
+        .map_err(|exit| Report::new(exit, "interrupted").hint("run it again; removed pods stay down"))?;
     tally.into_inner().finish("down", pods.len())
 }
 

@@ -139,7 +139,7 @@ impl Feed {
         let listing = match listing {
             Ok(Ok(listing)) => listing,
             Ok(Err(err)) => {
-                log::warn!("pods on record can't be restored: {err}");
+                log::warn!("can't restore recorded pods: {err}");
                 return Vec::new();
             }
             Err(_) => return Vec::new(),
@@ -152,7 +152,10 @@ impl Feed {
         if pods.is_empty() {
             return Vec::new();
         }
-        log::info!("the API server can't be read: {} of its pods are kept as they are on record", pods.len());
+        log::info!(
+            "the API server can't be read: {} of its pods are restored from their records",
+            pods.len()
+        );
         vec![Input::Want(pods)]
     }
 

@@ -23,7 +23,7 @@ pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
         Ok(lock) => Ok(lock),
         Err(LockError::Busy { holders, .. }) => {
             Err(failed(format!("another `cnimble run` or `cnimble serve` uses this directory: {holders}"))
-                .hint("stop that one, or name other directories with --state-dir and --run-dir"))
+                .hint("stop that process, or name other directories with --state-dir and --run-dir"))
         }
         Err(err) => Err(failed(err.to_string())),
     }

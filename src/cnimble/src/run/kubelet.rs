@@ -31,8 +31,8 @@ pub(super) fn look(only_managed: &AtomicBool) -> bool {
     let Some(id) = running() else { return false };
     only_managed.store(true, Ordering::Relaxed);
     log::warn!(
-        "a kubelet runs on this node (process {id}): of the API server's pods only those with the annotation \
-         cnimble/managed: \"true\" are taken"
+        "a kubelet runs on this node (process {id}): of the API server's pods cnimble takes \
+         only those with the annotation cnimble/managed: \"true\""
     );
     true
 }

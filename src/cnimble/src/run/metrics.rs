@@ -79,11 +79,11 @@ impl Metrics {
         all.register("plugin_executions", "Executions of plugins that have ended", self.executions.clone());
         let help = "Executions of plugins that failed, by CNI error code";
         all.register("plugin_errors", help, self.errors.clone());
-        let (help, unit) = ("How long executions of plugins took", Unit::Seconds);
+        let (help, unit) = ("Durations of executions of plugins", Unit::Seconds);
         all.register_with_unit("plugin_duration", help, unit, self.execution_time.clone());
-        all.register("pod_operations", "Pieces of work on pods that have ended", self.operations.clone());
-        all.register("pod_failures", "Pieces of work on pods that failed", self.failures.clone());
-        let (help, unit) = ("How long pieces of work on pods took", Unit::Seconds);
+        all.register("pod_operations", "Operations on pods that have ended", self.operations.clone());
+        all.register("pod_failures", "Operations on pods that failed", self.failures.clone());
+        let (help, unit) = ("Durations of work on pods", Unit::Seconds);
         all.register_with_unit("pod_operation_duration", help, unit, self.operation_time.clone());
         all.register("pods", "Pods by phase", self.pods.clone());
         let help = "Manifests and sources that can't be used";
@@ -91,7 +91,7 @@ impl Metrics {
         all.register("leases_used", "Addresses that are leased", leases.used);
         all.register("leases_free", "Addresses that could still be leased", leases.free);
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        all.register("build", "Which cnimble this is", version);
+        all.register("build", "The version of cnimble", version);
         self
     }
 

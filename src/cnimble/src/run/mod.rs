@@ -115,7 +115,7 @@ fn cannot_run(err: &dyn std::error::Error) -> Report {
 
 /// Returns the report for an unusable source.
 fn no_source(err: &StartError) -> Report {
-    Report::because(Exit::Config, "can't take pods from there", err)
+    Report::because(Exit::Config, "can't use a source of pods", err)
 }
 
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
@@ -190,7 +190,7 @@ impl Running {
                         // Running work ends with the loop.
                         self.looping.abort();
                         let _ = self.looping.await;
-                        return Err(Report::because(exit, "stopped at once", "a second signal; unfinished work is taken up at the next start"));
+                        return Err(Report::because(exit, "stopped at once", "a second signal arrived; the next start continues unfinished work"));
                     }
                     Word::Stop(_) => {
                         stopping = true;
@@ -220,11 +220,11 @@ fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Res
         |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));
     if given.teardown_on_exit && !ended.unfinished.is_empty() {
         return Err(unfinished(Report::new(Exit::Plugin, "some pods could not be taken down"))
-            .hint("start it again with the same options: it goes on where it was"));
+            .hint("start it again with the same options; it continues"));
     }
     if !given.once {
         if !ended.unfinished.is_empty() {
-            log::warn!("stopped in the middle of work on {}", count(ended.unfinished.len(), "pod"));
+            log::warn!("stopped during work on {}", count(ended.unfinished.len(), "pod"));
         }
         return Ok(());
     }
@@ -243,11 +243,13 @@ fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Res
         // All failures are already printed.
         return Err(Report::new(Exit::Plugin, ""));
     }
-    let report =
-        failed.iter().fold(Report::new(Exit::Plugin, "not all is as it should be"), |report, pod| {
+    let report = failed.iter().fold(
+        Report::new(Exit::Plugin, "some pods are not ready, or some sources have problems"),
+        |report, pod| {
             let why = pod.message.as_deref().or(pod.reason).unwrap_or(pod.phase.as_str());
             report.row("pod", format!("{}: {why}", pod.id))
-        });
+        },
+    );
     Err(problems.into_iter().fold(report, |report, problem| report.row("problem", problem)))
 }
 

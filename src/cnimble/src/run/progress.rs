@@ -38,8 +38,8 @@ pub(super) fn tell(event: &Event) {
                 "{operation} of pod {id} took {seconds:.3} s{}", if failure.is_some() { " and failed" } else { "" }
             );
         }
-        Event::Trouble(Some(why)) => log::error!("nothing can be done for pods: {why}"),
-        Event::Trouble(None) => log::info!("pods are looked after again"),
+        Event::Trouble(Some(why)) => log::error!("can't work on pods: {why}"),
+        Event::Trouble(None) => log::info!("work on pods continues"),
         Event::Warning(why) => log::warn!("{why}"),
     }
 }

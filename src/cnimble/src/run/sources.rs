@@ -16,8 +16,8 @@ impl run::Sources {
     /// Returns the sources of the pods.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
         if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {
-            return Err(usage("there is nowhere to take pods from")
-                .hint("name a directory (--manifests), a URL (--url) or an API server (--kubeconfig)"));
+            return Err(usage("no source of pods is given")
+                .hint("give a directory (--manifests), a URL (--url) or an API server (--kubeconfig)"));
         }
         let defaults = Defaults { node: self.node(), suffix: self.suffix };
         let period = Duration::from_secs(self.poll.max(1));

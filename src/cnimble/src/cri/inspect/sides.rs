@@ -71,7 +71,7 @@ impl Sides {
         if let (Some(told), Some(cached)) = (&status.netns, &cached)
             && plain(told) != plain(cached)
         {
-            differences.push("the runtime's namespace is not the cache's".to_owned());
+            differences.push("the runtime and the cache have different namespaces".to_owned());
         }
         if status.sandbox.ready && !status.host_network {
             differences.extend(expected(status, &entries, &interfaces));
@@ -119,13 +119,13 @@ fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]
         interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
     let mut missing = Vec::new();
     if entries.is_empty() {
-        missing.push("no result cache knows the pod".to_owned());
+        missing.push("no result cache has the pod".to_owned());
     }
     let wanted: Vec<&str> = entries.iter().map(|known| known.entry.ifname.as_str()).collect();
     let wanted = if wanted.is_empty() { vec!["eth0"] } else { wanted };
     for name in wanted {
         if !interfaces.iter().any(|of| of.name == name) {
-            missing.push(format!("the sandbox is Ready, and the kernel has no {name} in it"));
+            missing.push(format!("the sandbox is Ready, but the kernel has no {name} in it"));
         }
     }
     for (whose, ips) in
