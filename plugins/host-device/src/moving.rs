@@ -76,11 +76,8 @@ fn out_of_pod(
     let own = NetNs::current()?;
     let set = |change: &Change<'_>| link::set(link.index, &link.name, change);
     let now = inside.details(link.index)?;
-    let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
+    remove_foreign(inside, link, record, &now)?;
     let mut requests = on_top(inside, link)?;
-    if !foreign.is_empty() {
-        requests.push(altnames(link.index, &link.name, Altnames::Remove, &foreign));
-    }
     // On its arrival, IPv6 treats a link without ARP as one that needs no address detection, and never
     // changes that.
     requests.extend(settings(link.index, record, &now));
@@ -102,7 +99,7 @@ fn out_of_pod(
     // name that is free there. Another link may have taken one of the device's own alternative names.
     let err = match first.is(Errno::EEXIST) {
         true => {
-            let rest: Vec<_> = now.altnames.into_iter().filter(|name| !foreign.contains(name)).collect();
+            let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
             let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
             if !rest.is_empty() {
                 again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
@@ -129,6 +126,22 @@ fn out_of_pod(
         _ => err.into(),
     };
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
+}
+
+/// Removes the alternative names that the pod has set. Linux 5.10 knows such a name only in the namespace where it was set.
+/// Elsewhere the name stays.
+fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Details) -> Result<(), Error> {
+    let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    match netlink.execute(altnames(link.index, &link.name, Altnames::Remove, &foreign)) {
+        Err(err) if err.is(Errno::ENOENT) => {
+            log::warn!("device {} isn't all that it was: {err}", record.name);
+            Ok(())
+        }
+        removed => Ok(removed?),
+    }
 }
 
 /// Returns the requests to delete the pod's links on top of the device.
@@ -161,10 +174,7 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> 
         requests.push(set(Change { alias: Some(&record.name), ..Change::default() }));
     }
     let now = host.details(link.index)?;
-    let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
-    if !foreign.is_empty() {
-        requests.push(altnames(link.index, &record.name, Altnames::Remove, &foreign));
-    }
+    remove_foreign(host, link, record, &now)?;
     if !named {
         if host.find_link(&record.name)?.is_some_and(|other| other.index != link.index) {
             return Err(name_taken(record));
