@@ -229,6 +229,31 @@ fn what_the_runtime_lists_is_valid_in_whatever_state() {
     assert!(!shop.lease(0).exists());
 }
 
+/// A pod without a sandbox is told if its entry is in a cache of the runtime. Another cache can be that of `cnimble run`.
+#[test]
+fn a_namespace_of_a_sandbox_that_is_gone_is_told_from_the_cache_of_its_runtime() {
+    need_runtime!("containerd", "ctr", "runc", "sha256sum");
+    let node = crate::node();
+    let shop = Shop::open(&node, 1);
+    for (name, cache) in [("ghost", "/var/lib/cni"), ("own", "/var/lib/cnimble/cni")] {
+        let args = format!("--args 'IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}'");
+        // `ip netns` shares the mounts of /run/netns, and containerd could not remove its own then.
+        node.sh(&format!("touch /run/{name}; unshare --net=/run/{name} true"));
+        let added = cnimble(&node, &format!("--cache-dir {cache} add pods /run/{name} {args}"));
+        assert_eq!(added.status, 0, "{}", added.describe());
+    }
+    node.sh("touch -d '1 hour ago' /var/lib/cni/results/* /var/lib/cnimble/cni/results/*");
+    for cache in ["/var/lib/cni", "/var/lib/none"] {
+        let found = document(&node, &format!("--cache-dir {cache} doctor --cri"), 0);
+        assert_eq!(kinds(&found), pairs(&[("sandbox-gone", "shop/ghost")]), "{cache}: {found:#}");
+        assert_eq!(found["findings"][0]["outcome"], "left", "{found:#}");
+    }
+    for name in ["ghost", "own"] {
+        node.sh(&format!("umount /run/{name}"));
+    }
+    shop.cri.stop_and_remove(shop.id(0));
+}
+
 const MANIFEST: &str = "
 apiVersion: v1
 kind: Pod

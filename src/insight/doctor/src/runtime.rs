@@ -2,7 +2,7 @@
 //!
 //! The runtime continues to work during a look. So there are two looks, and only a finding of both counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 use cnimble_liveness::{Sight, young};
 use cnimble_netlink::{NetNs, Netlink};
+use cnimble_runtime::Cache;
 
 use super::{Action, Doctor, Finding, Kind, Whose};
 
@@ -72,8 +73,18 @@ impl Look<'_> {
                 None => {}
             }
         }
-        findings.extend(self.node.entries.iter().filter_map(|known| self.gone(known)));
+        let caches = self.caches();
+        let of_runtime = self.node.entries.iter().filter(|known| caches.contains(known.cache.as_path()));
+        findings.extend(of_runtime.filter_map(|known| self.gone(known)));
         Ok(findings)
+    }
+
+    /// Returns the caches that the runtime uses: the doctor's own, and each with an entry of a listed sandbox. The pods of
+    /// another cache can be another runtime's.
+    fn caches(&self) -> BTreeSet<&Path> {
+        let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
+        let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());
+        of_sandboxes.chain([self.doctor.invoker.cache().dir()]).collect()
     }
 
     /// Returns the cache entries of a container, without loopback.
@@ -149,7 +160,7 @@ impl Look<'_> {
             return None;
         }
         // A runtime lists a sandbox only after its ADD.
-        let path = self.doctor.invoker.cache().path(known.entry.key());
+        let path = Cache::new(&known.cache).path(known.entry.key());
         if young(&path, self.doctor.witnesses.grace).is_some() {
             return None;
         }
