@@ -13,6 +13,7 @@ macro_rules! need_runtime {
 
 mod containerd;
 mod cri;
+mod departures;
 mod killed;
 mod pages;
 mod podman;
