@@ -117,20 +117,29 @@ pub(super) fn drops(saved: &str, chain: &str) -> bool {
     saved.lines().any(|line| line.starts_with(&policy))
 }
 
-/// A legacy table as iptables-save prints it, if this namespace has it.
-pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
-    // Not /proc/net: that is the namespace of the process's first thread.
-    let names = match family {
+/// Where the kernel lists the legacy tables. Not /proc/net: that is the namespace of the process's first thread.
+fn legacy_names(family: Family) -> &'static str {
+    match family {
         Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
         _ => "/proc/thread-self/net/ip6_tables_names",
-    };
+    }
+}
+
+/// Returns true if and only if this namespace has the legacy table.
+pub(super) fn has_legacy(family: Family, table: &str) -> bool {
     // The file isn't there without the legacy modules, and empty without tables.
-    let listed = std::fs::read_to_string(names).unwrap_or_default();
-    if !listed.lines().any(|name| name.trim() == table) {
+    let listed = std::fs::read_to_string(legacy_names(family)).unwrap_or_default();
+    listed.lines().any(|name| name.trim() == table)
+}
+
+/// A legacy table as iptables-save prints it, if this namespace has it.
+pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
+    if !has_legacy(family, table) {
         return Ok(None);
     }
     let save = legacy_command(family, "save");
     if command::find(&save).is_none() {
+        let names = legacy_names(family);
         log::warn!("{names} lists a table {table}, but {save} is not installed: it can't be looked into");
         return Ok(None);
     }

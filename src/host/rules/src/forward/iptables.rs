@@ -16,10 +16,12 @@
 use std::net::IpAddr;
 
 use cnimble_cni::Error;
-use cnimble_netlink::nft::{Family, Nft};
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Chain, Family, Nft};
 
 use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter, pod_rules};
 use super::{Forward, direct, isolation};
+use crate::failures::is_unsupported;
 use crate::retry::retry_command;
 use crate::undo::{Applied, undone};
 use crate::{command, xtables};
@@ -206,6 +208,14 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     Ok(any)
 }
 
+/// Returns true if and only if nf_tables has the chain. A kernel without nf_tables has none.
+fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
+    match nft.has_chain(chain) {
+        Err(err) if is_unsupported(err.errno) => Ok(false),
+        there => there,
+    }
+}
+
 /// The missing rule; `None` if all are there.
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
@@ -216,6 +226,10 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
         let save = command::tool(family, "save");
         if command::find(&save).is_none() {
             return Ok(Some(format!("the command {save} is not installed")));
+        }
+        // Neither variant has the chain, so no command is run for each pod of a host without it.
+        if !has_chain(nft, filter(family).chain(PODS))? && !xtables::has_legacy(family, "filter") {
+            return Ok(Some(format!("{}: -N {PODS}", command::tool(family, "restore"))));
         }
         let saved = command::run(&save, &["-t", "filter"], "")?;
         if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
