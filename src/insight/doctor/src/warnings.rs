@@ -1,7 +1,7 @@
 //! Conditions of the host that stop pods, or will. Nothing of ours is wrong and nothing is repaired: they are
 //! warnings.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     let published: Vec<(&Known, PortMapping)> =
         living.iter().flat_map(|known| ports(known).into_iter().map(move |port| (*known, port))).collect();
     let mut warnings = listeners(&published);
-    match of_rules(&without_firewall(&living), !published.is_empty()) {
+    match of_rules(&networks(&living), !published.is_empty()) {
         Ok(found) => warnings.extend(found),
         Err(err) => log::warn!("the host's packet rules were not looked at: {err}"),
     }
@@ -46,10 +46,10 @@ fn ports(known: &Known) -> Vec<PortMapping> {
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
-/// The networks with pods that send by way of the host, and without a plugin that has its rules accept it.
-fn without_firewall(living: &[&Known]) -> BTreeSet<String> {
+/// The networks with pods that send by way of the host, each with whether no plugin has its rules accept it.
+fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
-    lists.filter(rules::need_others).map(|list| list.name).collect()
+    lists.filter(rules::meet_rules).map(|list| (list.name.clone(), rules::need_others(&list))).collect()
 }
 
 /// A socket of the host that waits for what comes.
@@ -135,9 +135,18 @@ fn process(inode: &str) -> Option<(String, String)> {
 }
 
 /// Rules of others that drop what pods send.
-fn of_rules(unprotected: &BTreeSet<String>, has_ports: bool) -> Result<Vec<String>, Error> {
+fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
-    let networks = unprotected.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let joined = |names: Vec<&str>| names.join(", ");
+    let all = joined(networks.keys().map(String::as_str).collect());
+    if !all.is_empty() {
+        warnings.extend(forward::closed(nft)?.into_iter().map(|chain| {
+            format!("{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can")
+        }));
+    }
+    let unprotected: Vec<&str> =
+        networks.iter().filter(|(_, alone)| **alone).map(|(name, _)| name.as_str()).collect();
+    let networks = joined(unprotected.clone());
     if !unprotected.is_empty() {
         let also = match number("/proc/sys/net/bridge/bridge-nf-call-iptables") {
             Some(1) => ", also to each other (net.bridge.bridge-nf-call-iptables is 1)",

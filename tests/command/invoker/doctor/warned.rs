@@ -49,3 +49,35 @@ fn doctor_warns_of_what_stops_pods() {
     node.host.nft("add rule ip filter FORWARD ip saddr 10.213.30.0/24 accept");
     assert_eq!(warnings(&node), [] as [String; 0]);
 }
+
+/// An accept in one table does not overrule a drop in another, so the plugin firewall does not help.
+#[test]
+fn doctor_warns_of_a_table_that_drops_what_every_pod_sends() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.31.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    let load = |text: &str| drop(node.host.run_with("nft -f -", text.as_bytes()).success());
+    let base = |kind: &str, policy: &str| {
+        load(&format!(
+            "table inet own {{\nchain {kind} {{ type filter hook {kind} priority 0; policy {policy}; }}\n}}\n"
+        ));
+    };
+    base("input", "drop");
+    base("forward", "accept");
+    assert_eq!(warnings(&node), [] as [String; 0]);
+    base("forward", "drop");
+    let told = warnings(&node);
+    assert!(
+        told.len() == 1 && told[0].starts_with("inet own forward drops what pods of doc send"),
+        "{told:?}"
+    );
+    node.host.nft("add rule inet own forward ip saddr 10.213.31.0/24 accept");
+    assert_eq!(warnings(&node), [] as [String; 0]);
+    node.host.nft("flush chain inet own forward");
+    base("forward", "accept");
+    node.host.nft("add rule inet own forward ct state vmap { established : accept }");
+    node.host.nft("add rule inet own forward reject");
+    assert_eq!(warnings(&node), [] as [String; 0]);
+}

@@ -43,7 +43,7 @@ pub use destination::Destination;
 pub use element::Element;
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
 pub use key::{Key, KeyType, protocol_name};
-pub use objects::{Chain, Family, Hook, HookPoint, Set, Table};
+pub use objects::{BaseChain, Chain, Family, Hook, HookPoint, Set, Table};
 pub use rule::Rule;
 
 use super::socket::{Next, Protocol, Socket};

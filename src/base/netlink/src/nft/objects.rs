@@ -113,6 +113,19 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
+/// A chain that packets enter from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseChain {
+    /// The family of its table.
+    pub family: Family,
+    /// The name of its table.
+    pub table: String,
+    /// The name of the chain.
+    pub name: String,
+    /// Whether it drops what none of its rules decides about (`policy drop`).
+    pub drops: bool,
+}
+
 /// A set's or map's name. Displayed as `inet cnimble ports`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Set<'a> {

@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 
-use super::{Chain, Element, Family, Key, Nft, Query, Rule, Set, Table, batch};
+use super::{BaseChain, Chain, Element, Family, HookPoint, Key, Nft, Query, Rule, Set, Table, batch};
 use crate::Result;
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
-    NFT_SET_ANONYMOUS, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN,
-    NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_FLAGS, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
+    NFT_SET_ANONYMOUS, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE,
+    NFTA_HOOK_HOOKNUM, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_FLAGS, NFTA_SET_NAME,
+    NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
@@ -88,6 +89,29 @@ impl Nft {
             |_, attrs| {
                 let ours = attrs.text(NFTA_CHAIN_TABLE).as_deref() == Some(table.name);
                 ours.then(|| attrs.text(NFTA_CHAIN_NAME)).flatten().into_iter().collect()
+            },
+        )
+    }
+
+    /// The chains at this hook of IP packets, of all tables.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the request.
+    pub fn chains_at(&mut self, hook: HookPoint) -> Result<Vec<BaseChain>> {
+        self.list(
+            &Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" },
+            |_| {},
+            |family, attrs| {
+                let there = attrs.nested(NFTA_CHAIN_HOOK).and_then(|at| at.u32_be(NFTA_HOOK_HOOKNUM));
+                // The hooks of bridges have the same numbers.
+                let family = Family::from_number(family).filter(|family| *family != Family::Bridge);
+                let drops = attrs.u32_be(NFTA_CHAIN_POLICY) == Some(NF_DROP.cast_unsigned());
+                let named = attrs.text(NFTA_CHAIN_TABLE).zip(attrs.text(NFTA_CHAIN_NAME));
+                let found = family.zip(named).filter(|_| there == Some(hook as u32));
+                found
+                    .map(|(family, (table, name))| BaseChain { family, table, name, drops })
+                    .into_iter()
+                    .collect()
             },
         )
     }

@@ -194,6 +194,14 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
     Ok(chains)
 }
 
+/// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it. Empty without nf_tables.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
+    if nft.is_there()? { others::closed(nft) } else { Ok(Vec::new()) }
+}
+
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// # Errors

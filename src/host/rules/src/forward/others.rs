@@ -5,7 +5,7 @@
 //! netlink; a command is run only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
-use cnimble_netlink::nft::{Family, Nft, Rule};
+use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
@@ -71,6 +71,32 @@ fn is_taken(saved: &str) -> bool {
         })
 }
 
+fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error> {
+    let rules = nft.rules_until(chain, |rule| last(&Line::from(rule)))?;
+    Ok(rules.iter().map(Line::from).collect())
+}
+
+/// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it: those beside iptables'
+/// and firewalld's.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
+    let mut closed = Vec::new();
+    for base in nft.chains_at(HookPoint::Forward)? {
+        let table = Table::new(base.family, &base.table);
+        let is_iptables = xtables::FAMILIES.into_iter().any(|family| table == filter(family));
+        if is_iptables && base.name == FORWARD || base.table == "firewalld" {
+            continue;
+        }
+        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
+        if walk::through(&base.name, base.drops, Pods::Refused, &mut lines)? == (Way::Shut { surely: true }) {
+            closed.push(table.chain(&base.name).to_string());
+        }
+    }
+    Ok(closed)
+}
+
 /// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
 ///
 /// # Errors
@@ -84,11 +110,8 @@ pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Erro
     };
     if has_forward {
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
-        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| {
-            let rules = nft.rules_until(table.chain(chain), |rule| last(&Line::from(rule)))?;
-            Ok(rules.iter().map(Line::from).collect())
-        };
-        ways.push(walk::forward(policy, pods, &mut lines)?);
+        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
+        ways.push(walk::through(FORWARD, policy, pods, &mut lines)?);
     }
     if let Some(saved) = xtables::legacy_table(family, "filter")? {
         let rules = xtables::rules_in(&saved);
@@ -96,7 +119,7 @@ pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Erro
             let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
             Ok(inside.map(|rule| Line::saved(rule)).collect())
         };
-        ways.push(walk::forward(xtables::drops(&saved, FORWARD), pods, &mut lines)?);
+        ways.push(walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut lines)?);
     }
     Ok(ways.into_iter().max().unwrap_or(Way::Open))
 }

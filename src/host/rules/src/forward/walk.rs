@@ -115,15 +115,19 @@ pub(super) enum Pods {
     Added,
 }
 
-/// Follows a pod's packet through `FORWARD`.
-pub(super) fn forward(drops_by_policy: bool, pods: Pods, lines: Lines<'_>) -> Result<Way, Error> {
-    const FORWARD: &str = "FORWARD";
+/// Follows a pod's packet through a base chain.
+pub(super) fn through(
+    chain: &str,
+    drops_by_policy: bool,
+    pods: Pods,
+    lines: Lines<'_>,
+) -> Result<Way, Error> {
     let leads = |line: &Line| line.leads_to(PODS);
-    if pods == Pods::Added && !lines(FORWARD, &leads)?.iter().any(leads) {
+    if pods == Pods::Added && !lines(chain, &leads)?.iter().any(leads) {
         return Ok(Way::Open);
     }
     let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, remaining: CHAINS };
-    let dropped = match walk.chain(FORWARD, lines)? {
+    let dropped = match walk.chain(chain, lines)? {
         End::Accepted => false,
         End::Dropped => true,
         End::Returned => drops_by_policy,
@@ -179,7 +183,7 @@ mod tests {
             let prefix = format!("-A {chain} ");
             Ok(saved.lines().map(str::trim).filter(|l| l.starts_with(&prefix)).map(Line::saved).collect())
         };
-        forward(policy_drops, pods, &mut lines).unwrap()
+        through("FORWARD", policy_drops, pods, &mut lines).unwrap()
     }
 
     const SURE: Way = Way::Shut { surely: true };

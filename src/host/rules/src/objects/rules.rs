@@ -32,8 +32,12 @@ pub fn settings(list: &NetworkList) -> Settings {
     settings
 }
 
-/// Returns true if the pods of a network send through the host's rules, and none of its plugins accepts these packets.
+/// Returns true if the pods of a network send through the host's rules.
+pub fn meet_rules(list: &NetworkList) -> bool {
+    list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
+}
+
+/// Returns true if they do, and none of the network's plugins accepts these packets.
 pub fn need_others(list: &NetworkList) -> bool {
-    let has = |name: &str| list.plugins.iter().any(|plugin| plugin.plugin_type == name);
-    FORWARDED.into_iter().any(has) && !has(ACCEPTING)
+    meet_rules(list) && !list.plugins.iter().any(|plugin| plugin.plugin_type == ACCEPTING)
 }
