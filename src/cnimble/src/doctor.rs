@@ -12,10 +12,10 @@ use cnimble_plugin::Plugin;
 
 use super::cri::witness::witness;
 use super::finding::{self, Item, Outcome, count};
-use super::interrupt::interruptible;
+use super::interrupt;
 use super::output::View;
 use super::plugin_files::PluginFiles;
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, plain};
 
@@ -47,10 +47,7 @@ struct Health {
 
 pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<(), Report> {
     let what = "can't examine this node";
-    if !nix::unistd::geteuid().is_root() {
-        return Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
-            .hint("run it as root"));
-    }
+    must_be_root(what)?;
     let mut doctor = new(session, &given.leases.data_dir, given.grace);
     if let Some(socket) = &given.cri {
         doctor.witnesses.runtime = Some(witness(socket, what)?);
@@ -68,10 +65,7 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
         };
         Ok::<_, cni::Error>((diagnosis, repairs))
     };
-    let (mut diagnosis, repairs) = match interruptible(work).await {
-        Ok(outcome) => outcome.map_err(|err| Report::because(Exit::Files, what, err))?,
-        Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
-    };
+    let (mut diagnosis, repairs) = interrupt::look(what, work).await?;
     let plugins = PluginFiles::look(session, &doctor).await;
     let findings = finding::items(&mut diagnosis, repairs);
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);

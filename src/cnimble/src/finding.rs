@@ -70,6 +70,18 @@ impl Item {
         Item { brief, network, doubt, remedy: finding.remedy, error }
     }
 
+    /// Returns the finding and why it is not repaired, if it was left alone.
+    pub(super) fn left(&self) -> Option<String> {
+        let Brief { kind, what, outcome, .. } = &self.brief;
+        let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
+        Some(format!("{kind} {what}: {doubt}"))
+    }
+
+    /// Returns the finding and the error, if its repair failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        Some(format!("{}: {}", self.brief.what, self.error.as_ref()?))
+    }
+
     /// Formats the finding. `planned` and `done` name the row of a remedy.
     pub(super) fn text(&self, planned: &'static str, done: &'static str, paint: Paint) -> String {
         let Brief { kind, what, container_id, ifname, pod, why, outcome } = &self.brief;

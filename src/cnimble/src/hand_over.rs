@@ -12,16 +12,13 @@ use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 use super::finding::describe;
 use super::interrupt::interruptible;
 use super::output::View;
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, doctor, run};
 
 pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
-    if !nix::unistd::geteuid().is_root() {
-        return Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
-            .hint("run it as root"));
-    }
+    must_be_root(what)?;
     let mode = match (given.yes, given.force) {
         (false, _) => Mode::Look,
         (true, false) => Mode::All,

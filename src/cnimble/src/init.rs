@@ -12,16 +12,14 @@ use cnimble_netlink::Netlink;
 use super::args::config::{Init, Purpose};
 use super::lint::host;
 use super::report::{Exit, Report, usage};
-use super::{Session, print};
+use super::{Session, network, print};
 
 const VERSION: &str = "1.0.0";
 /// The only directory that k3s reads.
 const K3S_DIR: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
 
 pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
-    if !names::is_identifier(&given.name) {
-        return Err(usage(format!("{}: a network's name has letters, digits, _ . - only", given.name)));
-    }
+    network::must_be_name(&given.name)?;
     let dir = match given.purpose {
         Purpose::K3s if !session.own_conf => PathBuf::from(K3S_DIR),
         _ => session.conf.dir().to_owned(),

@@ -1,5 +1,6 @@
 //! Interrupts work on a signal.
 
+use std::fmt::Display;
 use std::future::Future;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,6 +20,17 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
         _ = interrupt.recv() => Err(Exit::Interrupted),
         _ = terminate.recv() => Err(Exit::Terminated),
         _ = hangup.recv() => Err(Exit::HungUp),
+    }
+}
+
+/// Waits for work that reads this node. Converts failures and interruptions into a report.
+pub(super) async fn look<T, E: Display>(
+    what: &str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Report> {
+    match interruptible(work).await {
+        Ok(outcome) => outcome.map_err(|err| Report::because(Exit::Files, what, err)),
+        Err(exit) => Err(Report::new(exit, "interrupted").hint("run it again")),
     }
 }
 

@@ -7,12 +7,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
-use cnimble_doctor::{Reach, Repair};
+use cnimble_doctor::Reach;
 use cnimble_liveness::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
 use super::cri::witness::witness;
+use super::finding::{self, Item, Outcome, count};
 use super::interrupt::{finish, interruptible};
 use super::output::note;
 use super::report::{Exit, Report, usage};
@@ -24,6 +25,14 @@ pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfErr
         return load_file(Path::new(name));
     }
     session.conf.load(name)
+}
+
+/// Fails if the name can't be that of a network.
+pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
+    match cni::names::is_identifier(name) {
+        true => Ok(()),
+        false => Err(usage(format!("{name}: a network's name has letters, digits, _ . - only"))),
+    }
 }
 
 pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkList, Report> {
@@ -90,41 +99,24 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
         return gc_cri::gc(session, given, doctor, network).await;
     }
     let blind = |err: cni::Error| Report::because(Exit::Files, what, err);
-    let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
-    let outcomes = match interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await {
-        Ok(outcomes) => outcomes,
+    let mut diagnosis = doctor.look_at(&network.name).map_err(blind)?;
+    let repairs = match interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await {
+        Ok(repairs) => repairs,
         Err(exit) => return Err(Report::because(exit, what, "interrupted").hint("run it again")),
     };
-    let mut failed = Vec::new();
-    let (mut cleaned, mut left) = (0, 0);
-    for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
-        match outcome {
-            Repair::Done => cleaned += 1,
-            Repair::NotAsked => {}
-            Repair::Doubt(doubt) => {
-                left += 1;
-                log::warn!("left alone: {} {}: {doubt}", finding.kind.name(), finding.what);
-            }
-            Repair::Failed(err) => failed.push(format!("{}: {err}", finding.what)),
-        }
-    }
-    if !failed.is_empty() {
+    let items = finding::items(&mut diagnosis, Some(repairs));
+    items.iter().filter_map(Item::left).for_each(|left| log::warn!("left alone: {left}"));
+    let mut failed = items.iter().filter_map(Item::failure).peekable();
+    if failed.peek().is_some() {
         let report = Report::new(Exit::Plugin, what).row("network", &network.name);
-        let report = failed.into_iter().fold(report, |report, why| report.row("why", why));
+        let report = failed.fold(report, |report, why| report.row("why", why));
         return Err(report.hint("run it again; it may be repeated until it succeeds"));
     }
-    let words = format!(
-        "{} is clean; living attachments: {}; cleaned up: {cleaned}; left alone: {left}",
-        network.name, diagnosis.living
-    );
+    let (cleaned, left) = (count(&items, Outcome::Repaired), count(&items, Outcome::Left));
+    let (name, living) = (&network.name, diagnosis.living);
     session.done(
-        &words,
-        &json!({
-            "network": network.name,
-            "validAttachments": diagnosis.living,
-            "cleanedUp": cleaned,
-            "leftAlone": left,
-        }),
+        &format!("{name} is clean; living attachments: {living}; cleaned up: {cleaned}; left alone: {left}"),
+        &json!({"network": name, "validAttachments": living, "cleanedUp": cleaned, "leftAlone": left}),
     )
 }
 

@@ -245,6 +245,15 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
+/// Fails if the caller isn't root.
+pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
+    match nix::unistd::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
+            .hint("run it as root")),
+    }
+}
+
 /// Returns the report for an invalid command line.
 pub(crate) fn usage(why: impl Into<String>) -> Report {
     Report::new(Exit::Usage, "the command line or an environment variable is wrong").row("why", why)

@@ -10,7 +10,7 @@ pub(super) use cnimble_doctor::tree::Notes;
 
 use super::args::Tree;
 use super::cri::witness::witness;
-use super::interrupt::interruptible;
+use super::interrupt;
 use super::report::{Exit, Report};
 use super::{Session, doctor, plain, print, print_json};
 
@@ -41,8 +41,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
-    let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;
-    let diagnosis = diagnosis.map_err(|err| Report::because(Exit::Files, what, err))?;
+    let diagnosis = interrupt::look(what, doctor.look()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
         let Some(id) = finding.whose.container_id else { continue };

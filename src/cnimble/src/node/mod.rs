@@ -19,15 +19,15 @@ use cnimble_agent::plan::Plan;
 use cnimble_agent::shares::{Added, ClusterLocal};
 use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
 use cnimble_api::{Error, Server as Api, StartError};
-use cnimble_cni::names;
 
 use super::args::node::{Main, Node};
 use super::report::{Exit, Report, usage};
 use super::run::notify;
 use super::run::serve::Server;
 use super::run::signals::{Signals, Word};
+use super::run::sources::host_name;
 use super::style::count;
-use super::{Session, print, print_json};
+use super::{Session, network, print, print_json};
 use shares::Shares;
 use spare::Routed;
 use status::{Source, Status};
@@ -36,9 +36,7 @@ use status::{Source, Status};
 const SETTLE: Duration = Duration::from_millis(100);
 
 pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> {
-    if !names::is_identifier(&given.name) {
-        return Err(usage(format!("{}: a network's name has letters, digits, _ . - only", given.name)));
-    }
+    network::must_be_name(&given.name)?;
     let options = options(session, given)?;
     if given.remove {
         let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
@@ -167,7 +165,6 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
 }
 
 fn options(session: &Session, given: &Node) -> Result<Options, Report> {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let named = given.node_name.clone().filter(|name| !name.is_empty());
     let read = |path: &PathBuf| {
         let routed = given.plugin == Some(Main::Bridge);
@@ -182,7 +179,7 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     };
     let node = cluster.as_ref().map(|cluster| cluster.node.clone()).or(named);
     Ok(Options {
-        node: node.unwrap_or_else(|| host().trim().to_lowercase()),
+        node: node.unwrap_or_else(host_name),
         conflist: Conflist {
             dir: session.conf.dir().to_owned(),
             name: given.name.clone(),

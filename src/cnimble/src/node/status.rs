@@ -152,15 +152,15 @@ impl Pages for Status {
             (known.nodes.len(), known.listed && known.trouble.is_none())
         };
         let last = self.last();
-        registry.register("nodes", "Nodes that the API server or etcd reports", gauge(nodes));
-        registry.register(
-            "api_reachable",
-            "Whether the API server or etcd is reachable now",
-            gauge(usize::from(reached)),
-        );
-        registry.register("routes", "Routes to other nodes' pods", gauge(last.report.routes));
-        registry.register("conditions", "Faults of nodes", gauge(last.report.conditions.len()));
-        registry.register("failures", "Failures on this host", gauge(last.report.failures.len()));
+        for (name, help, value) in [
+            ("nodes", "Nodes that the API server or etcd reports", nodes),
+            ("api_reachable", "Whether the API server or etcd is reachable now", usize::from(reached)),
+            ("routes", "Routes to other nodes' pods", last.report.routes),
+            ("conditions", "Faults of nodes", last.report.conditions.len()),
+            ("failures", "Failures on this host", last.report.failures.len()),
+        ] {
+            registry.register(name, help, gauge(value));
+        }
         registry.register("looks", "Looks at the host", self.looks.clone());
         registry.register("writes", "Routes, tables and files that were written", self.writes.clone());
         let mut text = String::new();

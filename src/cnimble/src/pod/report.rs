@@ -2,7 +2,6 @@
 
 use cnimble_pod::network::NetworkError;
 use cnimble_pod::sandbox::{Cause, SandboxError};
-use cnimble_runtime::Error;
 
 use super::super::report::{Exit, Report};
 
@@ -44,10 +43,7 @@ fn plain(what: impl Into<String>, cause: &Cause, exit: Exit) -> Report {
 fn exit_of(error: &NetworkError) -> Exit {
     match error {
         NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => Exit::Config,
-        NetworkError::Plugins { failures, .. } | NetworkError::Gc { failures } => match failures.first() {
-            Some(Error::Cache { .. }) => Exit::Files,
-            _ => Exit::Plugin,
-        },
+        NetworkError::Plugins { .. } | NetworkError::Gc { .. } => Exit::Plugin,
         NetworkError::Namespace { .. } | NetworkError::Busy { .. } => Exit::Execution,
     }
 }

@@ -8,7 +8,7 @@ pub(super) mod notify;
 pub(super) mod progress;
 pub(super) mod serve;
 pub(super) mod signals;
-mod sources;
+pub(super) mod sources;
 mod status;
 mod writing;
 

@@ -32,26 +32,13 @@ pub(crate) fn stopping() {
 
 /// Reports the state of the pods. Feeds the watchdog while the loop makes progress.
 pub(super) async fn keep_telling(board: Board) {
-    let watchdog = sd_notify::watchdog_enabled();
-    let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
-    let mut last = String::new();
-    loop {
+    let text = || {
         let counts = board.counts();
         let of = |phase| counts.get(&phase).copied().unwrap_or(0);
         let ready = count(of(Phase::Ready), "pod");
-        let text = format!("{ready} ready, {} not", of(Phase::Pending) + of(Phase::Failed));
-        if text != last {
-            send(&[NotifyState::Status(&text)]);
-            last = text;
-        }
-        // A hanging loop must not feed the watchdog.
-        if let Some(limit) = watchdog
-            && board.age() < limit
-        {
-            send(&[NotifyState::Watchdog]);
-        }
-        tokio::time::sleep(every).await;
-    }
+        format!("{ready} ready, {} not", of(Phase::Pending) + of(Phase::Failed))
+    };
+    keep_saying(text, |limit| board.age() >= limit).await;
 }
 
 /// Reports the state. Feeds the watchdog unless `hangs` says that the work takes longer than the limit.

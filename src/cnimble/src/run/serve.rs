@@ -2,10 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fs;
-use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +14,10 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+
+use cnimble_cri::server::Socket;
 
 use crate::args::service::Listen;
 use crate::report::{Exit, Report};
@@ -36,17 +35,8 @@ pub(crate) trait Pages: Send + Sync + 'static {
 }
 
 enum Listener {
-    Unix(UnixListener),
+    Unix(Socket),
     Tcp(TcpListener),
-}
-
-/// Removes the socket's file on drop.
-struct Remove(PathBuf);
-
-impl Drop for Remove {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 /// The limit of concurrent connections, and the time limit of each. A connection above the limit replaces the oldest
@@ -55,37 +45,23 @@ const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket that listens.
-pub(crate) struct Server {
-    listener: Listener,
-    _remove: Option<Remove>,
-}
+pub(crate) struct Server(Listener);
 
 impl Server {
     /// Listens on the address, unless it is off. Replaces the socket of a dead process.
     pub(crate) async fn bind(address: &Listen) -> Result<Option<Self>, Report> {
-        Self::listen(address).await.map_err(|err| {
+        let failed = |why: &dyn Display| {
             let report = Report::new(Exit::Files, "can't listen").row("address", address.to_string());
-            report.row("why", err.to_string())
-        })
-    }
-
-    async fn listen(address: &Listen) -> io::Result<Option<Self>> {
-        let mut remove = None;
+            report.row("why", why.to_string())
+        };
         let listener = match address {
             Listen::Off => return Ok(None),
-            Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).await?),
-            Listen::Unix(path) => {
-                remove_stale(path).await?;
-                if let Some(dir) = path.parent() {
-                    fs::create_dir_all(dir)?;
-                }
-                let listener = UnixListener::bind(path)?;
-                fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
-                remove = Some(Remove(path.clone()));
-                Listener::Unix(listener)
+            Listen::Tcp(address) => {
+                Listener::Tcp(TcpListener::bind(address).await.map_err(|err| failed(&err))?)
             }
+            Listen::Unix(path) => Listener::Unix(Socket::bind(path).await.map_err(|err| failed(&err))?),
         };
-        Ok(Some(Server { listener, _remove: remove }))
+        Ok(Some(Server(listener)))
     }
 
     /// Answers requests until the future is dropped.
@@ -94,12 +70,12 @@ impl Server {
         // The oldest connection comes first.
         let mut clients: VecDeque<AbortHandle> = VecDeque::new();
         loop {
-            let accepted = match &self.listener {
+            let accepted = match &self.0 {
                 Listener::Tcp(listener) => {
                     listener.accept().await.map(|(stream, _)| talks.spawn(talk(stream, Arc::clone(&pages))))
                 }
-                Listener::Unix(listener) => {
-                    listener.accept().await.map(|(stream, _)| talks.spawn(talk(stream, Arc::clone(&pages))))
+                Listener::Unix(socket) => {
+                    socket.accept().await.map(|stream| talks.spawn(talk(stream, Arc::clone(&pages))))
                 }
             };
             while talks.try_join_next().is_some() {}
@@ -119,19 +95,6 @@ impl Server {
                 tokio::task::yield_now().await;
             }
         }
-    }
-}
-
-/// Removes a socket file without a listener. Leaves any other file.
-async fn remove_stale(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => match tokio::net::UnixStream::connect(path).await {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
-            Err(_) => fs::remove_file(path),
-        },
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there")),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(err) => Err(err),
     }
 }
 

@@ -48,7 +48,12 @@ impl run::Sources {
 
     /// Returns the given node name, or the host's name in lower case, as the kubelet uses it.
     fn node(&self) -> String {
-        let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        self.node_name.clone().unwrap_or_else(|| host().trim().to_lowercase())
+        self.node_name.clone().unwrap_or_else(host_name)
     }
+}
+
+/// Returns the host's name in lower case.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_lowercase()
 }

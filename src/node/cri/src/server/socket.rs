@@ -92,6 +92,14 @@ impl Socket {
         Ok(Socket { listener, path, file: None })
     }
 
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses it.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
