@@ -6,7 +6,7 @@
 
 use cnimble_cni::{Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
-use cnimble_plugin::interface::upper::{Addresses, Upper};
+use cnimble_plugin::interface::upper::Upper;
 
 /// Reads the complete configuration.
 ///
@@ -17,19 +17,13 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         return Err(Error::config("dummy interface requires an IPAM configuration")
             .details("ipam.type is missing: the interface only holds addresses"));
     }
-    Ok(Upper {
-        kind: Kind::Dummy,
-        master: None,
-        mtu: None,
-        mtu_is_free: true,
-        mac: None,
-        addresses: Addresses::Ipam(config.ipam_type.clone()),
-        dns: None,
-    })
+    Ok(Upper::new(Kind::Dummy, config))
 }
 
 #[cfg(test)]
 mod tests {
+    use cnimble_plugin::interface::upper::Addresses;
+
     use super::*;
 
     #[test]

@@ -35,14 +35,13 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
             .details("expected l2, l3 or l3s")
     })?;
     Ok(Upper {
-        kind: Kind::Ipvlan(mode),
         master: Some(master),
         mtu: any_mtu(keys.mtu)?,
         // Same as the Go plugin.
         mtu_is_free: true,
-        mac: None,
         addresses: Addresses::read(config, Addresses::Previous),
         dns: keys.dns.given(),
+        ..Upper::new(Kind::Ipvlan(mode), config)
     })
 }
 

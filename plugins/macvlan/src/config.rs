@@ -7,7 +7,7 @@ use cnimble_netlink::kind::{Kind, Macvlan, MacvlanMode};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
 use cnimble_plugin::interface::master;
-use cnimble_plugin::interface::upper::{Addresses, Upper};
+use cnimble_plugin::interface::upper::Upper;
 
 /// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
@@ -60,19 +60,15 @@ fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
         Error::config(format!("mode: unknown macvlan mode \"{}\"", keys.mode))
             .details("expected bridge, private, vepa or passthru")
     })?;
-    Ok(Upper {
-        kind: Kind::Macvlan(Macvlan { mode, bcqueuelen: keys.bc_queue_len }),
-        master: Some(master),
-        mtu: keys.mtu,
-        mtu_is_free: false,
-        mac: None,
-        addresses: Addresses::read(config, Addresses::None),
-        dns: keys.dns.given(),
-    })
+    let kind = Kind::Macvlan(Macvlan { mode, bcqueuelen: keys.bc_queue_len });
+    let (master, dns) = (Some(master), keys.dns.given());
+    Ok(Upper { master, mtu: keys.mtu, dns, ..Upper::new(kind, config) })
 }
 
 #[cfg(test)]
 mod tests {
+    use cnimble_plugin::interface::upper::Addresses;
+
     use super::*;
 
     fn read(json: &str) -> Result<Upper, Error> {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use cnimble_cni::{DnsKeys, Error, PluginConfig, fields};
 use cnimble_netlink::kind::{Kind, Vlan};
 use cnimble_plugin::interface::master;
-use cnimble_plugin::interface::upper::{Addresses, Upper};
+use cnimble_plugin::interface::upper::Upper;
 
 /// 4095 is reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
@@ -39,19 +39,15 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
             "vlanId: invalid VLAN ID {id} (must be between 0 and {MAX_VLAN})"
         )));
     }
-    Ok(Upper {
-        kind: Kind::Vlan(Vlan { id: keys.vlan_id }),
-        master: Some(master),
-        mtu: keys.mtu,
-        mtu_is_free: false,
-        mac: None,
-        addresses: Addresses::read(config, Addresses::None),
-        dns: keys.dns.given(),
-    })
+    let kind = Kind::Vlan(Vlan { id: keys.vlan_id });
+    let (master, dns) = (Some(master), keys.dns.given());
+    Ok(Upper { master, mtu: keys.mtu, dns, ..Upper::new(kind, config) })
 }
 
 #[cfg(test)]
 mod tests {
+    use cnimble_plugin::interface::upper::Addresses;
+
     use super::*;
 
     fn read(json: &str) -> Result<Upper, Error> {

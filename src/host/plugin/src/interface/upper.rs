@@ -65,6 +65,12 @@ impl Addresses {
 }
 
 impl Upper {
+    /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
+    pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
+        let addresses = Addresses::read(config, Addresses::None);
+        Upper { kind, master: None, mtu: None, mtu_is_free: false, mac: None, addresses, dns: None }
+    }
+
     /// Returns the MTU if the master limits it.
     fn bounded_mtu(&self) -> Option<u32> {
         self.mtu.filter(|_| !self.mtu_is_free)
