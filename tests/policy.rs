@@ -177,7 +177,7 @@ fn wings_depend_one_way() {
 }
 
 #[test]
-fn netlink_crates_stay_in_the_netlink_floor() {
+fn netlink_crates_stay_in_the_netlink_crate() {
     let packages = packages();
     for folder in ["src", "plugins", "ipam"] {
         for package in below(&packages, folder).filter(|package| package["name"] != "cnimble-netlink") {

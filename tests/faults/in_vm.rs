@@ -12,7 +12,7 @@ fn killed_in_plugins_that_need_another_kernel() {
 #[test]
 fn no_zombie_is_left_where_children_need_no_reaping() {
     in_vm!();
-    super::heirs::no_zombie_where_children_need_no_reaping();
+    super::zombies::no_zombie_where_children_need_no_reaping();
 }
 
 #[test]

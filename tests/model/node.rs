@@ -66,7 +66,7 @@ pub(crate) struct Att {
     pub(crate) again: bool,
     /// An earlier attachment may have left rules: that of `again`, or one for which DEL removed only what its result
     /// named.
-    pub(crate) heir: bool,
+    pub(crate) inherits: bool,
 }
 
 /// The modelled state of a node.
@@ -270,7 +270,7 @@ impl Node {
     fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
         let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
         let is_other = |ip: IpAddr| self.nets[key.0].gives(key.0, &ip) && !att.ips.contains(&ip);
-        att.heir
+        att.inherits
             && is_rule(fact)
             && words.any(|word| word.parse().is_ok_and(is_other))
             && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))

@@ -295,7 +295,7 @@ fn doctor(site: &Site, node: &Node) -> Result<(), String> {
     };
     let whole = |(key, att): (&Key, &Att)| {
         // Parts of the earlier attachment may exist.
-        let fine = att.state == State::Living && !att.flushed && !att.meddled && !att.heir;
+        let fine = att.state == State::Living && !att.flushed && !att.meddled && !att.inherits;
         match att.state {
             State::Living if fine && names(key) => {
                 Some(format!("the doctor finds {} that lives: {}", id(key.1), describe(&outcome)))
@@ -328,7 +328,7 @@ fn end(site: &Site, node: &mut Node, manner: Manner) -> Result<(), String> {
         let result = Some(&att.result).filter(|result| !result.is_null());
         let ended: Ended = site.del(Set::Ours, key, att.pod, node.editions[key.0], (att.port, result));
         silent(&ended).map_err(|why| format!("DEL of {}: {why}", id(key.1)))?;
-        if result.is_some() && att.heir {
+        if result.is_some() && att.inherits {
             node.left_over.insert(key.1);
         }
         node.atts.remove(&key);

@@ -53,7 +53,7 @@ impl Taken {
         for (key, att) in &node.atts {
             let has_rule = |port: u16| att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port));
             // The ports of the earlier attachment.
-            let inherited = ports().filter(|port| att.heir && Some(*port) != att.port && has_rule(*port));
+            let inherited = ports().filter(|port| att.inherits && Some(*port) != att.port && has_rule(*port));
             taken.ports.extend(inherited.flat_map(|port| [false, true].map(|six| (port, six, key.1, false))));
             let Some(port) = att.port else { continue };
             let sure = att.state == State::Living && !att.flushed && att.by == Set::Ours;

@@ -172,7 +172,7 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
 fn removed(node: &mut Node, taken: &mut Taken, key: Key, told: bool) {
     let Some(att) = node.atts.remove(&key) else { return };
     if told {
-        if att.heir {
+        if att.inherits {
             node.left_over.insert(key.1);
         }
         share_forwarding(node, &att);
@@ -292,7 +292,7 @@ pub(crate) fn loosen(node: &mut Node, key: Key, pod: Option<usize>, port: Option
         meddled: false,
         void: false,
         again: false,
-        heir: false,
+        inherits: false,
     });
     att.state = State::Loose;
     if by == Set::Go {
@@ -353,7 +353,7 @@ fn added(
         meddled: false,
         void: false,
         again: own,
-        heir: own || node.left_over.contains(&key.1),
+        inherits: own || node.left_over.contains(&key.1),
     };
     node.atts.insert(key, att);
     Ok(())

@@ -47,7 +47,7 @@ pub(crate) fn lacks(net: &Net, key: Key, att: &Att, real: &Facts, ours: bool) ->
             let found = real.iter().filter(|fact| fact.starts_with(start)).count();
             let right = match wanted {
                 // The earlier attachment may have left more, and its address may belong to another pod.
-                Wanted::Exactly(wanted) if att.heir => found >= wanted,
+                Wanted::Exactly(wanted) if att.inherits => found >= wanted,
                 Wanted::Exactly(wanted) => found == wanted,
                 Wanted::AtLeast(wanted) => found >= wanted,
             };

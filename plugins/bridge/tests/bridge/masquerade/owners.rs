@@ -66,11 +66,11 @@ fn two_networks_may_have_the_same_address() {
         check(&ns, &both[second], &addrs).unwrap();
         check(&ns, &both[first], &addrs).unwrap_err();
         // Within a network, an address has one owner.
-        let heir = owner(&both[second].network, "heir");
-        add(&ns, &heir, &addrs);
-        check(&ns, &heir, &addrs).unwrap();
+        let second_owner = owner(&both[second].network, "heir");
+        add(&ns, &second_owner, &addrs);
+        check(&ns, &second_owner, &addrs).unwrap();
         remove(&ns, &both[second], &addrs);
-        remove(&ns, &heir, &addrs);
+        remove(&ns, &second_owner, &addrs);
         assert!(!ruleset(&ns).contains("one") && !ruleset(&ns).contains("heir"), "{}", ruleset(&ns));
         remove(&ns, &both[second], &[]);
         assert_eq!(ruleset(&ns), "");
