@@ -84,6 +84,26 @@ fn outcomes(scripts: bool) -> Vec<String> {
     each.collect()
 }
 
+/// The doctor compares each pod of a host that has lost its rules, so a process for each would take long.
+#[test]
+fn check_runs_no_command_where_no_chain_of_pods_is() {
+    need!("ip", "nft");
+    let host = Host::new();
+    let ran = host.dir().join("ran");
+    for name in ["iptables-save", "ip6tables-save"] {
+        script(&host.dir().join(name), &format!("#!/bin/sh\ntouch {}\n", ran.display()));
+    }
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", host.dir().display());
+    let pod = join(&host, 1, "a");
+    let net = firewall(&host, 1, &json!({}));
+    let call = |verb: &str| net.call(verb, &pod.att, Some(&pod.prev)).env("PATH", &path);
+    call("ADD").run().success();
+    host.nft("flush ruleset");
+    let err = call("CHECK").run().error();
+    assert!(err.code == 103 && err.all().contains("iptables-restore: -N CNI-FORWARD"), "{}", err.all());
+    assert!(!ran.exists(), "a command was run");
+}
+
 #[test]
 fn rules_by_netlink_are_those_of_the_commands_after_every_edit() {
     need!("ip", "nft", "iptables-nft-save", "iptables-nft-restore");
