@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use cnimble_doctor::{Diagnosis, Finding, Repair, Whose};
+use cnimble_doctor::{Diagnosis, Finding, Repair, Subject};
 
 use super::style::{self, Paint};
 
@@ -63,7 +63,7 @@ impl Item {
                 Outcome::Failed
             }
         };
-        let Whose { network, container_id, ifname } = finding.whose;
+        let Subject { network, container_id, ifname } = finding.subject;
         let pod = container_id.as_ref().and_then(|id| diagnosis.pods.get(id)).cloned();
         let (kind, what, why) = (finding.kind.name(), finding.what, finding.why);
         let brief = Brief { kind, what, container_id, ifname, pod, why, outcome };
@@ -86,7 +86,7 @@ impl Item {
     pub(super) fn text(&self, planned: &'static str, done: &'static str, paint: Paint) -> String {
         let Brief { kind, what, container_id, ifname, pod, why, outcome } = &self.brief;
         let owner = owner(self.network.as_ref(), container_id.as_ref(), ifname.as_ref(), pod.as_ref());
-        let mut rows = vec![("whose", owner), ("why", why.clone())];
+        let mut rows = vec![("owner", owner), ("why", why.clone())];
         rows.retain(|(_, text)| !text.is_empty());
         let remedy = self.remedy.to_owned();
         rows.push(match outcome {
@@ -117,8 +117,8 @@ pub(super) fn briefs<S: Serializer>(items: &[Item], serializer: S) -> Result<S::
 }
 
 /// Returns the owner in words.
-pub(super) fn describe(whose: &Whose) -> String {
-    owner(whose.network.as_ref(), whose.container_id.as_ref(), whose.ifname.as_ref(), None)
+pub(super) fn describe(subject: &Subject) -> String {
+    owner(subject.network.as_ref(), subject.container_id.as_ref(), subject.ifname.as_ref(), None)
 }
 
 /// Returns the owner in words. The name of the pod replaces the container ID if it is known.

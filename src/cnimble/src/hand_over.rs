@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use cnimble_doctor::Whose;
+use cnimble_doctor::Subject;
 use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 
 use super::finding::describe;
@@ -80,9 +80,9 @@ struct HandedOver {
 
 impl Serialize for HandedOver {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        fn list(key: &str, of: &[(Whose, impl Serialize)]) -> Value {
-            let object = |(whose, value): &(Whose, _)| {
-                let Whose { network, container_id, ifname } = whose;
+        fn list(key: &str, of: &[(Subject, impl Serialize)]) -> Value {
+            let object = |(subject, value): &(Subject, _)| {
+                let Subject { network, container_id, ifname } = subject;
                 json!({"network": network, "containerID": container_id, "ifname": ifname, (key): value})
             };
             of.iter().map(object).collect()

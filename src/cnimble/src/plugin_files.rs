@@ -223,15 +223,15 @@ async fn not_handed_over(
     let entries: Vec<_> =
         session.caches().iter().flat_map(|cache| cache.list().unwrap_or_default()).collect();
     let mut pods = Vec::new();
-    for (whose, _) in &report.pods {
+    for (subject, _) in &report.pods {
         let of = |entry: &&cnimble_runtime::Entry| {
-            Some(&entry.network) == whose.network.as_ref()
-                && Some(&entry.container_id) == whose.container_id.as_ref()
+            Some(&entry.network) == subject.network.as_ref()
+                && Some(&entry.container_id) == subject.container_id.as_ref()
         };
         let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
         // A pod without an entry may belong to any network.
         if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
-            pods.push(super::finding::describe(whose));
+            pods.push(super::finding::describe(subject));
         }
     }
     let more = if pods.len() > NAMED { format!(", and {} more", pods.len() - NAMED) } else { String::new() };

@@ -19,7 +19,7 @@ use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
 
 use super::outcome::{Reach, Repair};
-use super::{Doctor, Finding, Kind, Whose};
+use super::{Doctor, Finding, Kind, Subject};
 
 /// The result of a comparison.
 #[derive(Debug, Default)]
@@ -256,7 +256,7 @@ fn leaving(known: &Known) -> Finding {
     Finding {
         kind: Kind::BegunDel,
         what: "attachment".to_owned(),
-        whose: Whose::of(&known.entry.network, &known.attachment()),
+        subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(
             "a repair would leave rules behind the DEL; the runtime finishes or repeats it".to_owned(),
@@ -282,7 +282,7 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
     Finding {
         kind,
         what,
-        whose: Whose::of(&known.entry.network, &known.attachment()),
+        subject: Subject::of(&known.entry.network, &known.attachment()),
         why: match fault.place {
             Place::Rules => format!("the pod lives without them: {}", fault.error),
             _ => fault.error.to_string(),

@@ -8,7 +8,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, young};
 use cnimble_runtime::{Cache, Entry, Invoker};
 
-use super::{Doctor, Finding, Kind, Whose};
+use super::{Doctor, Finding, Kind, Subject};
 
 /// The repair of an entry.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
         findings.push(Finding {
             kind: Kind::BrokenCacheEntry,
             what: format!("file {}", path.display()),
-            whose: Whose::default(),
+            subject: Subject::default(),
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.witnesses.grace),
             remedy: "rename it, so that it is not read any more",
@@ -77,7 +77,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
         findings.push(Finding {
             kind: Kind::UnfinishedFile,
             what: format!("file {}", path.display()),
-            whose: Whose::default(),
+            subject: Subject::default(),
             why: "a process that wrote it was killed before it was done".to_owned(),
             doubt: young(&path, doctor.witnesses.grace),
             remedy: "remove it",
@@ -99,7 +99,7 @@ fn finding(node: &Node, known: &Known) -> Option<Finding> {
     Some(Finding {
         kind: Kind::CacheEntry,
         what: format!("cache entry {}", Cache::new(&known.cache).path(known.entry.key()).display()),
-        whose: Whose::of(&known.entry.network, &known.attachment()),
+        subject: Subject::of(&known.entry.network, &known.attachment()),
         why,
         doubt,
         remedy: "DEL with the recorded configuration",

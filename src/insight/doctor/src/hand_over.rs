@@ -20,7 +20,7 @@ use cnimble_runtime::Entry;
 
 use super::lifetimes::{self, Ending};
 use super::rules::names;
-use super::{Doctor, Whose};
+use super::{Doctor, Subject};
 
 /// How much to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub enum Mode {
 #[derive(Debug, Default)]
 pub struct Report {
     /// The living pods, each with its rules.
-    pub pods: Vec<(Whose, Vec<String>)>,
+    pub pods: Vec<(Subject, Vec<String>)>,
     /// Living pods with DHCP addresses that end with their lease. The addresses become permanent.
-    pub addresses: Vec<(Whose, Vec<String>)>,
+    pub addresses: Vec<(Subject, Vec<String>)>,
     /// The policies of bridges.
     pub policies: Vec<String>,
     /// The rules of removed pods. They are deleted.
     pub orphans: Vec<String>,
     /// The pods that can't be handed over, each with the reason.
-    pub refused: Vec<(Whose, String)>,
+    pub refused: Vec<(Subject, String)>,
     /// The parts of cnimble's tables that remain although no pod has rules in them.
     pub left: Vec<String>,
     /// Whether the node was handed over.
@@ -159,24 +159,24 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
         let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| rules::settings(&list));
         let settings = settings.unwrap_or_default();
         let pod = Pod::new(owner.clone(), settings, traces);
-        let whose = Whose::of(&owner.network, &owner.attachment);
+        let subject = Subject::of(&owner.network, &owner.attachment);
         match pod.problem(nft)? {
-            Some(why) => report.refused.push((whose, why)),
+            Some(why) => report.refused.push((subject, why)),
             None => {
-                report.pods.push((whose, pod.summary()));
+                report.pods.push((subject, pod.summary()));
                 pods.push(pod);
             }
         }
     }
     let mut over = HandOver::new(nft, pods, bridges.iter().copied())?;
     if let Some(why) = over.problem() {
-        report.refused.extend(over.policies().map(|policy| (Whose::default(), format!("{policy}: {why}"))));
+        report.refused.extend(over.policies().map(|policy| (Subject::default(), format!("{policy}: {why}"))));
         over = over.without_policies();
     }
     report.policies = over.policies().collect();
     let endings = lifetimes::find(&sight.node)?;
     let texts = |ending: &Ending| ending.nets.iter().map(ToString::to_string).collect();
-    report.addresses = endings.iter().map(|ending| (ending.whose.clone(), texts(ending))).collect();
+    report.addresses = endings.iter().map(|ending| (ending.subject.clone(), texts(ending))).collect();
     Ok(Plan { over, orphans, endings, report })
 }
 

@@ -8,7 +8,7 @@ use cnimble_leases::store::{Identity, Store};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
 
-use super::{Finding, Kind, Whose};
+use super::{Finding, Kind, Subject};
 
 pub(super) fn findings(leases: &JudgedLeases) -> impl Iterator<Item = Finding> {
     leases.all().filter_map(|(network, lease)| finding(network, lease))
@@ -26,10 +26,10 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
         Some((_, Holder::Broken | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
         Some(_) => (Kind::Lease, format!("lease {path}")),
     };
-    let mut whose = Whose { network: Some(network.name.clone()), ..Whose::default() };
+    let mut subject = Subject { network: Some(network.name.clone()), ..Subject::default() };
     match &lease.held {
-        Some((_, Holder::Attachment(attachment))) => whose = Whose::of(&network.name, attachment),
-        Some((_, Holder::Container(id))) => whose.container_id = Some(id.clone()),
+        Some((_, Holder::Attachment(attachment))) => subject = Subject::of(&network.name, attachment),
+        Some((_, Holder::Container(id))) => subject.container_id = Some(id.clone()),
         _ => {}
     }
     let action = Action { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
@@ -40,7 +40,7 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     Some(Finding {
         kind,
         what,
-        whose,
+        subject,
         why,
         doubt,
         remedy: "remove it under the lock of the directory",

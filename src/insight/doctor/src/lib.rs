@@ -131,7 +131,7 @@ pub struct Finding {
     /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
     pub what: String,
     /// The owner, if the object names one.
-    pub whose: Whose,
+    pub subject: Subject,
     /// Why it has no owner, in one sentence.
     pub why: String,
     /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
@@ -143,7 +143,7 @@ pub struct Finding {
 
 /// An attachment, as far as its names are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Whose {
+pub struct Subject {
     /// The name of the network.
     pub network: Option<String>,
     /// The ID of the container.
@@ -152,9 +152,9 @@ pub struct Whose {
     pub ifname: Option<String>,
 }
 
-impl Whose {
+impl Subject {
     fn of(network: &str, attachment: &Attachment) -> Self {
-        Whose {
+        Subject {
             network: Some(network.to_owned()),
             container_id: Some(attachment.container_id.clone()),
             ifname: Some(attachment.ifname.clone()),
@@ -245,15 +245,15 @@ impl Doctor<'_> {
 impl Finding {
     /// Returns the network, if its whole name is known.
     fn network(&self) -> Option<&str> {
-        let whose = &self.whose;
+        let subject = &self.subject;
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
         // The container follows the network in a comment. If the container is there, the network's name is whole.
-        whose.network.as_deref().filter(|_| by_place || whose.container_id.is_some())
+        subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
     }
 
     /// Whether both findings are about the same object.
     pub fn is_again(&self, other: &Finding) -> bool {
-        (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
+        (self.kind, &self.what, &self.subject) == (other.kind, &other.what, &other.subject)
     }
 }
 

@@ -15,11 +15,11 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::lifetime;
 
-use super::Whose;
+use super::Subject;
 
 /// A pod's interface with temporary addresses.
 pub(super) struct Ending {
-    pub(super) whose: Whose,
+    pub(super) subject: Subject,
     pub(super) nets: Vec<IpNetwork>,
     netns: NetNs,
     link: Link,
@@ -41,8 +41,8 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
         let nets: Vec<IpNetwork> =
             inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
         if !nets.is_empty() {
-            let whose = Whose::of(&known.entry.network, &known.attachment());
-            endings.push(Ending { whose, nets, netns, link });
+            let subject = Subject::of(&known.entry.network, &known.attachment());
+            endings.push(Ending { subject, nets, netns, link });
         }
     }
     Ok(endings)

@@ -80,7 +80,7 @@ fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
     Finding {
         kind,
         what: format!("link {} ({})", link.name, link.kind),
-        whose: rules::names(&link.alias),
+        subject: rules::names(&link.alias),
         why: orphan.why.to_owned(),
         doubt: orphan.doubt,
         remedy: "delete it",

@@ -6,7 +6,7 @@ use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Named, Trace};
 
-use super::{Action, Finding, Kind, Whose};
+use super::{Action, Finding, Kind, Subject};
 
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -19,7 +19,7 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
         findings.push(Finding {
             kind: Kind::Rules,
             what: trace.what.clone(),
-            whose: whose(trace),
+            subject: subject(trace),
             why,
             doubt,
             remedy: "remove it, and the sets and chains that are unused without it",
@@ -35,7 +35,7 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     Ok((!idle.is_empty()).then(|| Finding {
         kind: Kind::EmptyRules,
         what: idle.join("; "),
-        whose: Whose::default(),
+        subject: Subject::default(),
         why: "there is no pod that they are for".to_owned(),
         doubt: None,
         remedy: "remove them; the next pod makes them again",
@@ -43,24 +43,24 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     }))
 }
 
-fn whose(trace: &Trace) -> Whose {
+fn subject(trace: &Trace) -> Subject {
     match &trace.named {
         Named::Container { network, id } => {
-            Whose { network: network.clone(), container_id: Some(id.clone()), ifname: None }
+            Subject { network: network.clone(), container_id: Some(id.clone()), ifname: None }
         }
         _ => trace.comment().map(names).unwrap_or_default(),
     }
 }
 
 /// Returns the names that a comment or alias contains.
-pub(super) fn names(comment: &str) -> Whose {
+pub(super) fn names(comment: &str) -> Subject {
     let value = |key: &str, end: Option<&str>| {
         let (_, rest) = comment.split_once(key)?;
         Some(end.and_then(|end| rest.split_once(end)).map_or(rest, |(value, _)| value).to_owned())
     };
     match survey::tag(comment) {
-        None => Whose::default(),
-        Some(_) => Whose {
+        None => Subject::default(),
+        Some(_) => Subject {
             network: value(", net: ", Some(", if: ")),
             ifname: value(", if: ", Some(", id: ")),
             container_id: value(", id: ", None),
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn names_in_comments() {
         let tag = "b70a60970e0f5394-b85eb1db7af38d45";
-        let whose = names(&format!("{tag}, of: 4, net: cluster, if: eth0, id: web"));
-        assert_eq!(whose.network.as_deref(), Some("cluster"));
-        assert_eq!((whose.ifname.as_deref(), whose.container_id.as_deref()), (Some("eth0"), Some("web")));
-        assert_eq!(names("ingressPolicy: open"), Whose::default());
-        assert_eq!(names(tag), Whose::default());
+        let subject = names(&format!("{tag}, of: 4, net: cluster, if: eth0, id: web"));
+        assert_eq!(subject.network.as_deref(), Some("cluster"));
+        assert_eq!((subject.ifname.as_deref(), subject.container_id.as_deref()), (Some("eth0"), Some("web")));
+        assert_eq!(names("ingressPolicy: open"), Subject::default());
+        assert_eq!(names(tag), Subject::default());
     }
 }

@@ -17,7 +17,7 @@ use cnimble_liveness::{Sight, young};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_runtime::Cache;
 
-use super::{Action, Doctor, Finding, Kind, Whose};
+use super::{Action, Doctor, Finding, Kind, Subject};
 
 /// The pause between the two looks. It is longer than the runtime's steps of creating or removing a sandbox.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -199,15 +199,15 @@ fn is_of_leases(known: &Known) -> bool {
 }
 
 fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remedy: &'static str) -> Finding {
-    let mut whose = Whose { container_id: Some(sandbox.id.clone()), ..Whose::default() };
+    let mut subject = Subject { container_id: Some(sandbox.id.clone()), ..Subject::default() };
     if let Some(known) = entries.first() {
         let attachment = Attachment { container_id: sandbox.id.clone(), ifname: known.entry.ifname.clone() };
-        whose = Whose::of(&known.entry.network, &attachment);
+        subject = Subject::of(&known.entry.network, &attachment);
     }
     Finding {
         kind,
         what: format!("pod {}", sandbox.pod),
-        whose,
+        subject,
         why,
         doubt: None,
         remedy,
