@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use cnimble_cni as cni;
 use cnimble_doctor::{Diagnosis, Doctor, Reach};
-use cnimble_liveness::{Witnesses, data_dirs};
+use cnimble_liveness::{Evidence, data_dirs};
 use cnimble_plugin::Plugin;
 
-use super::cri::witness::witness;
+use super::cri::evidence;
 use super::finding::{self, Item, Outcome, count};
 use super::interrupt;
 use super::output::View;
@@ -50,7 +50,7 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     must_be_root(what)?;
     let mut doctor = new(session, &given.leases.data_dir, given.grace);
     if let Some(socket) = &given.cri {
-        doctor.witnesses.runtime = Some(witness(socket, what)?);
+        doctor.evidence.runtime = Some(evidence::runtime(socket, what)?);
     }
     let reach = match (given.repair, given.pods) {
         (false, _) => None,
@@ -82,17 +82,17 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
 
 /// Returns the doctor for this node. Without given lease directories it uses the usual ones and those of the networks.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
-    let mut witnesses = Witnesses::new(session.invoker.cache().clone());
-    witnesses.grace = Duration::from_secs(grace);
+    let mut evidence = Evidence::new(session.invoker.cache().clone());
+    evidence.grace = Duration::from_secs(grace);
     // With `--cache-dir` only that cache is judged.
-    witnesses.judge_others = !session.own_cache;
+    evidence.judge_others = !session.own_cache;
     if given.is_empty() {
         let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
-        witnesses.data_dirs.extend(networks.iter().flat_map(|network| data_dirs(&network.list)));
+        evidence.data_dirs.extend(networks.iter().flat_map(|network| data_dirs(&network.list)));
     } else {
-        witnesses.data_dirs = given.to_vec();
+        evidence.data_dirs = given.to_vec();
     }
-    Doctor { invoker: &session.invoker, witnesses, plugins: PLUGINS }
+    Doctor { invoker: &session.invoker, evidence, plugins: PLUGINS }
 }
 
 impl View for Health {

@@ -44,7 +44,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     }
     // A link or an address proves that a pod lives. A lease alone has no rules, so it needs no grace period.
     let mut doctor = doctor::new(session, &given.leases.data_dir, 0);
-    doctor.witnesses.grace = Duration::ZERO;
+    doctor.evidence.grace = Duration::ZERO;
     let outcome = match interruptible(doctor.hand_over(mode)).await {
         Ok(outcome) => outcome.map_err(|err| {
             let report = Report::because(Exit::Files, what, err);

@@ -12,7 +12,7 @@ use cnimble_liveness::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
-use super::cri::witness::witness;
+use super::cri::evidence;
 use super::finding::{self, Item, Outcome, count};
 use super::interrupt::{finish, interruptible};
 use super::output::note;
@@ -93,9 +93,9 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
         return session.done(&disabled(network), &object);
     }
     let mut doctor = doctor::new(session, &given.data_dir, given.grace);
-    doctor.witnesses.data_dirs.extend(data_dirs(network));
+    doctor.evidence.data_dirs.extend(data_dirs(network));
     if let Some(socket) = &given.valid.cri {
-        doctor.witnesses.runtime = Some(witness(socket, what)?);
+        doctor.evidence.runtime = Some(evidence::runtime(socket, what)?);
         return gc_cri::gc(session, given, doctor, network).await;
     }
     let blind = |err: cni::Error| Report::because(Exit::Files, what, err);

@@ -9,7 +9,7 @@ use cnimble_runtime::{Cache, ConfDir};
 pub(super) use cnimble_doctor::tree::Notes;
 
 use super::args::Tree;
-use super::cri::witness::witness;
+use super::cri::evidence;
 use super::interrupt;
 use super::report::{Exit, Report};
 use super::{Session, doctor, plain, print, print_json};
@@ -40,7 +40,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
-    doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
+    doctor.evidence.runtime = socket.map(|socket| evidence::runtime(socket, what)).transpose()?;
     let diagnosis = interrupt::look(what, doctor.look()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {

@@ -1,11 +1,11 @@
 //! `cnimble cri`: the container runtime's pods.
 
 mod cidr;
+pub(super) mod evidence;
 mod inspect;
 mod pods;
 mod status;
 mod up;
-pub(super) mod witness;
 
 use std::ffi::OsStr;
 

@@ -131,7 +131,7 @@ impl Follower {
         }
         let events = match all {
             true => self.state.settle(Instant::now()),
-            false => self.state.so_far(),
+            false => self.state.take_events(),
         };
         events.iter().try_for_each(|event| self.show.event(event))?;
         Ok(self.show.round(self.state.attached())?)
@@ -159,7 +159,7 @@ impl Follower {
         for link in &links {
             self.state.link(now, link.index, &link.alias);
         }
-        let (entries, leases, known) = self.state.there();
+        let (entries, leases, known) = self.state.objects();
         let there: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
         known
             .iter()

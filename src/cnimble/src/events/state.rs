@@ -252,19 +252,19 @@ impl State {
     }
 
     /// Returns the known entries, leases and links.
-    pub(super) fn there(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
+    pub(super) fn objects(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
         let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
         (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())
     }
 
     /// Returns the ADDs and DELs of this round while more signs may follow.
-    pub(super) fn so_far(&mut self) -> Vec<Event> {
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
     /// Returns the events of this round. Requires that all queues are empty.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
-        let mut events = self.so_far();
+        let mut events = self.take_events();
         let passed = std::mem::take(&mut self.passed);
         for known in self.known.values_mut() {
             let round = std::mem::take(&mut known.round);

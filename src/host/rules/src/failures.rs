@@ -34,7 +34,7 @@ pub(super) fn not_available(err: Error) -> Error {
 
 /// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
 pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
-    failures.value(nft.is_there()).unwrap_or(false)
+    failures.value(nft.is_supported()).unwrap_or(false)
 }
 
 /// Several things are tried; the first failure is reported, with the others as details.

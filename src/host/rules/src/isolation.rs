@@ -116,7 +116,7 @@ fn explain(err: netlink::Error) -> Error {
 /// # Errors
 /// If an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         return Ok(());
     }
     // Without the addresses a port alone would pass for all there is.
@@ -161,7 +161,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 /// # Errors
 /// If an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    if nft.is_there()? {
+    if nft.is_supported()? {
         Isolation::gc(nft, network, valid)?;
     }
     Ok(())

@@ -161,7 +161,7 @@ fn explain(err: netlink::Error) -> Error {
 /// # Errors
 /// If an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         return Ok(());
     }
     let mut hints = Vec::new();
@@ -208,7 +208,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
 /// # Errors
 /// If an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         return Ok(());
     }
     let ours = Spoof::gc(nft, network, valid);

@@ -48,7 +48,7 @@ pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&K
 }
 
 fn lives(known: &Known) -> bool {
-    known.own && known.verdict == Verdict::Lives && known.is_there()
+    known.own && known.verdict == Verdict::Lives && known.has_namespace()
 }
 
 /// Adds the differences of an attachment. Returns what was not compared.

@@ -53,7 +53,7 @@ fn ignore_missing(outcome: std::io::Result<()>) -> std::io::Result<()> {
 pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let mut findings: Vec<Finding> =
         node.entries.iter().filter(|known| known.own).filter_map(|known| finding(node, known)).collect();
-    for cache in doctor.witnesses.judged() {
+    for cache in doctor.evidence.judged() {
         findings.extend(broken(doctor, cache)?);
     }
     Ok(findings)
@@ -68,7 +68,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             what: format!("file {}", path.display()),
             subject: Subject::default(),
             why: format!("it is no entry of the result cache: {why}"),
-            doubt: young(&path, doctor.witnesses.grace),
+            doubt: young(&path, doctor.evidence.grace),
             remedy: "rename it, so that it is not read any more",
             action: super::Action::Entry(Action::SetAside(path)),
         });
@@ -79,7 +79,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             what: format!("file {}", path.display()),
             subject: Subject::default(),
             why: "a process that wrote it was killed before it was done".to_owned(),
-            doubt: young(&path, doctor.witnesses.grace),
+            doubt: young(&path, doctor.evidence.grace),
             remedy: "remove it",
             action: super::Action::Entry(Action::Remove(path)),
         });

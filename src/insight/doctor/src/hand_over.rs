@@ -79,7 +79,7 @@ impl Doctor<'_> {
             Mode::Look => None,
             _ => Some(self.invoker.alone(None).await.map_err(|err| err.to_spec())?),
         };
-        let sight = Sight::look(&self.witnesses)?;
+        let sight = Sight::look(&self.evidence)?;
         let nft = &mut Nft::new();
         let Plan { over, orphans, endings, mut report } = plan(nft, &sight)?;
         if mode == Mode::Look || mode == Mode::All && !report.refused.is_empty() {
@@ -96,7 +96,7 @@ impl Doctor<'_> {
         }
         // A concurrent DEL of the Go plugins leaves cnimble's elements in place.
         if !over.pods().is_empty() {
-            let sight = Sight::look(&self.witnesses)?;
+            let sight = Sight::look(&self.evidence)?;
             let surely = surely(&sight.node);
             let is_gone = |pod: &&Pod| !surely.contains(&pod.owner.tag());
             over.take_back(nft, &over.pods().iter().filter(is_gone).collect::<Vec<_>>())?;

@@ -30,7 +30,7 @@ mod warnings;
 use std::collections::BTreeMap;
 
 use cnimble_cni::{Attachment, Error};
-use cnimble_liveness::{Sight, Witnesses};
+use cnimble_liveness::{Evidence, Sight};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Plugin;
 use cnimble_runtime::Invoker;
@@ -43,7 +43,7 @@ pub struct Doctor<'a> {
     /// Runs plugins and takes the locks.
     pub invoker: &'a Invoker,
     /// The sources of evidence.
-    pub witnesses: Witnesses,
+    pub evidence: Evidence,
     /// The linked plugins. They know what an attachment needs, and can restore it.
     pub plugins: &'static [&'static dyn Plugin],
 }
@@ -198,7 +198,7 @@ impl Doctor<'_> {
     /// # Errors
     /// Fails if the evidence can't be read.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
-        let sight = Sight::look(&self.witnesses)?;
+        let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
         let Compared { findings: differences, unchecked } =
             attachments::compare(self, &sight.node, |_| true).await;
@@ -218,7 +218,7 @@ impl Doctor<'_> {
     /// # Errors
     /// Fails as [`Doctor::look`] does.
     pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
-        let sight = Sight::look(&self.witnesses)?;
+        let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
         findings.retain(|finding| finding.network() == Some(network));
         findings.sort_by_key(|finding| finding.kind);

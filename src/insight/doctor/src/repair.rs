@@ -87,7 +87,7 @@ impl Doctor<'_> {
 
     fn look_again(&self) -> Result<Look, Error> {
         let begun = Instant::now();
-        let sight = Sight::look(&self.witnesses)?;
+        let sight = Sight::look(&self.evidence)?;
         let orphans = self.orphans(&sight)?;
         Ok(Look { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
     }

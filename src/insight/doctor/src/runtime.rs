@@ -43,13 +43,13 @@ fn pod_of(known: &Known) -> Option<String> {
 
 /// Returns the findings about sandboxes. Empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
-    let Some(runtime) = doctor.witnesses.runtime.as_deref() else { return Ok(Vec::new()) };
+    let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;
     if first.is_empty() {
         return Ok(first);
     }
     tokio::time::sleep(PAUSE).await;
-    let sight = Sight::look(&doctor.witnesses)?;
+    let sight = Sight::look(&doctor.evidence)?;
     let second = Look { doctor, node: &sight.node, runtime }.findings()?;
     first.retain(|finding| second.iter().any(|again| again.is_again(finding)));
     Ok(first)
@@ -156,12 +156,12 @@ impl Look<'_> {
     fn gone(&self, known: &Known) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
-        if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.is_there() {
+        if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.has_namespace() {
             return None;
         }
         // A runtime lists a sandbox only after its ADD.
         let path = Cache::new(&known.cache).path(known.entry.key());
-        if young(&path, self.doctor.witnesses.grace).is_some() {
+        if young(&path, self.doctor.evidence.grace).is_some() {
             return None;
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };

@@ -156,7 +156,7 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
             format!("{chain} drops what pods of {networks} send{also}: let it pass there, or add the plugin {ACCEPTING}")
         }));
     }
-    if nft.is_there()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
+    if nft.is_supported()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
         let conf = fs::read_to_string("/etc/firewalld/firewalld.conf").unwrap_or_default();
         if has_ports && is_yes(&conf, "StrictForwardPorts") {
             warnings

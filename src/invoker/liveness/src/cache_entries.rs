@@ -50,7 +50,7 @@ impl Known {
     }
 
     /// Returns false if and only if its namespace is surely not there.
-    pub fn is_there(&self) -> bool {
+    pub fn has_namespace(&self) -> bool {
         self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
     }
 }

@@ -13,22 +13,22 @@ use cnimble_rules::survey;
 use super::cache_entries::{self, Known};
 use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{Life, Lives, Node};
-use super::{Verdict, Witnesses, namespaces, young};
+use super::{Evidence, Verdict, namespaces, young};
 
 /// Looks at the node.
-pub(super) fn look(witnesses: &Witnesses) -> Result<Node, Error> {
+pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     // What is judged.
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
-    let cache = &witnesses.cache;
+    let cache = &evidence.cache;
     let mut entries = cache_entries::read(cache, true)?;
-    let others: Vec<_> = witnesses.others.iter().filter(|other| !witnesses.is_own(other)).collect();
+    let others: Vec<_> = evidence.others.iter().filter(|other| !evidence.is_own(other)).collect();
     for other in &others {
-        entries.extend(cache_entries::read(other, witnesses.judge_others)?);
+        entries.extend(cache_entries::read(other, evidence.judge_others)?);
     }
-    let mut leases = JudgedLeases::read(witnesses, &entries)?;
+    let mut leases = JudgedLeases::read(evidence, &entries)?;
     // What speaks for it.
-    let listed = witnesses.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
+    let listed = evidence.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
     let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
     let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))));
     let own = host.all_addrs()?.into_iter().map(|addr| addr.net.ip());
@@ -57,7 +57,7 @@ pub(super) fn look(witnesses: &Witnesses) -> Result<Node, Error> {
     let holders = holders(&leases, &node);
     node.lives.extend(holders);
     // First those that surely live: they hold their addresses against the others.
-    entries.sort_by_cached_key(|known| !known.is_there());
+    entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
         known.verdict = entry(&known, &node);
         if !matches!(known.verdict, Verdict::Orphan(_)) {
@@ -65,7 +65,7 @@ pub(super) fn look(witnesses: &Witnesses) -> Result<Node, Error> {
         }
         node.entries.push(known);
     }
-    let lives = judge_all(&mut leases, witnesses, &node);
+    let lives = judge_all(&mut leases, evidence, &node);
     node.lives.extend(lives);
     node.leases = leases;
     Ok(node)
@@ -94,10 +94,10 @@ fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
 }
 
 /// Judges all leases; returns their holders that live or may live.
-fn judge_all(leases: &mut JudgedLeases, witnesses: &Witnesses, node: &Node) -> Vec<Life> {
+fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<Life> {
     let mut lives = Vec::new();
     for (network, of) in leases.each() {
-        of.verdict = lease(witnesses, node, network, of);
+        of.verdict = lease(evidence, node, network, of);
         if let (Some((ip, holder)), Verdict::Lives | Verdict::Doubt(_)) = (&of.held, &of.verdict) {
             lives.extend(life(&network.name, holder, *ip));
         }
@@ -131,8 +131,8 @@ fn entry(known: &Known, node: &Node) -> Verdict {
     }
 }
 
-fn lease(witnesses: &Witnesses, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
-    let doubt = || network.doubt.clone().or_else(|| young(&lease.path, witnesses.grace));
+fn lease(evidence: &Evidence, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
+    let doubt = || network.doubt.clone().or_else(|| young(&lease.path, evidence.grace));
     let Some((ip, holder)) = &lease.held else {
         let why = "a process that wrote it was killed before it was done".to_owned();
         return doubt().map_or(Verdict::Orphan(why), Verdict::Doubt);

@@ -11,7 +11,7 @@ use cnimble_leases::store::{Directory, Found, Identity, StoreError};
 use cnimble_leases::{address, is_temporary};
 
 use super::cache_entries::Known;
-use super::{Verdict, Witnesses};
+use super::{Evidence, Verdict};
 
 /// A network with leases.
 #[derive(Debug)]
@@ -54,8 +54,8 @@ impl JudgedLease {
 }
 
 impl JudgedLeases {
-    pub(super) fn read(witnesses: &Witnesses, entries: &[Known]) -> Result<Self, Error> {
-        let mut dirs: BTreeSet<PathBuf> = witnesses.data_dirs.iter().cloned().collect();
+    pub(super) fn read(evidence: &Evidence, entries: &[Known]) -> Result<Self, Error> {
+        let mut dirs: BTreeSet<PathBuf> = evidence.data_dirs.iter().cloned().collect();
         dirs.extend(entries.iter().flat_map(Known::data_dirs));
         let real = dirs.into_iter().filter_map(|dir| dir.canonicalize().ok());
         let (boot, mut leases) = (Boot::current(), JudgedLeases::default());

@@ -49,7 +49,7 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
 
 /// The sources of evidence that attachments live.
 #[derive(Debug, Clone)]
-pub struct Witnesses {
+pub struct Evidence {
     /// The cache with the entries that are judged.
     pub cache: Cache,
     /// Caches of others: their entries speak for attachments.
@@ -64,12 +64,12 @@ pub struct Witnesses {
     pub runtime: Option<Arc<dyn runtime::Runtime>>,
 }
 
-impl Witnesses {
+impl Evidence {
     /// The usual ones besides this cache: libcni's, which containerd, CRI-O and podman use, and
     /// that of `cnimble pod` and `cnimble run`.
     pub fn new(cache: Cache) -> Self {
         let usual = [DEFAULT_CACHE_DIR, DEFAULT_PODS_CACHE_DIR].map(Cache::new);
-        Witnesses {
+        Evidence {
             cache,
             others: usual.into(),
             judge_others: false,
@@ -118,9 +118,9 @@ impl Sight {
     ///
     /// # Errors
     /// The evidence can't be read.
-    pub fn look(witnesses: &Witnesses) -> Result<Self, Error> {
+    pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        Ok(Sight { traces, node: judge::look(witnesses)? })
+        Ok(Sight { traces, node: judge::look(evidence)? })
     }
 
     /// All attachments of a network but those that are dead: the list of valid ones for the verb

@@ -2,8 +2,8 @@
 //! which of its rules each of them needs.
 //!
 //! A thing is absent, stale (its pod is gone) or new. The clean-up judges by the link: a
-//! stale attachment has none. Nothing here is young, and no namespace has the address: the other
-//! witnesses would only save more.
+//! stale attachment has none. Nothing here is young, and no namespace has the address. The other
+//! evidence would only save more attachments.
 
 use std::collections::HashSet;
 
@@ -34,8 +34,8 @@ enum Step {
     /// Lists what is judged.
     List,
     /// Looks whether a link speaks for it.
-    Witness,
-    /// An object that was listed and has no witness is found.
+    Observe,
+    /// An object that was listed and has no observed is found.
     Find,
     /// Of that, what is still so.
     FindAgain,
@@ -44,7 +44,7 @@ enum Step {
     Collect,
 }
 
-use Step::{Added, Collect, Find, FindAgain, List, Lock, Make, Remove, Unlock, Unmake, Witness};
+use Step::{Added, Collect, Find, FindAgain, List, Lock, Make, Observe, Remove, Unlock, Unmake};
 
 type Things = [u8; 4];
 
@@ -57,7 +57,7 @@ struct State {
     lock: Option<usize>,
     added: bool,
     listed: Things,
-    witness: bool,
+    observed: bool,
     found: Things,
 }
 
@@ -75,12 +75,12 @@ impl State {
             Unmake(thing) => next.things[thing as usize] = ABSENT,
             Added => next.added = true,
             List => next.listed = self.things,
-            Witness => next.witness = self.things[Link as usize] != ABSENT,
-            Find if self.witness => next.found = Things::default(),
+            Observe => next.observed = self.things[Link as usize] != ABSENT,
+            Find if self.observed => next.found = Things::default(),
             Find => next.found = self.listed,
             FindAgain => {
                 for thing in ALL.map(|thing| thing as usize) {
-                    let gone = self.witness || self.found[thing] == ABSENT;
+                    let gone = self.observed || self.found[thing] == ABSENT;
                     next.found[thing] = if gone { ABSENT } else { self.listed[thing] };
                 }
             }
@@ -94,7 +94,7 @@ impl State {
             Remove(Lease) if self.found[Lease as usize] != self.things[Lease as usize] => {}
             Remove(thing) if self.found[thing as usize] != ABSENT => next.things[thing as usize] = ABSENT,
             Remove(_) => {}
-            Collect if !self.witness => next.things = Things::default(),
+            Collect if !self.observed => next.things = Things::default(),
             Collect => {}
         }
         Some(next)
@@ -151,7 +151,7 @@ const DEAD: Things = [ABSENT, STALE, STALE, STALE];
 
 /// A look, and repairs by another look under the lock.
 fn doctor() -> Vec<Step> {
-    of(&[&[List, Witness, Find, Lock, List, Witness, FindAgain], &REMOVE, &[Unlock]])
+    of(&[&[List, Observe, Find, Lock, List, Observe, FindAgain], &REMOVE, &[Unlock]])
 }
 
 #[test]
@@ -173,18 +173,18 @@ fn each_rule_is_needed() {
     let without_lock: Vec<Step> =
         doctor().into_iter().filter(|step| ![Lock, Unlock].contains(step)).collect();
     assert!(loss(DEAD, &again(), &without_lock).is_some());
-    let without_judging = of(&[&[List, Witness, Find, Lock], &REMOVE, &[Unlock]]);
+    let without_judging = of(&[&[List, Observe, Find, Lock], &REMOVE, &[Unlock]]);
     assert!(loss(DEAD, &again(), &without_judging).is_some());
-    // With witnesses looked at first, what comes up meanwhile is found; only the second look saves it.
-    let witness_first = of(&[&[Witness, List, Find, Lock], &REMOVE, &[Unlock]]);
-    assert!(loss(FRESH, &foreign(), &witness_first).is_some());
-    assert!(loss(FRESH, &ours(), &witness_first).is_some());
+    // With evidence looked at first, what comes up meanwhile is found; only the second look saves it.
+    let observe_first = of(&[&[Observe, List, Find, Lock], &REMOVE, &[Unlock]]);
+    assert!(loss(FRESH, &foreign(), &observe_first).is_some());
+    assert!(loss(FRESH, &ours(), &observe_first).is_some());
     // A list of what is valid has no ADD in it that begins a moment later: in networks with other
     // runtimes there is no GC.
-    let by_list = [Lock, Witness, Collect, Unlock];
+    let by_list = [Lock, Observe, Collect, Unlock];
     assert!(loss(FRESH, &foreign(), &by_list).is_some());
     assert_eq!(loss(FRESH, &ours(), &by_list), None);
-    assert!(loss(FRESH, &ours(), &[Witness, Collect]).is_some());
+    assert!(loss(FRESH, &ours(), &[Observe, Collect]).is_some());
 }
 
 /// The limit, which docs/RELIABILITY.md tells: no lock, and the same name again within a moment.

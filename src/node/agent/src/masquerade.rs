@@ -124,7 +124,7 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
-    if !nft.is_there()? || !nft.has_table(TABLE)? {
+    if !nft.is_supported()? || !nft.has_table(TABLE)? {
         return Ok(false);
     }
     let mut batch = Batch::new();

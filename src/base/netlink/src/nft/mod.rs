@@ -206,7 +206,7 @@ impl Nft {
     ///
     /// # Errors
     /// Fails with any error except those of a kernel without nf_tables. EPERM or ENOMEM says nothing about the kernel.
-    pub fn is_there(&mut self) -> Result<bool> {
+    pub fn is_supported(&mut self) -> Result<bool> {
         let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what: "ask for nf_tables" };
         match self.get(&query, |_| {}, |_| Some(())) {
             Err(err) if LACKING.contains(&err.errno) => Ok(false),

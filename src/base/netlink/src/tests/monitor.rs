@@ -73,7 +73,7 @@ fn lost_notifications_are_told_once() {
 fn new_elements_are_told_by_their_comments() {
     in_netns("new_elements_are_told_by_their_comments", || {
         let mut nft = Nft::new();
-        if !nft.is_there().unwrap() {
+        if !nft.is_supported().unwrap() {
             eprintln!("SKIP new_elements_are_told_by_their_comments: no nf_tables");
             return;
         }

@@ -44,7 +44,7 @@ pub(crate) fn write(
 /// # Errors
 /// The kernel's, or what iptables printed.
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
-    if nft.is_there()? {
+    if nft.is_supported()? {
         direct::remove(nft, addrs)?;
     }
     iptables::remove_legacy(addrs).map(drop)

@@ -103,7 +103,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
             continue;
         }
         // The nf_tables variant makes a missing table.
-        if nft.is_there()? && !nft.has_table(filter(family))? {
+        if nft.is_supported()? && !nft.has_table(filter(family))? {
             undo.push(move |nft| xtables::drop_table(nft, filter(family)));
         }
         if let Err(err) = add_family(nft, family, forward, &addrs, &mut undo) {

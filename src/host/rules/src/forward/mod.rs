@@ -149,7 +149,7 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
     if let Some(backend) = configured {
         return chosen(backend);
     }
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         // An error about nf_tables says more than one about a command that isn't there.
         return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
@@ -199,7 +199,7 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
-    if nft.is_there()? { others::closed(nft) } else { Ok(Vec::new()) }
+    if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
@@ -239,7 +239,7 @@ fn add_all(
     if forward.interfaces.is_empty() {
         return Ok(());
     }
-    if backend != Backend::Nftables && nft.is_there()? {
+    if backend != Backend::Nftables && nft.is_supported()? {
         undo.push_changes::<Forwarding>(nftables::add_policy(nft, owner, forward)?);
     }
     if backend != Backend::Iptables && has_iptables {

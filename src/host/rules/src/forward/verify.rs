@@ -21,7 +21,7 @@ pub fn check(
     owner: &Owner,
     forward: &Forward,
 ) -> Result<(), Error> {
-    let has_nf_tables = nft.is_there()?;
+    let has_nf_tables = nft.is_supported()?;
     let usual = configured.is_none() && has_nf_tables && firewalld::is_running(nft)?;
     if usual || configured == Some(Backend::Firewalld) {
         let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;

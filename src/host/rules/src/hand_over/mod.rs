@@ -214,7 +214,7 @@ impl HandOver {
 /// The kernel's, or what iptables printed.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
     super::survey::remove_idle(nft)?;
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         return Ok(Vec::new());
     }
     ports::remove_guard(nft)?;

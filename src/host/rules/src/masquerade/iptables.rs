@@ -25,7 +25,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<A
         if addrs.is_empty() {
             continue;
         }
-        if nft.is_there()? && !nft.has_table(nat(family))? {
+        if nft.is_supported()? && !nft.has_table(nat(family))? {
             undo.push(move |nft| xtables::drop_table(nft, nat(family)));
         }
         match add_family(owner, family, &addrs) {

@@ -34,7 +34,7 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
         Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
             .details("allowed are \"nftables\" and \"iptables\"")),
         // An error about nf_tables says more than one about a command that isn't there.
-        None if !nft.is_there()? && command::installed() => Ok(Backend::Iptables),
+        None if !nft.is_supported()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
     let chain = MASQUERADE.of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    if nft.is_there()? {
+    if nft.is_supported()? {
         let jumps = nft.rules(nat(family), Some(POSTROUTING))?;
         if jumps.iter().any(|rule| rule.target().as_ref() == Some(&chain) && mentions(rule, ip)) {
             return Ok(true);

@@ -64,7 +64,7 @@ fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     let attachment =
         cnimble_cni::Attachment { container_id: holder.container.clone(), ifname: String::new() };
     let owner = Owner { network: holder.network.clone().unwrap_or_default(), attachment };
-    if nft.is_there()? {
+    if nft.is_supported()? {
         reference::remove_nf_tables(nft, &owner)?;
     }
     reference::remove_legacy(&owner)

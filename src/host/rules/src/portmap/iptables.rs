@@ -26,13 +26,13 @@ pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
 const MULTIPORT: usize = 15;
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGone<'_>) -> Result<(), Error> {
-    if nft.is_there()? {
+    if nft.is_supported()? {
         super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
     }
     foreign::refuse(nft, owner, forward, is_gone)?;
     // What a run before left of this container would be in front of what comes.
     remove(nft, owner)?;
-    if nft.is_there()? {
+    if nft.is_supported()? {
         foreign::remove_own(nft, owner, forward)?;
     }
     for pod in &forward.addrs {
@@ -204,7 +204,7 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
 
 /// Removes the container's chains.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
-    if nft.is_there()? {
+    if nft.is_supported()? {
         reference::remove_chains(nft, owner)?;
     }
     reference::remove_legacy(owner)

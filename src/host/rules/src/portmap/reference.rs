@@ -160,7 +160,7 @@ pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Resu
         if count == 0 {
             continue;
         }
-        if nft.is_there()? {
+        if nft.is_supported()? {
             let rules = nft.rules(nat(family), None)?;
             let leads = |from: &str, to: &str| {
                 rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))

@@ -117,7 +117,7 @@ impl Part {
 /// The kernel's, or what iptables printed.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
-    let has_nf_tables = nft.is_there()?;
+    let has_nf_tables = nft.is_supported()?;
     if has_nf_tables {
         for part in PARTS {
             traces.extend((part.operations().all)(nft)?.into_iter().map(|placed| of_element(part, placed)));
@@ -204,7 +204,7 @@ impl Trace {
 /// Fails if the kernel refuses the request.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
-    if !nft.is_there()? {
+    if !nft.is_supported()? {
         return Ok(idle);
     }
     for part in PARTS {

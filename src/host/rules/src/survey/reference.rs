@@ -52,7 +52,7 @@ impl Place {
             }
             Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
             Place::Forward { ip } => {
-                if nft.is_there()? {
+                if nft.is_supported()? {
                     forward::direct::remove(nft, &[*ip])?;
                 }
                 forward::iptables::remove_legacy(&[*ip]).map(drop)

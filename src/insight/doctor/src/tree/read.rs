@@ -79,7 +79,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut unread = |err| tree.problems.push(format!("packet rules can't be read: {err}"));
     // A kernel without nf_tables has no rules there that could be read.
     let (mut rules, mut policies) = Default::default();
-    if nft.is_there().map_err(&mut unread).unwrap_or_default() {
+    if nft.is_supported().map_err(&mut unread).unwrap_or_default() {
         rules = listing::list(&mut nft).map_err(&mut unread).unwrap_or_default();
         policies = listing::policies(&mut nft).map_err(&mut unread).unwrap_or_default();
     }

@@ -10,7 +10,7 @@ use tokio::sync::RwLockWriteGuard;
 use tokio::time::sleep;
 
 use cnimble_cni::{self as cni, Attachment, Code, NetworkList};
-use cnimble_liveness::{self as life, Sight, Verdict, Witnesses};
+use cnimble_liveness::{Evidence, Sight, Verdict, data_dirs};
 use cnimble_runtime::{Cache, Deadline, Entry, Error, Invoker};
 
 use super::{INTERFACE, NetworkError, NetworkPlugin};
@@ -89,8 +89,8 @@ impl NetworkPlugin {
         let Task { list, unwanted, is_own } = task;
         let mut failures = Vec::new();
         // Looked at now, when no other command works on the network.
-        let witnesses = self.witnesses();
-        let sight = match tokio::task::spawn_blocking(move || Sight::look(&witnesses)).await {
+        let evidence = self.evidence();
+        let sight = match tokio::task::spawn_blocking(move || Sight::look(&evidence)).await {
             Ok(Ok(sight)) => sight,
             Ok(Err(err)) => return vec![Error::Node(err)],
             Err(err) => return vec![Error::Node(cni::Error::new(Code::INTERNAL, err.to_string()))],
@@ -124,14 +124,12 @@ impl NetworkPlugin {
         failures
     }
 
-    fn witnesses(&self) -> Witnesses {
+    fn evidence(&self) -> Evidence {
         let options = &self.inner.options;
-        let mut witnesses = Witnesses::new(options.invoker.cache().clone());
-        witnesses.others = options.shared_caches.iter().map(Cache::new).collect();
-        witnesses
-            .data_dirs
-            .extend(self.state().networks.iter().flat_map(|network| life::data_dirs(&network.list)));
-        witnesses
+        let mut evidence = Evidence::new(options.invoker.cache().clone());
+        evidence.others = options.shared_caches.iter().map(Cache::new).collect();
+        evidence.data_dirs.extend(self.state().networks.iter().flat_map(|network| data_dirs(&network.list)));
+        evidence
     }
 
     /// The lock that operations on pods share, for us alone. Not by queueing for it: those who

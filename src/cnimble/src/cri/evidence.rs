@@ -13,23 +13,23 @@ use crate::report::Report;
 
 /// Asks the runtime each time, so that a verdict uses the current list.
 #[derive(Debug)]
-struct Witness {
+struct Asked {
     socket: PathBuf,
 }
 
 /// Returns the runtime at the given socket, or at a socket that is found. Asks it once, so that an unreachable runtime
 /// is an early error.
-pub(crate) fn witness(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
+pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
     let socket = find(Some(given)).map_err(|err| report(what, &err))?;
     blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;
-    Ok(Arc::new(Witness { socket }))
+    Ok(Arc::new(Asked { socket }))
 }
 
 fn failed(err: &CriError) -> Error {
     Error::new(Code::TRY_AGAIN_LATER, format!("the container runtime: {err}"))
 }
 
-impl Runtime for Witness {
+impl Runtime for Asked {
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
         let listed = blocking(&self.socket, |client| async move { client.sandboxes().await });
         let sandbox = |of: cnimble_cri::Sandbox| Sandbox { pod: of.pod(), ready: of.ready, id: of.id };
