@@ -90,18 +90,12 @@ fn message(index: u32, net: IpNetwork) -> AddressMessage {
 
 impl Netlink {
     /// `ip address show dev LINK`; the kernel filters by index.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn addrs(&mut self, index: u32) -> Result<Vec<Addr>> {
         let what = format!("list addresses of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
     }
 
     /// `ip address show`: of all links.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))
     }

@@ -68,7 +68,7 @@ pub(super) struct Entry {
 /// many.
 ///
 /// # Errors
-/// The kernel's. Entries that went by themselves are none.
+/// An entry that has gone by itself is no error.
 pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<usize> {
     let mut socket = match Socket::open(Protocol::Netfilter) {
         // Without netfilter there is no connection tracking.

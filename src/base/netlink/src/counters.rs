@@ -43,9 +43,6 @@ impl Counters {
 
 impl Netlink {
     /// The counters of all links, with their indexes. Since Linux 4.7.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn counters(&mut self) -> Result<Vec<(u32, Counters)>> {
         let mut header = [0; IF_STATS_MSG];
         if let Some(mask) = header.last_chunk_mut() {
@@ -56,9 +53,6 @@ impl Netlink {
     }
 
     /// How many packets the limits at links' roots (tbf, htb) have dropped, with the links' indexes.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn limit_drops(&mut self) -> Result<Vec<(u32, u64)>> {
         let message = wire::list(RTM_GETQDISC, &[0; TCMSG]);
         self.dump_raw("list the drops of limits", &message, read_drops)

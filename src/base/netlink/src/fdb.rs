@@ -74,7 +74,7 @@ impl Netlink {
     /// `bridge fdb get MAC br BRIDGE [vlan ID]`. Since Linux 5.0.
     ///
     /// # Errors
-    /// The kernel's; EOPNOTSUPP if it is older.
+    /// Fails with EOPNOTSUPP on an older kernel.
     pub fn forwarding_entry(&mut self, bridge: u32, mac: Mac, vlan: Option<u16>) -> Result<Option<Entry>> {
         let what = format!("look up forwarding entry {mac} of bridge number {bridge}");
         let mut message = NeighbourMessage::default();

@@ -14,6 +14,9 @@
 //! reader of attributes (`wire`) serves both. rtnetlink and netlink-packet-route
 //! encode requests about links, addresses, routes, neighbours and rules; their types don't leave this
 //! crate. The writer in `wire` encodes all other requests.
+//!
+//! A function that talks to the kernel fails if the kernel refuses the request. Its section "Errors" names only other
+//! reasons.
 
 pub mod addr;
 pub mod arp;

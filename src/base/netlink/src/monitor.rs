@@ -43,9 +43,6 @@ pub struct LinkMonitor {
 
 impl LinkMonitor {
     /// From now on, those of the current namespace.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
@@ -53,7 +50,7 @@ impl LinkMonitor {
     /// The notifications since the last call. Does not wait.
     ///
     /// # Errors
-    /// ENOBUFS: something was lost.
+    /// Fails with ENOBUFS if a notification was lost.
     pub fn read(&mut self) -> Result<Vec<LinkNotice>> {
         let mut notices = Vec::new();
         each(&mut self.socket, "read notifications about links", |message| {
@@ -63,9 +60,6 @@ impl LinkMonitor {
     }
 
     /// All links of the current namespace: what the notifications go on from.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn links() -> Result<Vec<Link>> {
         Netlink::open()?.links(&Filter::default())
     }
@@ -85,9 +79,6 @@ pub struct RouteMonitor {
 
 impl RouteMonitor {
     /// From now on, those of the current namespace.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
@@ -96,7 +87,7 @@ impl RouteMonitor {
     /// wait. The kernel doesn't tell of IPv4 routes that go with their link.
     ///
     /// # Errors
-    /// ENOBUFS: something was lost.
+    /// Fails with ENOBUFS if a notification was lost.
     pub fn disturbs(&mut self, protocol: u8) -> Result<bool> {
         let mut disturbed = false;
         each(&mut self.socket, "read notifications about routes", |message| {
@@ -121,9 +112,6 @@ pub struct RuleMonitor {
 
 impl RuleMonitor {
     /// From now on, those of the current namespace.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(RuleMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])? })
     }
@@ -131,7 +119,7 @@ impl RuleMonitor {
     /// The comments of rules and elements that have been added since; doesn't wait.
     ///
     /// # Errors
-    /// ENOBUFS: something was lost.
+    /// Fails with ENOBUFS if a notification was lost.
     pub fn read(&mut self) -> Result<Vec<String>> {
         let mut notices = Vec::new();
         each(&mut self.socket, "read notifications about rules", |message| {

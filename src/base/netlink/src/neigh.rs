@@ -27,9 +27,6 @@ pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
 
 impl Netlink {
     /// `ip neighbour show dev LINK`: those with a known hardware address.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
         let what = format!("list neighbours of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
@@ -39,7 +36,7 @@ impl Netlink {
     /// Linux 5.0.
     ///
     /// # Errors
-    /// The kernel's; EOPNOTSUPP if it is older.
+    /// Fails with EOPNOTSUPP on an older kernel.
     pub fn neighbour(&mut self, index: u32, ip: IpAddr) -> Result<Option<Mac>> {
         let what = format!("look up neighbour {ip} on link number {index}");
         let message = encode(RouteNetlinkMessage::GetNeighbour(entry(index, ip)), NLM_F_REQUEST);

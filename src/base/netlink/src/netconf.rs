@@ -13,7 +13,7 @@ impl Netlink {
     /// `ip netconf show dev all`: whether packets are forwarded between links, for IPv4 if `v4`, else for IPv6.
     ///
     /// # Errors
-    /// The kernel's; EOPNOTSUPP if it lacks the family.
+    /// Fails with EOPNOTSUPP if the kernel lacks the family.
     pub fn forwards(&mut self, v4: bool) -> Result<bool> {
         let (family, name) = if v4 { (libc::AF_INET, "IPv4") } else { (libc::AF_INET6, "IPv6") };
         let what = format!("ask whether {name} is forwarded");

@@ -24,17 +24,11 @@ pub struct Netlink {
 
 impl Netlink {
     /// A socket in the current namespace.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(Netlink { socket: Socket::open(Protocol::Route)? })
     }
 
     /// A socket in `ns`, entered only for this moment.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         ns.enter(Netlink::open)?
     }
@@ -42,15 +36,12 @@ impl Netlink {
     /// Makes one change.
     ///
     /// # Errors
-    /// The kernel's, with the request's words and the kernel's.
+    /// The error names the request and has the kernel's explanation.
     pub fn execute(&mut self, request: Request) -> Result<()> {
         self.execute_all(vec![request])
     }
 
     /// [`execute`](Self::execute), and once more if the answer is lost. EEXIST may then mean that the first time has made it.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn execute_until_answered(&mut self, request: &Request) -> Result<()> {
         match self.execute(request.clone()) {
             Err(err) if err.is(Errno::ENOBUFS) => self.execute(request.clone()),

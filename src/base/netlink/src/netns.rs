@@ -163,9 +163,6 @@ impl NetNs {
     }
 
     /// The namespace of this thread.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn current() -> Result<Self> {
         let file = open(Path::new(CURRENT))
             .map_err(|err| Error::io("open the network namespace of this thread", &err))?;
@@ -205,17 +202,11 @@ impl NetNs {
     }
 
     /// Whether both are the same namespace (namespaces(7): same device and inode).
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn same_as(&self, other: &NetNs) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
     }
 
     /// Device and inode, which tell namespaces apart while they are open.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn identity(&self) -> Result<Identity> {
         let stat = fstat(&self.fd).map_err(|errno| Error::new("tell network namespaces apart", errno))?;
         Ok(identity_of(&stat))

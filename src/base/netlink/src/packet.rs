@@ -58,9 +58,6 @@ pub struct Socket {
 
 impl Socket {
     /// One of the interface with this index, in the namespace of this thread.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open(kind: Kind, index: u32) -> io::Result<Socket> {
         let protocol = match kind {
             Kind::Dhcp => ETH_P_IP,
@@ -103,9 +100,6 @@ impl Socket {
     }
 
     /// Sends to the host of this hardware address; the kernel makes the frame's header.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
         let address = self.address(to);
         // SAFETY: packet and address are live, and of the lengths that are said.
@@ -125,7 +119,7 @@ impl Socket {
     /// Returns a received packet and the sender's hardware address, or `None` if nothing has arrived.
     ///
     /// # Errors
-    /// The kernel's, such as that of an interface that is gone or down.
+    /// Fails if the interface is gone or down, for example.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
         let mut address = self.address(Mac([0; 6]));
         let mut length = LENGTH;

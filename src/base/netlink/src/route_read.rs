@@ -25,9 +25,6 @@ impl Netlink {
     /// kernel filters (strict checking). Routes that the kernel made itself (to the network
     /// of an address) are among them, cached ones aren't; and only unicast routes are,
     /// unless table 255 (local) is asked for.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
         let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
@@ -36,9 +33,6 @@ impl Netlink {
     }
 
     /// `ip route show`: the unicast routes of the main table, both families, each with the protocol that made it.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn routes_by_protocol(&mut self) -> Result<Vec<(NewRoute, u8)>> {
         self.routes_of_both("list routes", &MAIN)
     }
@@ -66,9 +60,6 @@ impl Netlink {
     }
 
     /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn links_of_routers(&mut self) -> Result<Vec<u32>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet6;
@@ -91,9 +82,6 @@ impl Netlink {
 
     /// The index of the link that the default route leaves by, of IPv4 if that has one, else of IPv6; of
     /// several, that with the lowest metric.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let found = self.routes_of(family, "list routes", &MAIN)?;
@@ -106,9 +94,6 @@ impl Netlink {
     }
 
     /// `ip route get ADDRESS`: the index of the link for packets of this host to `to`. `None` without a route.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
         let mut message = RouteMessage::default();
         (message.header.address_family, message.header.destination_prefix_length) = match to {

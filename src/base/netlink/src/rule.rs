@@ -60,16 +60,13 @@ impl Netlink {
     /// `ip rule show`, both families.
     ///
     /// # Errors
-    /// The kernel's; EOPNOTSUPP if it has one routing table only.
+    /// Fails with EOPNOTSUPP if the kernel has only one routing table.
     pub fn rules(&mut self) -> Result<Vec<Rule>> {
         self.dump("list rules", RouteNetlinkMessage::GetRule(RuleMessage::default()), read)
     }
 
     /// `ip route show table all`: the tables that have routes, with the numbers of the links that these
     /// leave by.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<BTreeMap<u32, BTreeSet<u32>>> {
         let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
         let mut tables: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();

@@ -114,7 +114,7 @@ fn explain(err: netlink::Error) -> Error {
 /// Removes the owner's elements. `port` and `addrs` are hints.
 ///
 /// # Errors
-/// If an object could not be removed.
+/// Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -131,7 +131,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
 /// The owner's elements are in place, and the rules over them.
 ///
 /// # Errors
-/// Code 103 with what is missing.
+/// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     match missing(nft, owner, port, addrs).map_err(explain)? {
         None => Ok(()),
@@ -159,7 +159,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 /// Removes the elements of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// If an object could not be removed.
+/// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_supported()? {
         Isolation::gc(nft, network, valid)?;

@@ -159,7 +159,7 @@ fn explain(err: netlink::Error) -> Error {
 /// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
 ///
 /// # Errors
-/// If an object could not be removed.
+/// Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -180,7 +180,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
 /// The owner's rules are in place (ours or the Go plugins').
 ///
 /// # Errors
-/// Code 103 with what is missing.
+/// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
     let missing = missing(nft, owner, port, mac).map_err(explain)?;
     let Some(missing) = missing else { return Ok(()) };
@@ -206,7 +206,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
 /// Removes the rules of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// If an object could not be removed.
+/// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());

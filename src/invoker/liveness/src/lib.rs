@@ -117,7 +117,7 @@ impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
     ///
     /// # Errors
-    /// The evidence can't be read.
+    /// Fails if the evidence can't be read.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
         Ok(Sight { traces, node: judge::look(evidence)? })

@@ -69,7 +69,7 @@ impl ConfDir {
     /// Reads everything. A directory that doesn't exist has no networks.
     ///
     /// # Errors
-    /// The directory is there and can't be listed.
+    /// Fails if the directory exists and can't be listed.
     pub fn list(&self) -> Result<Listing, ConfError> {
         let mut files = files(&self.dir, &["conflist"])?;
         files.extend(self::files(&self.dir, &["conf", "json"])?);

@@ -34,7 +34,7 @@ struct CloneArgs {
 /// Starts one that needs no reaping.
 ///
 /// # Errors
-/// The kernel's, EINVAL before Linux 7.1.
+/// Fails with EINVAL before Linux 7.1.
 pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
     let args = CloneArgs { flags: CLONE_AUTOREAP, ..CloneArgs::default() };
     // SAFETY: without CLONE_VM, and with no stack, it is fork(2). The child makes system calls on its own copy

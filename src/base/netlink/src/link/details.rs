@@ -79,7 +79,7 @@ impl Netlink {
     /// More of the link at `index`.
     ///
     /// # Errors
-    /// ENODEV if there is none.
+    /// Fails with ENODEV if there is no such link.
     pub fn details(&mut self, index: u32) -> Result<Details> {
         let what = format!("look up link number {index}");
         let mut message = LinkMessage::default();

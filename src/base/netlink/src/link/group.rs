@@ -24,7 +24,7 @@ impl Netlink {
     /// Removes links, all that are still there. A link of the same index but another alias stays.
     ///
     /// # Errors
-    /// The kernel's. Then some may still be there.
+    /// After a failure some links may remain.
     pub fn remove_links(&mut self, links: &[Link]) -> Result<()> {
         match links {
             [] => Ok(()),

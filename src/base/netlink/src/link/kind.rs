@@ -103,7 +103,7 @@ impl Kind {
         self.settings().name()
     }
 
-    /// The kernel's module.
+    /// The kernel module that has this kind.
     pub fn module(self) -> &'static str {
         match self {
             Kind::Vlan(_) => "8021q",

@@ -102,7 +102,7 @@ impl Netlink {
     /// has no vlan filtering.
     ///
     /// # Errors
-    /// The kernel's; EINVAL if the link is neither a port nor a bridge.
+    /// Fails with EINVAL if the link is neither a port nor a bridge.
     pub fn vlans(&mut self, index: u32) -> Result<Vec<Vlan>> {
         let what = format!("list vlans of link number {index}");
         // struct br_vlan_msg: family, padding, index.

@@ -25,7 +25,7 @@ impl Netlink {
     /// (NLM_F_ECHO), without a look-up. Kernels before 6.2 don't echo: there it is looked up.
     ///
     /// # Errors
-    /// The kernel's; EEXIST if the name is taken.
+    /// Fails with EEXIST if the name is taken.
     pub fn create_link(&mut self, request: Request) -> Result<Link> {
         let mut echo = None;
         let answer = self.ask(&request.what, request.bytes?, |message| {
@@ -51,7 +51,7 @@ impl Netlink {
     /// The link called `name`.
     ///
     /// # Errors
-    /// ENODEV if there is none.
+    /// Fails with ENODEV if there is no such link.
     pub fn link(&mut self, name: &str) -> Result<Link> {
         let what = format!("look up link {name}");
         if let Some(reason) = bad_name(name) {
@@ -76,7 +76,7 @@ impl Netlink {
     /// The link at `index`.
     ///
     /// # Errors
-    /// ENODEV if there is none.
+    /// Fails with ENODEV if there is no such link.
     pub fn link_at(&mut self, index: u32) -> Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -90,9 +90,6 @@ impl Netlink {
     }
 
     /// `ip link show [master M] [type K]`
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn links(&mut self, filter: &Filter<'_>) -> Result<Vec<Link>> {
         let mut links = self.dump("list links", query(filter), read)?;
         // The kernel ignores a kind that it doesn't know.

@@ -96,9 +96,6 @@ impl Nft {
     }
 
     /// A socket in `ns`.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??), elsewhere: true })
     }
@@ -113,7 +110,7 @@ impl Nft {
     /// Makes all changes of the batch, or none.
     ///
     /// # Errors
-    /// The kernel's for the first change that it refused.
+    /// Fails with the first change that the kernel refused.
     pub fn commit(&mut self, batch: &Batch) -> Result<()> {
         self.transact(batch, Purpose::Commit)
     }
@@ -217,7 +214,7 @@ impl Nft {
     /// A number that every change to nf_tables in this namespace raises.
     ///
     /// # Errors
-    /// The kernel's, EPROTO if it doesn't say.
+    /// Fails with EPROTO if the kernel gives no reason.
     pub fn generation(&mut self) -> Result<u32> {
         let what = "ask for the generation of nf_tables";
         let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what };

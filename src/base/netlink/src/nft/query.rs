@@ -20,9 +20,6 @@ const LISTINGS: usize = 20;
 
 impl Nft {
     /// Whether the table is there.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
         let what = format!("look for table {table}");
         let query = Query::new(NFT_MSG_GETTABLE, table.family, &what);
@@ -30,9 +27,6 @@ impl Nft {
     }
 
     /// The tables, of all families that are known here.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
         self.list(
             &Query { kind: NFT_MSG_GETTABLE, family: NFPROTO_UNSPEC, what: "list tables" },
@@ -45,9 +39,6 @@ impl Nft {
     }
 
     /// Whether the chain is there.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn has_chain(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
@@ -55,9 +46,6 @@ impl Nft {
     }
 
     /// Whether the set or map is there.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn has_set(&mut self, set: Set<'_>) -> Result<bool> {
         let what = format!("look for set {set}");
         let query = Query::new(NFT_MSG_GETSET, set.table.family, &what);
@@ -66,9 +54,6 @@ impl Nft {
 
     /// Whether the chain is there and drops what none of its rules decides about
     /// (`policy drop`).
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
@@ -77,9 +62,6 @@ impl Nft {
     }
 
     /// The names of the chains of a table; none if there is no table.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn chains(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
@@ -94,9 +76,6 @@ impl Nft {
     }
 
     /// The chains at this hook of IP packets, of all tables.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn chains_at(&mut self, hook: HookPoint) -> Result<Vec<BaseChain>> {
         self.list(
             &Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" },
@@ -118,9 +97,6 @@ impl Nft {
 
     /// The names of the sets and maps of a table, without the anonymous ones of rules; none
     /// if there is no table.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
@@ -136,18 +112,12 @@ impl Nft {
     }
 
     /// The rules of a chain, or of all chains of a table; none if they aren't there.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn rules(&mut self, table: Table<'_>, chain: Option<&str>) -> Result<Vec<Rule>> {
         self.list_rules(table, chain, |_| false)
     }
 
     /// The rules of a chain up to the first that is `last`, with it; none if the chain isn't there. Rules
     /// behind it are not read, however many they are.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
         self.list_rules(chain.table, Some(chain.name), last)
     }
@@ -180,7 +150,7 @@ impl Nft {
     /// The element with this key.
     ///
     /// # Errors
-    /// The kernel's, but not ENOENT, be it for the element, the set or the table.
+    /// A missing element, set or table (ENOENT) is no error.
     pub fn element(&mut self, set: Set<'_>, key: &Key) -> Result<Option<Element>> {
         let what = format!("look for element {key} in set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
@@ -189,9 +159,6 @@ impl Nft {
     }
 
     /// All elements of a set; none if there is no set or no table.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
@@ -215,9 +182,6 @@ impl Nft {
     }
 
     /// Whether a set has no elements, or isn't there.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
         // NFTA_SET_COUNT is since Linux 6.18; without it, the elements have to be listed.
         let what = format!("count the elements of set {set}");

@@ -119,7 +119,7 @@ impl Netlink {
     /// `tc class show dev LINK`: those of the two classes that exist.
     ///
     /// # Errors
-    /// ENODEV if the link is gone.
+    /// Fails with ENODEV if the link is gone.
     pub fn buckets(&mut self, index: u32) -> Result<Vec<Bucket>> {
         let header = header(index, Handle::UNSPEC, Handle::UNSPEC);
         let message = wire::list(RTM_GETTCLASS, &header);

@@ -49,7 +49,7 @@ impl Netlink {
     /// `tc qdisc show dev LINK root`: `None` if the kernel reports none.
     ///
     /// # Errors
-    /// ENODEV if the link is gone.
+    /// Fails with ENODEV if the link is gone.
     pub fn root_qdisc(&mut self, index: u32) -> Result<Option<Qdisc>> {
         self.qdisc_at(index, Handle::ROOT)
     }
@@ -57,7 +57,7 @@ impl Netlink {
     /// `tc qdisc show dev LINK ingress`: `ingress` or `clsact`.
     ///
     /// # Errors
-    /// ENODEV if the link is gone.
+    /// Fails with ENODEV if the link is gone.
     pub fn ingress_qdisc(&mut self, index: u32) -> Result<Option<Qdisc>> {
         self.qdisc_at(index, Handle::INGRESS)
     }

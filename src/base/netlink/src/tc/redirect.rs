@@ -40,16 +40,13 @@ impl Netlink {
     /// The links that u32 filters of a link's qdisc `ingress` redirect to, in order.
     ///
     /// # Errors
-    /// The kernel's; EINVAL or ENOENT if there is no such qdisc is an empty list.
+    /// A missing qdisc (EINVAL, ENOENT) is no error, but gives an empty list.
     pub fn redirects(&mut self, index: u32) -> Result<Vec<u32>> {
         self.filters(index, Handle::AT_INGRESS, filter::redirection)
     }
 
     /// Whether all filters of a link's qdisc `ingress` redirect to deleted links, so that what
     /// it receives is lost. True if there are no filters.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
         for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
             match what {

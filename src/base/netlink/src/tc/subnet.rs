@@ -121,7 +121,7 @@ impl Netlink {
     /// subnet, in the kernel's order. Other filters are left out.
     ///
     /// # Errors
-    /// The kernel's; that there is no such qdisc is an empty list.
+    /// A missing qdisc is no error, but gives an empty list.
     pub fn subnet_filters(&mut self, index: u32) -> Result<Vec<SubnetFilter>> {
         self.filters(index, Handle::AT_ROOT, read)
     }

@@ -64,7 +64,7 @@ impl Directory {
     /// All leases. A file is a lease if its name is an address as Go and Rust write it.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub fn leases(&self) -> Result<Leases> {
         let failed = |err: Errno| self.failed("listing", "", err);
         let mut leases = Leases::default();
@@ -113,7 +113,7 @@ impl Directory {
     /// The names of all files, in order.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub fn names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in self.entries()?.iter() {

@@ -42,7 +42,7 @@ pub(crate) fn write(
 /// Removes the rules of addresses in both variants.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
     if nft.is_supported()? {
         direct::remove(nft, addrs)?;

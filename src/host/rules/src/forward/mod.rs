@@ -183,7 +183,7 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
 /// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut chains = Vec::new();
     for family in xtables::FAMILIES {
@@ -205,7 +205,7 @@ pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
@@ -274,7 +274,7 @@ pub struct Leaving<'a> {
 /// pod.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -324,7 +324,7 @@ pub fn remove(
 /// unused sets and chains. Rules of iptables and sources of firewalld name no owner and stay.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(
     nft: &mut Nft,
     network: &str,

@@ -31,7 +31,7 @@ pub(super) enum Found {
 /// Looks at both families.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {

@@ -168,7 +168,7 @@ impl HandOver {
     /// Removes the written rules of pods that are gone, in every form, as DEL does.
     ///
     /// # Errors
-    /// The kernel's, or what iptables printed.
+    /// Fails if the kernel or iptables refuses the change.
     pub fn take_back(&self, nft: &mut Nft, gone: &[&Pod]) -> Result<(), Error> {
         for pod in gone {
             log::info!("{} is gone by now", pod.owner.attachment.container_id);
@@ -211,7 +211,7 @@ impl HandOver {
 /// our tables, for people.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
     super::survey::remove_idle(nft)?;
     if !nft.is_supported()? {

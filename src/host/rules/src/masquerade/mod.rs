@@ -100,7 +100,7 @@ impl Families {
 /// fails half-way.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
     if addrs.is_empty() {
         return Ok(Applied::default());
@@ -118,7 +118,7 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
 /// listing; they may be stale or missing.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -132,7 +132,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), E
 /// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
 ///
 /// # Errors
-/// Code 103 with what is missing.
+/// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     for addr in addrs {
         let missing = match nftables::check(nft, owner, *addr) {
@@ -161,7 +161,7 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
 /// Removes the masquerading of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {

@@ -57,7 +57,7 @@ pub(crate) fn has_conditions(placed: &Placed) -> bool {
 /// written anew, so that nothing is there twice.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub(crate) fn lines(
     nft: &mut Nft,
     family: Family,
@@ -100,7 +100,7 @@ pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
 /// Removes the guard that our iptables backend has, and the Go plugin hasn't.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub(crate) fn remove_guard(nft: &mut Nft) -> Result<(), Error> {
     for family in FAMILIES {
         let mangle = Table::new(family, "mangle");

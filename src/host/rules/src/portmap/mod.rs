@@ -279,7 +279,7 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
 /// backend. `forward` is what the configuration says, if it says something.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
@@ -305,7 +305,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
 /// The owner's mappings are in place; also accepts the Go plugins' objects.
 ///
 /// # Errors
-/// Code 103 with what is missing.
+/// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = match nftables::check(nft, owner, forward) {
         Ok(None) => None,
@@ -327,7 +327,7 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 /// Removes the mappings of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// If an object could not be removed. Everything has been tried.
+/// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {

@@ -114,7 +114,7 @@ impl Part {
 /// Lists everything.
 ///
 /// # Errors
-/// The kernel's, or what iptables printed.
+/// Fails if the kernel or iptables refuses the change.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
     let has_nf_tables = nft.is_supported()?;
@@ -187,7 +187,7 @@ impl Trace {
     /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
     ///
     /// # Errors
-    /// The kernel's, or what iptables printed.
+    /// Fails if the kernel or iptables refuses the change.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
             Place::Element(part, placed) => {

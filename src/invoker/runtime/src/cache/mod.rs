@@ -97,7 +97,7 @@ impl Cache {
     /// Reads the entry of `key`.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// Fails if the file exists and can't be read.
     pub fn get(&self, key: Key<'_>) -> Result<Lookup, CacheError> {
         let path = self.path(key);
         match files::read(&path, LIMIT, Links::Refuse) {
@@ -124,7 +124,7 @@ impl Cache {
     /// warning.
     ///
     /// # Errors
-    /// The directory is there and can't be listed.
+    /// Fails if the directory exists and can't be listed.
     pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
         self.list_where(|_| true)
     }
@@ -161,7 +161,7 @@ impl Cache {
     /// The entry in a file of the directory `results`; `None` if there is no file, or one that is no entry.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// Fails if the file exists and can't be read.
     #[doc(hidden)]
     pub fn entry_at(&self, path: &Path) -> Result<Option<Entry>, CacheError> {
         match files::read(path, LIMIT, Links::Refuse) {
@@ -182,7 +182,7 @@ impl Cache {
     /// before 0.8 wrote it, is not listed.
     ///
     /// # Errors
-    /// The directory is there and can't be listed.
+    /// Fails if the directory exists and can't be listed.
     #[doc(hidden)]
     pub fn broken(&self) -> Result<Vec<(PathBuf, String)>, CacheError> {
         let mut broken = Vec::new();
@@ -199,7 +199,7 @@ impl Cache {
     /// Files that were being written when their writer was killed.
     ///
     /// # Errors
-    /// The directory is there and can't be listed.
+    /// Fails if the directory exists and can't be listed.
     #[doc(hidden)]
     pub fn unfinished(&self) -> Result<Vec<PathBuf>, CacheError> {
         let mut paths = self.paths(&self.dir, |name| name.starts_with(TEMPORARY.as_bytes()))?;

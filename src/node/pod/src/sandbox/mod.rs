@@ -158,7 +158,7 @@ impl Sandboxes {
     /// All sandboxes on record.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub fn list(&self) -> Result<Listing, SandboxError> {
         Ok(self.inner.store.list()?)
     }
@@ -167,7 +167,7 @@ impl Sandboxes {
     /// records that can't be read, as in [`Sandboxes::list`]. That is cheap to ask again.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
         Ok(self.inner.store.pods(wanted)?)
     }
@@ -175,7 +175,7 @@ impl Sandboxes {
     /// A pod's sandbox, the newest if there are several.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
@@ -191,7 +191,7 @@ impl Sandboxes {
     /// The IDs of sandboxes that begin so.
     ///
     /// # Errors
-    /// The directory can't be listed.
+    /// Fails if the directory can't be listed.
     pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
         Ok(self.inner.store.beginning(prefix)?)
     }

@@ -50,7 +50,7 @@ impl StatusWriter {
     /// Writes a pod's phase, addresses and conditions. That there is no such pod any more is fine.
     ///
     /// # Errors
-    /// The server can't be reached, or refuses.
+    /// Fails if the server can't be reached, or refuses.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
         let target = format!("{}/status", path(pod));
         // Lists are merged by what the server says is their key, so that others' conditions stay.
@@ -62,7 +62,7 @@ impl StatusWriter {
     /// forgets it. That there is no such pod any more is fine.
     ///
     /// # Errors
-    /// The server can't be reached, or refuses.
+    /// Fails if the server can't be reached, or refuses.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
             "preconditions": {"uid": uid}});

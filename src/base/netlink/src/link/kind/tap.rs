@@ -105,9 +105,6 @@ impl Tap {
     }
 
     /// Has the device stay.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn keep(self) -> Result<()> {
         self.set(TUNSETPERSIST, 1, "persist")
     }
