@@ -1,4 +1,4 @@
-//! The DHCPv6 part of a [`Client`](crate::client::Client): RFC 8415, section 18.2.
+//! The DHCPv6 part of a [`Client`]: RFC 8415, section 18.2.
 //!
 //! ```text
 //! Soliciting ─Advertise→ Requesting ─Reply→ Probing ─no reply→ Bound, Renewing, Rebinding

@@ -81,7 +81,7 @@ fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     }
 }
 
-/// [`insert`] for many elements of a container that are probably new. Creates them without a look at each, and looks at
+/// [`insert`](super::transaction::insert) for many elements of a container that are probably new. Creates them without a look at each, and looks at
 /// all if the kernel has one already. Calls `look_around` first, with all sets that rules use.
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
@@ -112,7 +112,7 @@ pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     })
 }
 
-/// Deletes an element that belonged to one that [`insert`] replaced, and notes it there. Returns
+/// Deletes an element that belonged to one that [`insert`](super::transaction::insert) replaced, and notes it there. Returns
 /// whether there was one.
 pub(crate) fn also_delete<L: Layout>(
     nft: &mut Nft,
@@ -127,7 +127,7 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Undoes [`insert`]: removes the elements that are still ours, then the unused sets and chains that it created or
+/// Undoes [`insert`](super::transaction::insert): removes the elements that are still ours, then the unused sets and chains that it created or
 /// found. A concurrent DEL may have left the found ones for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     retry(&[Errno::ENOENT, Errno::EEXIST], || {
