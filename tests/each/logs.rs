@@ -1,6 +1,7 @@
-//! `logFile` and `logLevel`: a file for runtimes that drop a plugin's stderr.
+//! `logFile` and `logLevel`: a file or the journal, for runtimes that drop a plugin's stderr.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -50,6 +51,55 @@ fn the_outcome_of_each_call_is_in_the_file_with_its_fields() {
     net.deleted(&att, Some(&added.result()));
     let last = lines(&file).pop().unwrap();
     assert_eq!((of(&last), &last["message"]), (expected("DEL"), &json!("done")));
+}
+
+/// Returns the fields of an entry in the journal's native protocol.
+fn fields(mut entry: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut found = Vec::new();
+    while let Some(end) = entry.iter().position(|byte| *byte == b'\n') {
+        let (line, rest) = (text(&entry[..end]), &entry[end + 1..]);
+        if let Some((name, value)) = line.split_once('=') {
+            found.push((name.to_owned(), value.to_owned()));
+            entry = rest;
+        } else {
+            let (length, rest) = rest.split_first_chunk::<8>().unwrap();
+            let (value, rest) = rest.split_at(u64::from_le_bytes(*length) as usize);
+            found.push((line, text(value)));
+            entry = rest.strip_prefix(b"\n").unwrap();
+        }
+    }
+    found
+}
+
+#[test]
+fn the_outcome_of_each_call_is_in_the_journal_with_its_fields() {
+    need!("ip", "nft");
+    let (host, pod) = (Host::new(), Pod::new());
+    let net = Network::new(&host, configs::dual(&host)).with("/logFile", json!("journal"));
+    let att = Attachment::new("one", &pod);
+    let added = net.add(&att).success();
+    assert!(added.stderr.contains("can't open the log file journal"), "{}", added.describe());
+    // /run is the test's own.
+    fs::create_dir_all("/run/systemd/journal").unwrap();
+    let journal = UnixDatagram::bind("/run/systemd/journal/socket").unwrap();
+    net.deleted(&att, Some(&added.result()));
+    let mut buffer = [0; 4096];
+    let length = journal.recv(&mut buffer).unwrap();
+    let found = fields(&buffer[..length]);
+    let network = net.config["name"].as_str().unwrap();
+    for (name, value) in [
+        ("PRIORITY", "6"),
+        ("SYSLOG_IDENTIFIER", "cnimble"),
+        ("MESSAGE", "done"),
+        ("CNI_PLUGIN", "bridge"),
+        ("CNI_VERB", "DEL"),
+        ("CNI_NETWORK", network),
+        ("CNI_CONTAINERID", "one"),
+        ("CNI_IFNAME", &att.ifname),
+    ] {
+        assert!(found.contains(&(name.to_owned(), value.to_owned())), "{name}={value}: {found:?}");
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //!
 //! Most runtimes drop a plugin's stderr. So the keys `logFile` and `logLevel` of a configuration, as Multus names them,
 //! name a file besides. It gets a JSON object a line, with the fields of `cnimble run --log-format json`, and the outcome
-//! of each call.
+//! of each call. The value `journal` names systemd's journal instead of a file.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,9 +26,21 @@ struct Logger {
     file: OnceLock<LogFile>,
 }
 
-/// The file of `logFile`.
+/// The value of `logFile` for systemd's journal.
+const JOURNAL: &str = "journal";
+
+/// The socket of the journal (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The file of `logFile`, or the journal.
+enum Target {
+    File(File),
+    Journal(UnixDatagram),
+}
+
+/// The log of `logFile`.
 struct LogFile {
-    file: File,
+    target: Target,
     level: LevelFilter,
     started: Instant,
     /// Plugin, verb and attachment, for every line.
@@ -81,9 +94,52 @@ impl LogFile {
         let mut object: Map<String, Value> =
             own.into_iter().chain(fields).map(|(key, value)| (key.to_owned(), value)).collect();
         object.extend(self.call.clone());
-        // One write(2) for a line, so that lines of concurrent calls do not mix.
-        let _ = (&self.file).write_all(format!("{}\n", Value::Object(object)).as_bytes());
+        let _ = match &self.target {
+            // One write(2) for a line, so that lines of concurrent calls do not mix.
+            Target::File(file) => (&mut &*file).write_all(format!("{}\n", Value::Object(object)).as_bytes()),
+            Target::Journal(socket) => socket.send(&entry(level, &object)).map(drop),
+        };
     }
+}
+
+/// Encodes an entry of the journal. A field of the log becomes `CNI_` and its name, but for message and time: the
+/// journal has its own time.
+fn entry(level: Level, object: &Map<String, Value>) -> Vec<u8> {
+    // Priorities of syslog(3).
+    let priority = match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    };
+    let mut bytes = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=cnimble\n").into_bytes();
+    for (key, value) in object.iter().filter(|(key, _)| *key != "time" && *key != "level") {
+        let name =
+            if key == "message" { "MESSAGE".to_owned() } else { format!("CNI_{}", key.to_ascii_uppercase()) };
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        // The form for values that may have several lines: name, length and value.
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.push(b'\n');
+    }
+    bytes
+}
+
+/// Opens the file of `logFile`, or a socket to the journal.
+fn target(path: &str) -> io::Result<Target> {
+    if path == JOURNAL {
+        let socket = UnixDatagram::unbound()?;
+        // A full journal would stop the call.
+        socket.set_nonblocking(true)?;
+        socket.connect(JOURNAL_SOCKET)?;
+        return Ok(Target::Journal(socket));
+    }
+    // A FIFO without a reader would stop the call.
+    let mut options = File::options();
+    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
+    options.open(path).map(Target::File)
 }
 
 /// Reads `CNIMBLE_LOG` and starts logging. An unknown level counts as `warn`.
@@ -104,11 +160,8 @@ pub(crate) fn init() {
 pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), Error> {
     let Some(path) = text(config, "logFile")? else { return Ok(()) };
     let level = text(config, "logLevel")?.map_or(Ok(FILE_LEVEL), level_of)?;
-    // A FIFO without a reader would stop the call.
-    let opened =
-        File::options().append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = match opened {
-        Ok(file) => file,
+    let target = match target(path) {
+        Ok(target) => target,
         Err(err) => {
             log::warn!("can't open the log file {path}: {err}");
             return Ok(());
@@ -116,7 +169,7 @@ pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), E
     };
     let known = call.iter().filter(|(_, value)| !value.is_empty());
     let call = known.map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
-    if LOGGER.file.set(LogFile { file, level, started: Instant::now(), call }).is_ok() {
+    if LOGGER.file.set(LogFile { target, level, started: Instant::now(), call }).is_ok() {
         log::set_max_level(log::max_level().max(level));
     }
     Ok(())
