@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::OFlag;
 
 use cnimble_cni::{Code, Error, Owner};
 use cnimble_leases::lock::{Lock, LockError};
@@ -64,16 +64,10 @@ impl Records {
                 Err(err) if is_absent(&err) => return Ok(None),
                 opened => opened.map_err(|err| failed(&err))?,
             };
-            let locked = file.metadata().map_err(LockError::Io).and_then(|metadata| {
-                let lock = Lock::wait(file)?;
-                Ok((lock, metadata.ino()))
-            });
-            let (lock, inode) = locked.map_err(|why| {
-                discard(path);
-                match why {
-                    LockError::Stopped(err) => err,
-                    LockError::Io(err) => failed(&err),
-                }
+            let inode = file.metadata().map_err(|err| failed(&err))?.ino();
+            let lock = Lock::wait(file).map_err(|why| match why {
+                LockError::Stopped(err) => err,
+                LockError::Io(err) => failed(&err),
             })?;
             // The previous holder may have removed the file.
             if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
@@ -136,18 +130,6 @@ impl Records {
             }
         }
         Ok(())
-    }
-}
-
-/// Removes a lock file that could not be locked, unless another process holds it.
-fn discard(path: &Path) {
-    let mut open = OpenOptions::new();
-    let Ok(file) = open.write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path) else { return };
-    let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
-    let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|metadata| metadata.ino()).ok();
-    if inode(file.metadata()) == inode(fs::symlink_metadata(path)) {
-        // The error of the lock is the one to report.
-        let _ = fs::remove_file(path);
     }
 }
 
