@@ -93,7 +93,7 @@ fn undo(call: &Call, config: &Config) -> Journal {
     let journal = Journal::default();
     let (undo, path) = (journal.clone(), config.store.clone());
     let what = format!("release addresses of {} ({}) in {}", call.container_id, call.ifname, path.display());
-    call.undo.push(what, move || undo.revert(&path));
+    call.undo.push_last(what, move || undo.revert(&path));
     journal
 }
 

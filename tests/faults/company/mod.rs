@@ -115,19 +115,9 @@ fn rests(kind: &Kind, scene: Scene) -> (Vec<Snapshot>, [usize; 2]) {
     (rests, lengths)
 }
 
-/// A part of the error of an ADD whose address another host has.
-const DUPLICATE: &str = "another host on the network has";
-
 fn try_order(kind: &Kind, scene: Scene, order: Order, rests: &[Snapshot]) -> Result<bool, String> {
     let node = Node::new(kind, scene.before);
-    let met = match carry_out(&node, scene, order) {
-        // A failing ADD returns its lease before it removes its interface. Until then, duplicate address detection on
-        // the other pod's interface finds the address.
-        Err(why) if scene.acts.iter().any(|act| matches!(act, Unheard(_))) && why.contains(DUPLICATE) => {
-            return Ok(true);
-        }
-        met => met?,
-    };
+    let met = carry_out(&node, scene, order)?;
     let mut differences = node.differences(scene, rests);
     if !differences.is_empty() && scene.takes_two() {
         // Each verb may have assumed that the other pod stays. GC removes the rest of both.

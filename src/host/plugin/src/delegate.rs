@@ -53,7 +53,11 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
             // done a part of it.
             if !matches!(outcome, Err((_, false))) {
                 let run = move || undo.run().map(drop).map_err(|(err, _)| err);
-                call.undo.push(format!("call DEL of delegate {name}"), run);
+                let step = format!("call DEL of delegate {name}");
+                match needs_interface(call, name) {
+                    true => call.undo.push(step, run),
+                    false => call.undo.push_last(step, run),
+                }
             }
             let answer = outcome.map_err(|(err, _)| err)?;
             let value = json::parse(&answer, "result")
@@ -99,13 +103,17 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
 /// keep the interface, because [`release`] fails in the same way later.
 pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     let ipam = call.config.ipam_type.as_str();
-    let needs_it = |other: &&&dyn Plugin| other.name() == ipam && other.leaves_by_the_interface();
-    if ipam.is_empty() || plugin.name() == ipam || !call.plugins.iter().any(|other| needs_it(&other)) {
+    if ipam.is_empty() || plugin.name() == ipam || !needs_interface(call, ipam) {
         return;
     }
     if let Err(err) = self::call(call, ipam, Command::Del) {
         log::warn!("going on without the good-bye of {ipam}: {err}");
     }
+}
+
+/// Whether DEL of IPAM plugin `name` releases through the pod's interface.
+fn needs_interface(call: &Call, name: &str) -> bool {
+    call.plugins.iter().any(|plugin| plugin.name() == name && plugin.leaves_by_the_interface())
 }
 
 /// Calls DEL or GC of the IPAM plugin, if the network has one and its `interfaces` have been removed. An address that

@@ -40,12 +40,19 @@ impl Undo {
         self.steps.borrow_mut().push(Step { what: what.into(), action: Box::new(action) });
     }
 
+    /// Adds an action that runs after all others, such as the release of a lease. No pod may get the address while it is
+    /// on an interface.
+    pub fn push_last(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
+        self.steps.borrow_mut().insert(0, Step { what: what.into(), action: Box::new(action) });
+    }
+
     /// Drops the actions, because ADD has succeeded.
     pub fn commit(&self) {
         self.steps.borrow_mut().clear();
     }
 
-    /// Runs all actions, the latest first. Returns a sentence for each failure.
+    /// Runs all actions, the latest first, and those of [`push_last`](Self::push_last) at the end. Returns a sentence for
+    /// each failure.
     pub fn rollback(&self) -> Vec<String> {
         let mut failures = Vec::new();
         loop {
@@ -99,6 +106,24 @@ mod tests {
         assert_eq!(undo.rollback(), ["could not remove 2: disk gone"]);
         assert_eq!(*order.borrow(), [3, 2, 1]);
         assert!(undo.rollback().is_empty());
+    }
+
+    #[test]
+    fn a_lease_goes_after_the_interface_that_has_its_address() {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let undo = Undo::new();
+        let step = |name: &'static str| {
+            let order = order.clone();
+            move || {
+                order.borrow_mut().push(name);
+                Ok(())
+            }
+        };
+        undo.push("remove the interface", step("interface"));
+        undo.push_last("release the lease", step("lease"));
+        undo.push("remove the rules", step("rules"));
+        assert!(undo.rollback().is_empty());
+        assert_eq!(*order.borrow(), ["rules", "interface", "lease"]);
     }
 
     /// The panic hook has no access to the verb's values.

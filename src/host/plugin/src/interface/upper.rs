@@ -1,17 +1,15 @@
-//! An interface that is made in the pod, on a master or alone: the verbs of macvlan, ipvlan, vlan and dummy, which
+//! The verbs of macvlan, ipvlan, vlan and dummy. The interface is made in the pod, on a master or alone. The plugins
 //! differ only in their keys.
 //!
-//! The steps of ADD, each with its undo:
+//! The steps of ADD:
 //!
-//! 1. find the master ([`master`]);
-//! 2. create the interface in the pod ([`alone`]);
-//! 3. get addresses from IPAM or from the previous plugin, unless it is a layer 2 network;
-//! 4. add the addresses, bring it up, add the routes, and announce the addresses.
+//! 1. Find the master ([`master`](super::master)).
+//! 2. Create the interface in the pod ([`alone`]).
+//! 3. Get addresses from IPAM or from the previous plugin, unless it is a layer 2 network.
+//! 4. Add the addresses, bring it up, add the routes, and announce the addresses.
 //!
-//! DEL removes the interface, and then releases its addresses if they are IPAM's. GC does the same for attachments that
-//! are not valid, in namespaces that are pinned by a mount.
-//!
-//! [`master`]: super::master
+//! A failed ADD and DEL remove the interface before they release the addresses of IPAM. GC does the same for
+//! attachments that are not valid, in namespaces that are pinned by a mount.
 
 use cnimble_cni::{Attachment, CniResult, Code, Dns, Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
