@@ -89,6 +89,9 @@ const PROGRESS: usize = 500;
 /// The minimum size of a sample. With fewer points the program was not traced.
 pub const FEWEST: usize = 8;
 
+/// The number of attempts to reach a point.
+const ATTEMPTS: usize = 3;
+
 /// The number of failures that are printed. Further ones are only counted.
 const SHOWN: usize = 10;
 
@@ -118,8 +121,7 @@ impl Tally {
         let [tried, met, wrong] = [self.tried, self.met, self.wrong].map(AtomicUsize::into_inner);
         announce("NOTE", &format!("{}: {tried} points tried, {met} reached, {wrong} wrong", self.what));
         assert!(tried >= FEWEST, "only {tried} points?");
-        // On a busy machine a verb may take another path, with fewer calls.
-        assert!(met * 4 >= tried * 3, "only {met} of {tried} points were reached");
+        assert!(met * 10 > tried * 9, "only {met} of {tried} points were reached");
         wrong
     }
 }
@@ -164,7 +166,15 @@ pub fn at_each_point<P: Sync>(
         share(&points, |points| {
             let mut site = Site::new(kind);
             for point in points {
-                let outcome = once(&mut site, point);
+                let mut outcome = once(&mut site, point);
+                for _ in 1..ATTEMPTS {
+                    // On a busy machine a verb may take another path, with fewer calls.
+                    if !matches!(outcome, Ok(false)) {
+                        break;
+                    }
+                    site = Site::new(kind);
+                    outcome = once(&mut site, point);
+                }
                 tally.tried(*outcome.as_ref().unwrap_or(&true));
                 let failed = outcome.is_err();
                 if let Err(why) = outcome {

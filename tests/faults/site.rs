@@ -53,10 +53,7 @@ pub struct Site {
 }
 
 /// The files with the last address and the index, which are not leases.
-const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index", LOCK];
-
-/// The beginning of host-device's lock files. If the system refuses to remove one, the next verb of the device does.
-const LOCK: &str = ".lock-";
+const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index"];
 
 /// The texts that only a pod has. The addresses are those of the first pod.
 const OF_THE_FIRST: &[&str] = &["victim", "veth", "10.1.2.2", "fd00:1:2::2", ".cnimble-new"];
@@ -286,8 +283,7 @@ impl Site {
     /// Returns the full state of host and pod.
     fn whole(&self) -> [Snapshot; 2] {
         // The index of leases may have been rewritten.
-        let host = Snapshot::of(&self.host).without_lines(".cnimble-index").without_lines(LOCK);
-        [host, Snapshot::of_ns(&self.victim)]
+        [Snapshot::of(&self.host).without_lines(".cnimble-index"), Snapshot::of_ns(&self.victim)]
     }
 
     /// Replaces the victim's namespace.
