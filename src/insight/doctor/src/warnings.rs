@@ -46,10 +46,15 @@ fn ports(known: &Known) -> Vec<PortMapping> {
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
-/// The networks with pods that send by way of the host, each with whether no plugin has its rules accept it.
+/// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's rules
+/// accept its packets. Pods of one network may have been added with different configurations.
 fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
+    let mut networks = BTreeMap::new();
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
-    lists.filter(rules::meet_rules).map(|list| (list.name.clone(), rules::need_others(&list))).collect()
+    for list in lists.filter(rules::meet_rules) {
+        *networks.entry(list.name.clone()).or_default() |= rules::need_others(&list);
+    }
+    networks
 }
 
 /// A socket of the host that waits for what comes.
@@ -144,16 +149,15 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
             format!("{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can")
         }));
     }
-    let unprotected: Vec<&str> =
-        networks.iter().filter(|(_, alone)| **alone).map(|(name, _)| name.as_str()).collect();
-    let networks = joined(unprotected.clone());
+    let alone = networks.iter().filter(|(_, alone)| **alone);
+    let unprotected = joined(alone.map(|(name, _)| name.as_str()).collect());
     if !unprotected.is_empty() {
         let also = match number("/proc/sys/net/bridge/bridge-nf-call-iptables") {
             Some(1) => ", also to each other (net.bridge.bridge-nf-call-iptables is 1)",
             _ => "",
         };
         warnings.extend(forward::shut(nft)?.into_iter().map(|chain| {
-            format!("{chain} drops what pods of {networks} send{also}: let it pass there, or add the plugin {ACCEPTING}")
+            format!("{chain} drops what pods of {unprotected} send{also}: let it pass there, or add the plugin {ACCEPTING}")
         }));
     }
     if nft.is_supported()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
@@ -164,7 +168,7 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
         }
         if !unprotected.is_empty() && is_yes(&conf, "NftablesTableOwner") {
             warnings.push(format!(
-                "firewalld alone changes its table (NftablesTableOwner=yes), and drops what pods of {networks} send: \
+                "firewalld alone changes its table (NftablesTableOwner=yes), and drops what pods of {unprotected} send: \
                  add the plugin {ACCEPTING}"
             ));
         }
