@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::Link;
-use cnimble_netlink::{Netlink, tc::qdisc};
+use cnimble_netlink::{IfPresent, Netlink, tc::qdisc};
 use cnimble_plugin::Call;
 
 use crate::root;
@@ -54,10 +54,7 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
             Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
             done => done,
         };
-        let root = match host.root_qdisc(link.index) {
-            Err(err) if err.is_missing() => None,
-            found => found?,
-        };
+        let root = host.root_qdisc(link.index).if_present()?.flatten();
         if root.is_some_and(|qdisc| root::is_limit(&qdisc)) {
             gone(host.execute(qdisc::del_root(link.index, &link.name)))?;
         }

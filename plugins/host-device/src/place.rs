@@ -3,7 +3,7 @@
 use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::sysfs::Sysfs;
-use cnimble_netlink::{NetNs, Netlink};
+use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
 use crate::record::Record;
 use crate::seen::Seen;
@@ -40,9 +40,9 @@ impl Place {
     /// Fails with code 100 if the kernel refuses the request.
     pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
-            "" => match self.netlink.details(link.index) {
-                Err(err) if err.is_missing() => return Ok(None),
-                details => Some(details?),
+            "" => match self.netlink.details(link.index).if_present()? {
+                None => return Ok(None),
+                details => details,
             },
             _ => None,
         };

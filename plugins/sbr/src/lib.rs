@@ -21,7 +21,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, IpConfig};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::rule::Rule;
-use cnimble_netlink::{Netlink, Request, route, rule};
+use cnimble_netlink::{IfPresent, Netlink, Request, route, rule};
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{check, pod, remove, unusable, usable_netlink};
 use cnimble_plugin::{Call, Plugin, Role};
@@ -158,7 +158,7 @@ fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Resu
         // The undo is registered first, because a lost answer doesn't tell whether the change was made.
         let home = call.open_netns()?;
         call.undo.push(format!("delete the rule from {from}"), move || {
-            if_there(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)))
+            Ok(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)).if_present().map(drop)?)
         });
         inside.execute(rule::add(from, table, PROTOCOL))?;
     }
@@ -250,27 +250,17 @@ fn take_down(
 
 /// Returns the list of an interface. It is empty if a concurrent DEL has removed the interface.
 fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Result<Vec<T>> {
-    match found {
-        Err(err) if err.is_missing() => Ok(Vec::new()),
-        found => found,
-    }
+    Ok(found.if_present()?.unwrap_or_default())
 }
 
 /// Executes requests to delete. A missing object counts as deleted.
 fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     match inside.execute_all(requests.clone()) {
         // The kernel tried the other requests, but their errors are unknown.
-        Err(err) if err.is_missing() => {
-            remove::all(requests.into_iter().map(|request| if_there(inside.execute(request))))
-        }
+        Err(err) if err.is_missing() => remove::all(
+            requests.into_iter().map(|request| Ok(inside.execute(request).if_present().map(drop)?)),
+        ),
         outcome => Ok(outcome?),
-    }
-}
-
-fn if_there(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
-    match outcome {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
     }
 }
 

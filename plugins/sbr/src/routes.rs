@@ -35,7 +35,8 @@ pub(crate) fn of(
     let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
     // Another plugin may have removed the default route.
     if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
-        routes.push(NewRoute { via: Some(gateway), ..NewRoute::to(any(ip), link.index) });
+        routes
+            .push(NewRoute { via: Some(gateway), ..NewRoute::to(cidr::everywhere(ip.address), link.index) });
     }
     routes.sort_by_key(|route| (route.via.is_some(), route.dst.prefix() == 0));
     routes
@@ -49,12 +50,4 @@ pub(crate) fn hint(ip: &IpConfig, link: &Link) -> NewRoute {
 /// Whether `route` leads to the address's network with that source address.
 pub(crate) fn is_hint(route: &NewRoute, ip: &IpConfig) -> bool {
     route.dst == cidr::network_of(ip.address) && route.via.is_none() && route.src == Some(ip.address.ip())
-}
-
-fn any(ip: &IpConfig) -> IpNetwork {
-    let zero = match ip.address {
-        IpNetwork::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        IpNetwork::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    IpNetwork::new(zero, 0).unwrap_or(ip.address)
 }

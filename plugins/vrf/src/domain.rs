@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::kind::{self, Kind, NewLink};
 use cnimble_netlink::link::{Filter, Link};
-use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_netlink::{self as netlink, IfPresent, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
@@ -49,10 +49,7 @@ pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Erro
 /// Fails if the kernel refuses an answer.
 pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
     let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
-    match inside.link_at(master) {
-        Err(err) if err.is_missing() => Ok(None),
-        link => Ok(Vrf::of(link?)),
-    }
+    Ok(inside.link_at(master).if_present()?.and_then(Vrf::of))
 }
 
 /// Returns the VRF with this name, or `None` if it doesn't exist or another link has the name.

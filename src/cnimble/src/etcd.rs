@@ -18,9 +18,10 @@ pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
 /// Returns the plugin of the network that uses the IPAM plugin.
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
-    let kind =
-        |document: &Value| json::get(json::get(document, "ipam")?, "type")?.as_str().map(str::to_owned);
-    list.plugins.iter().find(|plugin| kind(&plugin.document).is_some_and(|kind| kind == PLUGIN))
+    list.plugins.iter().find(|plugin| {
+        let kind = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
+        kind.and_then(Value::as_str) == Some(PLUGIN)
+    })
 }
 
 /// Returns the path of the program, if one of these directories has it.

@@ -13,7 +13,7 @@ use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach};
 use super::Session;
 use super::args::Gc;
 use super::finding::{self, Item, Outcome, count};
-use super::interrupt::interruptible;
+use super::interrupt::{self, interruptible};
 use super::output::{View, note};
 use super::report::{Exit, Report};
 use super::style::Paint;
@@ -41,7 +41,7 @@ pub(super) async fn gc(
     network: &NetworkList,
 ) -> Result<(), Report> {
     let what = format!("can't clean up what is gone from network {}", network.name);
-    let stopped = |exit| Report::because(exit, what.as_str(), "interrupted").hint("run it again");
+    let stopped = |exit| interrupt::stopped(exit, &what);
     let failed = |err: cni::Error| Report::because(Exit::Files, what.as_str(), err);
     let work = twice(&doctor, &network.name, given.grace);
     let (mut diagnosis, left_alone) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;

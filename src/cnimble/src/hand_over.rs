@@ -1,7 +1,6 @@
 //! `hand-over`: converts the rules of living pods to the form of the Go plugins.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -43,8 +42,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
         .hint("cnimble pod down --all"));
     }
     // A link or an address proves that a pod lives. A lease alone has no rules, so it needs no grace period.
-    let mut doctor = doctor::new(session, &given.leases.data_dir, 0);
-    doctor.evidence.grace = Duration::ZERO;
+    let doctor = doctor::new(session, &given.leases.data_dir, 0);
     let outcome = match interruptible(doctor.hand_over(mode)).await {
         Ok(outcome) => outcome.map_err(|err| {
             let report = Report::because(Exit::Files, what, err);

@@ -34,10 +34,15 @@ pub(super) async fn look<T, E: Display>(
     }
 }
 
+/// Returns the report of an interruption.
+pub(super) fn stopped(exit: Exit, what: &str) -> Report {
+    Report::because(exit, what, "interrupted").hint("run it again")
+}
+
 /// Converts failures and interruptions into a report.
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),
-        Err(exit) => Err(Report::because(exit, what, "interrupted").hint("run it again")),
+        Err(exit) => Err(stopped(exit, what)),
     }
 }

@@ -14,7 +14,7 @@ use cnimble_runtime::{ConfError, load_file};
 use super::args::{Gc, Valid};
 use super::cri::evidence;
 use super::finding::{self, Item, Outcome, count};
-use super::interrupt::{finish, interruptible};
+use super::interrupt::{self, finish, interruptible};
 use super::output::note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri, plugin_files};
@@ -100,10 +100,8 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     }
     let blind = |err: cni::Error| Report::because(Exit::Files, what, err);
     let mut diagnosis = doctor.look_at(&network.name).map_err(blind)?;
-    let repairs = match interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await {
-        Ok(repairs) => repairs,
-        Err(exit) => return Err(Report::because(exit, what, "interrupted").hint("run it again")),
-    };
+    let repairs = interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await;
+    let repairs = repairs.map_err(|exit| interrupt::stopped(exit, what))?;
     let items = finding::items(&mut diagnosis, Some(repairs));
     items.iter().filter_map(Item::left).for_each(|left| log::warn!("left alone: {left}"));
     let mut failed = items.iter().filter_map(Item::failure).peekable();

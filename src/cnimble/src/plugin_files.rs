@@ -156,7 +156,7 @@ impl PluginFiles {
         let ours: BTreeSet<&str> = ours.filter_map(|file| file.version.as_deref()).collect();
         if ours.len() > 1 {
             consequences.push(Consequence {
-                what: format!("plugins of several versions: {}", joined(ours)),
+                what: format!("plugins of several versions: {}", joined(&ours)),
                 remedy: "install again: an install did not finish",
             });
         }
@@ -178,8 +178,9 @@ impl PluginFiles {
         let mut lines = Vec::new();
         for ((maker, words), files) in &makes {
             let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-            let dirs: BTreeSet<_> = files.iter().filter_map(|file| file.path.parent()?.to_str()).collect();
-            let dirs = joined(dirs);
+            let dirs: BTreeSet<_> =
+                files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
+            let dirs = joined(&dirs);
             let names = if makes.len() == 1 { format!("all {}", names.len()) } else { names.join(", ") };
             let row = match maker {
                 Maker::Cnimble => "ours",
@@ -198,8 +199,8 @@ impl PluginFiles {
     }
 }
 
-fn joined(names: BTreeSet<&str>) -> String {
-    names.into_iter().collect::<Vec<_>>().join(", ")
+fn joined<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
+    names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
 }
 
 /// Finds living pods with rules in cnimble's tables and a network that now has a Go plugin. The DEL of the Go plugin

@@ -36,9 +36,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         let compared = doctor.compare_container(&sight, &sandbox.id).await;
         sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();
-        let (title, attempt) = (sandbox.pod(), sandbox.attempt);
-        let runtime = pods::Pod::new(sandbox.clone(), Some(status));
-        let view = Inspected { title, id: sandbox.id.clone(), attempt, runtime, sides };
+        let view = Inspected { runtime: pods::Pod::new(sandbox.clone(), Some(status)), sides };
         match session.json {
             true => documents.push(view),
             false => print(&view.text(session.paint))?,
@@ -55,9 +53,6 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
 
 /// A pod from three sides.
 struct Inspected {
-    title: String,
-    id: String,
-    attempt: u32,
     runtime: pods::Pod,
     sides: Sides,
 }
@@ -80,10 +75,11 @@ impl Serialize for Inspected {
 
 impl View for Inspected {
     fn text(&self, paint: Paint) -> String {
-        let Inspected { title, id, attempt, sides, .. } = self;
+        let Inspected { runtime, sides } = self;
         let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::Line::cells).collect();
         let differences: Vec<_> = sides.differences.iter().map(|how| ("differs", paint.bad(how))).collect();
         let table = table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, paint);
-        format!("{}  {id}  attempt {attempt}\n{table}{}", paint.bold(title), rows(&differences, paint))
+        let (title, differences) = (paint.bold(&runtime.title()), rows(&differences, paint));
+        format!("{title}  {}  attempt {}\n{table}{differences}", runtime.id, runtime.attempt)
     }
 }

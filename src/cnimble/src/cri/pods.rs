@@ -41,8 +41,8 @@ pub(super) struct Pod {
     namespace: String,
     name: String,
     uid: String,
-    id: String,
-    attempt: u32,
+    pub(super) id: String,
+    pub(super) attempt: u32,
     created: u64,
     state: &'static str,
     host_network: Option<bool>,
@@ -62,6 +62,11 @@ impl Pod {
         Pod { namespace, name, uid, id, attempt, created, state, host_network, ips, netns, pid }
     }
 
+    /// The pod's namespace and name.
+    pub(super) fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Returns a row of the table.
     fn line(&self) -> Vec<String> {
         let addresses = match &self.ips {
@@ -74,9 +79,8 @@ impl Pod {
             0 => "-".to_owned(),
             created => crate::pod::age_of(created),
         };
-        let pod = format!("{}/{}", self.namespace, self.name);
         let attempt = self.attempt.to_string();
-        vec![pod, self.state.to_owned(), addresses, attempt, age, short(&self.id).to_owned()]
+        vec![self.title(), self.state.to_owned(), addresses, attempt, age, short(&self.id).to_owned()]
     }
 }
 

@@ -20,7 +20,8 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
                 let report = report.unwrap_or_else(|| Report::new(Exit::Plugin, ""));
                 failures.fold(report, |report, failure| report.row("then", failure.to_string()))
             }
-            other => plain(what, first, exit_of(other)),
+            NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => plain(what, first, Exit::Config),
+            NetworkError::Namespace { .. } | NetworkError::Busy { .. } => plain(what, first, Exit::Execution),
         },
         Cause::NotReady(not_ready) => not_ready
             .details
@@ -38,12 +39,4 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
 
 fn plain(what: impl Into<String>, cause: &Cause, exit: Exit) -> Report {
     Report::because(exit, what, cause)
-}
-
-fn exit_of(error: &NetworkError) -> Exit {
-    match error {
-        NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => Exit::Config,
-        NetworkError::Plugins { .. } | NetworkError::Gc { .. } => Exit::Plugin,
-        NetworkError::Namespace { .. } | NetworkError::Busy { .. } => Exit::Execution,
-    }
 }

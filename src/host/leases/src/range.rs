@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cnimble_cni::cidr;
 use ipnetwork::IpNetwork;
 
 /// Why a range or a set of ranges can't be used. The texts are the reference's where it
@@ -110,7 +111,7 @@ impl Range {
                 return Err(RangeError::OtherFamily { ip, subnet });
             }
         }
-        let first = address(number(network) + 1, network);
+        let first = cidr::first_address(subnet);
         let is_pair = subnet.prefix() == bits - 1;
         let start = start.unwrap_or(if is_pair { network } else { first });
         if !subnet.contains(start) {

@@ -45,7 +45,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// A trial of the plugin in the file `program`, whose name is the plugin's type. `config` has its own keys.
+    /// A trial of the plugin in the file `program`. The file has the plugin's type as its name. `config` has its own keys.
     ///
     /// # Panics
     /// Panics without the privilege to make a namespace, as all methods do if something is not as it should be.

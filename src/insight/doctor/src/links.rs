@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use cnimble_cni::Error;
 use cnimble_liveness::Verdict;
 use cnimble_liveness::node::Node;
-use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{self, Link};
+use cnimble_netlink::{IfPresent, Netlink};
 use cnimble_rules::objects::{Judge, Orphan, ifb};
 use cnimble_rules::survey;
 
@@ -21,19 +21,13 @@ pub(super) struct Action {
 impl Action {
     pub(super) fn run(&self) -> Result<(), Error> {
         let mut host = Netlink::open()?;
-        let now = match host.link_at(self.found.index) {
-            Err(err) if err.is_missing() => return Ok(()),
-            now => now?,
-        };
+        let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(()) };
         let same =
             |a: &Link, b: &Link| (&a.name, &a.kind, &a.alias, a.far) == (&b.name, &b.kind, &b.alias, b.far);
         if !same(&now, &self.found) || cnimble_rules::objects::is_used(&mut host, &now)? {
             return Ok(());
         }
-        match host.execute(link::del(now.index, &now.name)) {
-            Err(err) if !err.is_missing() => Err(err.into()),
-            _ => Ok(()),
-        }
+        Ok(host.execute(link::del(now.index, &now.name)).if_present().map(drop)?)
     }
 }
 

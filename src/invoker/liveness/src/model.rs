@@ -35,7 +35,7 @@ enum Step {
     List,
     /// Looks whether a link speaks for it.
     Observe,
-    /// An object that was listed and has no observed is found.
+    /// An object that was listed, and for which no link was observed, is found.
     Find,
     /// Of that, what is still so.
     FindAgain,

@@ -13,7 +13,7 @@ use crate::link::read::{family_and_index, query, read};
 use crate::link::{self, Filter, Link};
 use crate::uapi::rtnetlink::IFINFOMSG;
 use crate::wire::{Attributes, u32_ne};
-use crate::{Error, Netlink, Result};
+use crate::{Error, IfPresent, Netlink, Result};
 
 /// How often the links are put into a group. A second time is rare.
 const ATTEMPTS: usize = 5;
@@ -90,8 +90,5 @@ fn random_group() -> u32 {
 
 /// Takes a missing link for success.
 fn present(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(err) if err.is_missing() => Ok(()),
-        outcome => outcome,
-    }
+    outcome.if_present().map(drop)
 }

@@ -66,7 +66,7 @@ impl Verdict {
 
 /// The header that a payload offset counts from (`NFT_PAYLOAD_*_HEADER`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs)] // as in nft(8), "RAW PAYLOAD EXPRESSION"
 #[repr(u32)]
 pub enum Header {
     Link = NFT_PAYLOAD_LL_HEADER,
@@ -76,7 +76,7 @@ pub enum Header {
 
 /// A property of a packet beside its bytes (`NFT_META_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs)] // as in nft(8), "META EXPRESSIONS"
 #[repr(u32)]
 pub enum Meta {
     Protocol = NFT_META_PROTOCOL,

@@ -15,6 +15,12 @@ fn up() -> Change<'static> {
     Change { up: Some(true), ..Change::default() }
 }
 
+/// Sets the port's other end up.
+fn start(inside: &mut Netlink) {
+    let eth0 = inside.link("eth0").unwrap();
+    inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+}
+
 /// A bridge port that is up and waits for its other end in `pod`.
 fn port(netlink: &mut Netlink, pod: &NetNs) -> Link {
     let bridge = bridge(netlink, "br0");
@@ -32,8 +38,7 @@ fn sees_the_link_come_up() {
         let mut inside = Netlink::open_in(&pod).unwrap();
         let other = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
-            let eth0 = inside.link("eth0").unwrap();
-            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+            start(&mut inside);
         });
         let link = netlink.wait_oper_up(port.index, LONG).unwrap();
         assert!(link.oper_up && link.name == "v0");
@@ -55,8 +60,7 @@ fn waits_in_the_namespace_of_the_socket() {
         let mut inside = Netlink::open_in(&pod).unwrap();
         let other = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
-            let eth0 = inside.link("eth0").unwrap();
-            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+            start(&mut inside);
         });
         assert!(netlink.wait_oper_up(port.index, LONG).unwrap().oper_up);
         other.join().unwrap();
@@ -92,18 +96,16 @@ fn survives_a_flood() {
             // The kernel tells of a new alias only while the link is up.
             let lo = flooder.link("lo").unwrap();
             flooder.execute(set(lo.index, "lo", &up())).unwrap();
-            for number in 0..2000 {
-                let alias = format!("flood {number}");
-                let change = Change { alias: Some(&alias), ..Change::default() };
-                flooder.execute(set(lo.index, "lo", &change)).unwrap();
-            }
-            let eth0 = inside.link("eth0").unwrap();
-            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
-            for number in 0..2000 {
-                let alias = format!("flood {number}");
-                let change = Change { alias: Some(&alias), ..Change::default() };
-                flooder.execute(set(lo.index, "lo", &change)).unwrap();
-            }
+            let mut flood = || {
+                for number in 0..2000 {
+                    let alias = format!("flood {number}");
+                    let change = Change { alias: Some(&alias), ..Change::default() };
+                    flooder.execute(set(lo.index, "lo", &change)).unwrap();
+                }
+            };
+            flood();
+            start(&mut inside);
+            flood();
         });
         assert!(netlink.wait_oper_up(port.index, LONG).unwrap().oper_up);
         other.join().unwrap();

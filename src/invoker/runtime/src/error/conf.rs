@@ -11,7 +11,7 @@ use cnimble_cni as cni;
 #[allow(missing_docs)] // of fields: their names say what they are
 #[non_exhaustive]
 pub enum ConfError {
-    /// Fails if the directory can't be listed.
+    /// The directory can't be listed.
     #[error("can't list the configuration directory {}: {source}", dir.display())]
     #[non_exhaustive]
     Dir { dir: PathBuf, source: io::Error },

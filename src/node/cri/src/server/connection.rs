@@ -66,7 +66,7 @@ impl Server {
         };
         loop {
             let next = async {
-                let accepted = socket.listener.accept().await;
+                let accepted = socket.accept().await;
                 talks.make_room().await;
                 accepted
             };
@@ -75,7 +75,7 @@ impl Server {
                 () = stop.as_mut() => break,
             };
             match accepted {
-                Ok((stream, _)) => talks.begin(stream),
+                Ok(stream) => talks.begin(stream),
                 Err(err) => {
                     log::warn!("can't accept a connection: {err}");
                     tokio::time::sleep(Duration::from_millis(100)).await;

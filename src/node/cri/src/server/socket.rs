@@ -17,7 +17,7 @@ const MODE: u32 = 0o660;
 /// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
-    pub(crate) listener: UnixListener,
+    listener: UnixListener,
     path: PathBuf,
     /// Device and inode of our file. `None` for a file of a service manager.
     file: Option<(u64, u64)>,

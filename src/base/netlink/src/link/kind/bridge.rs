@@ -31,7 +31,7 @@ pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
 
 /// Whether a bridge separates vlans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs)] // the values of vlan_filtering in ip-link(8)
 pub enum VlanFiltering {
     On,
     Off,
