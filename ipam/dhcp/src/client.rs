@@ -303,3 +303,23 @@ pub(crate) fn random() -> u32 {
     // The lower half is enough: the standard library gets its keys from the kernel.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Action, Event, Protocol};
+
+    /// Returns the actions as text.
+    pub(crate) fn words<P: Protocol>(
+        actions: &[Action<P>],
+        sent: impl Fn(&P::Message) -> String,
+    ) -> Vec<String> {
+        let word = |action: &Action<P>| match action {
+            Action::Send(message) => sent(message),
+            Action::Probe(address) => format!("probe {address}"),
+            Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
+            Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
+            Action::Report(Event::Log(_)) => "log".to_owned(),
+        };
+        actions.iter().map(word).collect()
+    }
+}

@@ -11,7 +11,7 @@ use super::flags::Flags;
 use super::interface::Interface;
 use super::speaker::{Driver, Speaker, Transport};
 use super::{four, six};
-use crate::client::{Client, EXPIRED, Event, Lease};
+use crate::client::{Client, EXPIRED, Lease};
 use crate::held::Held;
 use crate::ipc::{self, Family, Wanted};
 
@@ -61,21 +61,6 @@ impl Pod {
             is_temporary: false,
             lost: None,
         })
-    }
-
-    /// As [`Speaker::hear`].
-    pub(super) fn hear(&mut self, now: u64) -> Vec<Event> {
-        self.speaker.hear(&self.interface, now)
-    }
-
-    /// As [`Speaker::tick`].
-    pub(super) fn tick(&mut self, now: u64) -> Vec<Event> {
-        self.speaker.tick(&self.interface, now)
-    }
-
-    /// As [`Speaker::release`].
-    pub(super) fn release(&mut self, now: u64) -> Option<(String, std::io::Result<()>)> {
-        self.speaker.release(&self.interface, now)
     }
 
     /// Records the lease that the waiting verb receives and puts on the interface.

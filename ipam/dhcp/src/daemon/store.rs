@@ -170,6 +170,7 @@ impl Store {
         cnimble_os::files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
+    /// Removes a lease. It may be missing.
     ///
     /// # Errors
     /// Fails if the system refuses it.

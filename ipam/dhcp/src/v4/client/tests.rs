@@ -1,7 +1,7 @@
 //! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
-use crate::client::Event;
+use crate::client;
 use crate::v4::message::tests::{MAC, answer};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
@@ -38,17 +38,10 @@ fn says(
 
 /// Returns the actions as text.
 fn words(actions: &[Action<Dhcp4>]) -> Vec<String> {
-    let word = |action: &Action<Dhcp4>| match action {
-        Action::Send(question) => {
-            let to = if question.to == To::Everybody { "all" } else { "server" };
-            format!("{} from {} to {to}", question.kind.word(), question.address)
-        }
-        Action::Probe(address) => format!("probe {address}"),
-        Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
-        Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
-        Action::Report(Event::Log(_)) => "log".to_owned(),
-    };
-    actions.iter().map(word).collect()
+    client::tests::words(actions, |question| {
+        let to = if question.to == To::Everybody { "all" } else { "server" };
+        format!("{} from {} to {to}", question.kind.word(), question.address)
+    })
 }
 
 /// Returns a client with a lease of 100 s since `now` = 100 ms.

@@ -1,7 +1,7 @@
 //! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
-use crate::client::Event;
+use crate::client;
 use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, status, with};
 use crate::v6::message::{Answer, code};
 
@@ -38,22 +38,15 @@ fn preference(of: u8) -> Vec<u8> {
 
 /// Returns the actions as text.
 fn words(actions: &[Action<Dhcp6>]) -> Vec<String> {
-    let word = |action: &Action<Dhcp6>| match action {
-        Action::Send(question) => {
-            let to = match &question.server {
-                Some(server) if server == SERVER => "server",
-                Some(_) => "other",
-                None => "all",
-            };
-            let address = question.address.map_or("any".to_owned(), |address| address.to_string());
-            format!("{} {address} to {to}", question.kind.word())
-        }
-        Action::Probe(address) => format!("probe {address}"),
-        Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
-        Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
-        Action::Report(Event::Log(_)) => "log".to_owned(),
-    };
-    actions.iter().map(word).collect()
+    client::tests::words(actions, |question| {
+        let to = match &question.server {
+            Some(server) if server == SERVER => "server",
+            Some(_) => "other",
+            None => "all",
+        };
+        let address = question.address.map_or("any".to_owned(), |address| address.to_string());
+        format!("{} {address} to {to}", question.kind.word())
+    })
 }
 
 /// Returns a client that has requested a lease from a server of the first choice.

@@ -1,0 +1,130 @@
+//! The requests of verbs.
+
+use std::os::fd::OwnedFd;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::NetNs;
+
+use super::Daemon;
+use super::pod::Pod;
+use crate::ipc::{Family, LeaseOwner, Reply, Request, Wanted};
+
+impl Daemon {
+    /// Handles the request of a verb. Returns `None` if the reply follows later.
+    pub(super) fn handle(
+        &mut self,
+        number: u64,
+        now: u64,
+        request: Request,
+        sent: Option<OwnedFd>,
+    ) -> Option<Reply> {
+        match request {
+            Request::Status => Some(Reply::Done),
+            Request::Add(wanted) | Request::Add6(wanted) => {
+                self.add(number, now, wanted, sent).unwrap_or_else(|err| Some(err.into()))
+            }
+            Request::Check(owner) => Some(self.check(&owner.key(Family::Ipv4), now)),
+            Request::Check6(owner) => Some(self.check(&owner.key(Family::Ipv6), now)),
+            Request::Del(owner) => Some(self.release_all(&owner, now)),
+            Request::Gc { network, valid } => Some(self.gc(&network, &valid, now)),
+        }
+    }
+
+    fn add(
+        &mut self,
+        number: u64,
+        now: u64,
+        mut wanted: Wanted,
+        sent: Option<OwnedFd>,
+    ) -> Result<Option<Reply>, Error> {
+        let key = wanted.key();
+        let path = self.flags.on_host(&wanted.netns);
+        // A runtime may have mounted the namespace where only its own processes see it.
+        let sent = sent.map(NetNs::from_fd).transpose()?.filter(|sent| !sent.is_at(&path));
+        wanted.sent = sent.as_ref().map(NetNs::identity).transpose()?;
+        let is_same = |pod: &Pod| match &sent {
+            Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
+            None => pod.interface.is_in(&path),
+        };
+        // As in the Go daemon, an interface with a lease keeps it.
+        if let Some(pod) = self.pods.get(&key)
+            && is_same(pod)
+            && let Some(lease) = pod.speaker.lease()
+        {
+            return Ok(Some(Reply::Lease(lease)));
+        }
+        self.release(&key, now, "it is asked for anew").checked()?;
+        let until = now.saturating_add(self.flags.limit(&wanted));
+        let mut pod = Pod::find(&self.flags, wanted, now, None, sent)?;
+        pod.waiting = Some((number, until));
+        self.pods.insert(key, pod);
+        Ok(None)
+    }
+
+    fn check(&self, key: &str, now: u64) -> Reply {
+        if let Some(pod) = self.pods.get(key) {
+            return pod.checked(now).map_or_else(Reply::from, Reply::Lease);
+        }
+        let record =
+            self.unresolved.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
+        record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
+    }
+
+    /// Releases all leases of an interface.
+    fn release_all(&mut self, owner: &LeaseOwner, now: u64) -> Reply {
+        let replies = Family::ALL.map(|family| self.release(&owner.key(family), now, "its verb has come"));
+        let weight = |reply: &Reply| match reply {
+            Reply::Error { .. } => 2,
+            Reply::Nothing => 0,
+            _ => 1,
+        };
+        replies.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
+    }
+
+    /// Releases a lease.
+    pub(super) fn release(&mut self, key: &str, now: u64, why: &str) -> Reply {
+        if let Err(err) = self.store.remove(key) {
+            return Error::new(Code::IO, format!("removing the lease {key}: {err}")).into();
+        }
+        self.unresolved.retain(|(record, _)| record.wanted.key() != key);
+        let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
+        let owner = pod.wanted.owner.words();
+        // The address is removed first: another host may get it as soon as it is released.
+        if let Err(err) = pod.remove_lease() {
+            self.journal.log(&format!("{owner}: removing its address failed: {err}"));
+        }
+        if let Some((address, sent)) = pod.speaker.release(&pod.interface, now) {
+            match sent {
+                Ok(()) => self.journal.log(&format!("{owner}: {address} is released: {why}")),
+                Err(err) => self.journal.log(&format!(
+                    "{owner}: {address} is dropped: {why}; the server could not be told: {err}"
+                )),
+            }
+        }
+        if let Some((number, _)) = pod.waiting {
+            let msg = format!("the lease of {owner} was given back while ADD waited for it");
+            let err = Error::new(Code::TRY_AGAIN_LATER, msg);
+            self.connections.reply(number, now, &err.into());
+        }
+        Reply::Done
+    }
+
+    fn gc(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
+        let stale = |owner: &LeaseOwner| {
+            owner.network == network
+                && !valid.iter().any(|(id, ifname)| (id, ifname) == (&owner.container, &owner.ifname))
+        };
+        // A lease that is still being requested is not in the runtime's list yet.
+        let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.owner));
+        let keys = all.map(|(key, _)| key.clone());
+        let unresolved = self.unresolved.iter().filter(|(record, _)| stale(&record.wanted.owner));
+        let keys: Vec<String> = keys.chain(unresolved.map(|(record, _)| record.wanted.key())).collect();
+        for key in keys {
+            let reply = self.release(&key, now, "it is not valid any more");
+            if matches!(reply, Reply::Error { .. }) {
+                return reply;
+            }
+        }
+        Reply::Done
+    }
+}
