@@ -38,11 +38,12 @@ impl Invoker {
         let _together = self.together(&network.name).await?;
         let this = self.begin();
         let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
-        let mut result = None;
+        let mut added = Added { result: CniResult::default(), document: Value::Null };
         for (index, plugin) in network.plugins.iter().enumerate() {
-            let cause = match this.add_one(network, plugin, attach, result.as_ref()).await {
-                Ok(value) => {
-                    result = Some(value);
+            let previous = Some(&added.document).filter(|_| index > 0);
+            let cause = match this.add_one(network, plugin, attach, previous).await {
+                Ok(next) => {
+                    added = next;
                     continue;
                 }
                 Err(cause) => cause,
@@ -61,13 +62,10 @@ impl Invoker {
             } else {
                 let end = index + usize::from(failures.first.cause.may_leave_something());
                 let ran = network.plugins.get(..end).unwrap_or_default();
-                failures.others = self.begin().del_chain(network, ran, attach, result.as_ref()).await;
+                failures.others = self.begin().del_chain(network, ran, attach, previous).await;
             }
             return Err(failures.into());
         }
-        let document = result.unwrap_or(Value::Null);
-        // Valid: each answer was read before it was handed on.
-        let result = CniResult::from_value(&document, network.version, "").unwrap_or_default();
         let entry = Entry {
             network: network.name.clone(),
             container_id: attach.container_id.clone(),
@@ -76,13 +74,14 @@ impl Invoker {
             config: whole_document(network).to_string().into_bytes(),
             args: attach.args.clone(),
             capability_args: attach.capability_args.clone(),
-            result: Some(document.clone()),
+            result: Some(added.document.clone()),
         };
         if let Err(cause) = self.record(entry).await {
-            let rollback = self.begin().del_chain(network, &network.plugins, attach, Some(&document)).await;
+            let rollback =
+                self.begin().del_chain(network, &network.plugins, attach, Some(&added.document)).await;
             return Err(Error::Cache { cause, rollback });
         }
-        Ok(Added { result, document })
+        Ok(added)
     }
 
     /// Asks every plugin whether the attachment is still as ADD left it. Success without
@@ -177,7 +176,10 @@ impl Invoker {
             Ok(Lookup::Corrupt(why)) => Err(about(&why)),
             Ok(Lookup::Entry(entry)) => match entry.result {
                 None => Err(about(&"it has no result")),
-                Some(result) => convert(result, network.version).map(Some).map_err(|err| about(&err)),
+                Some(result) => {
+                    let added = convert(result, network.version).map_err(|err| about(&err))?;
+                    Ok(Some(added.document))
+                }
             },
             Err(err) => Err(err.to_string()),
         }
@@ -189,7 +191,7 @@ impl Invoker {
         plugin: &ListEntry,
         attach: &Attach,
         previous: Option<&Value>,
-    ) -> Result<Value, PluginError> {
+    ) -> Result<Added, PluginError> {
         let answer = self.call(Verb::Add, network, plugin, Some(attach), injection(attach, previous)).await?;
         let bad = |reason| PluginError::BadOutput {
             path: answer.file.clone(),
@@ -309,16 +311,16 @@ pub(super) fn failure(network: &NetworkList, plugin: &ListEntry, verb: Verb, cau
 /// A result as the network's version has it. One that is in this version already passes
 /// untouched, unknown keys and all, once it is known to make sense; one without version
 /// is taken for the network's.
-fn convert(mut value: Value, version: Version) -> Result<Value, SpecError> {
-    let result = CniResult::from_value(&value, version, "")?;
-    match json::get(&value, "cniVersion").and_then(Value::as_str) {
-        Some(own) if own == version.as_str() => Ok(value),
+fn convert(mut document: Value, version: Version) -> Result<Added, SpecError> {
+    let result = CniResult::from_value(&document, version, "")?;
+    match json::get(&document, "cniVersion").and_then(Value::as_str) {
+        Some(own) if own == version.as_str() => {}
         None | Some("") => {
-            if let Some(object) = value.as_object_mut() {
+            if let Some(object) = document.as_object_mut() {
                 object.insert("cniVersion".into(), version.as_str().into());
             }
-            Ok(value)
         }
-        Some(_) => result.to_value(version),
+        Some(_) => document = result.to_value(version)?,
     }
+    Ok(Added { result, document })
 }

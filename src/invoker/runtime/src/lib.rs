@@ -229,7 +229,7 @@ impl Invoker {
         self
     }
 
-    /// Executes plugins by `executor`, for example in a sandbox. A limit for stderr is then the executor's.
+    /// Executes plugins by `executor`, for example in a sandbox. Limits of the output are then the executor's.
     #[must_use]
     pub fn with_executor(mut self, executor: impl Execute + 'static) -> Self {
         self.exec.executor = Some(Arc::new(executor));
