@@ -15,13 +15,13 @@ use std::net::IpAddr;
 
 use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::{DESTINATION, load_address};
 use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
 };
 
 use super::elements::{self, Claim, Layout, Placed, first};
 use super::failures;
-use super::packet::{DESTINATION, load_address};
 pub use super::undo::Applied;
 
 pub(super) struct Isolation;

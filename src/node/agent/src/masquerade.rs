@@ -13,14 +13,13 @@
 //! number does not depend on the number of nodes and pods. A new node is one element.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_network, octets, of_family};
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Rule, Table,
-    Verdict,
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
 /// The table of the agent.
@@ -203,55 +202,20 @@ fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::R
 /// Matches packets from `own` that are destined neither to pods, nor to an exception, nor to a multicast group.
 fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     let ipv6 = own.is_ipv6();
-    let number = if ipv6 { FAMILY_IPV6 } else { FAMILY_IPV4 };
-    let mut rule = vec![Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[number])];
-    rule.extend(load(End::Source, own));
+    let mut rule = of_family(own.ip());
+    rule.extend(load_network(own.ip(), SOURCE, own.prefix()));
     rule.push(Expr::equal(REG1, &octets(own.network())));
     for length in wanted.lengths().into_iter().filter(|length| length.ipv6 == ipv6) {
-        if let Ok(any) = IpNetwork::new(own.ip(), length.prefix) {
-            rule.extend(load(End::Destination, any));
-            rule.push(Expr::not_in_set(REG1, &length.set()));
-        }
+        rule.extend(load_network(own.ip(), DESTINATION, length.prefix));
+        rule.push(Expr::not_in_set(REG1, &length.set()));
     }
     let group = match ipv6 {
         false => IpNetwork::new([224, 0, 0, 0].into(), 4),
         true => IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
     };
     for other in wanted.others.iter().copied().chain(group).filter(|other| other.is_ipv6() == ipv6) {
-        rule.extend(load(End::Destination, other));
+        rule.extend(load_network(other.ip(), DESTINATION, other.prefix()));
         rule.push(Expr::differ(REG1, &octets(other.network())));
     }
     rule
-}
-
-/// The values of `NFPROTO_IPV4` and `NFPROTO_IPV6` (linux/netfilter.h).
-const FAMILY_IPV4: u8 = 2;
-const FAMILY_IPV6: u8 = 10;
-
-/// The address of a packet that is compared.
-enum End {
-    Source,
-    Destination,
-}
-
-/// Loads the network part of the source or the destination.
-fn load(end: End, cidr: IpNetwork) -> Vec<Expr> {
-    let (offset, len) = match (end, cidr) {
-        (End::Source, IpNetwork::V4(_)) => (12, 4),
-        (End::Destination, IpNetwork::V4(_)) => (16, 4),
-        (End::Source, IpNetwork::V6(_)) => (8, 16),
-        (End::Destination, IpNetwork::V6(_)) => (24, 16),
-    };
-    let mut load = vec![Expr::payload(Header::Network, offset, len, REG1)];
-    if u32::from(cidr.prefix()) < len * 8 {
-        load.push(Expr::mask(REG1, &octets(cidr.mask())));
-    }
-    load
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
 }

@@ -28,6 +28,7 @@ mod expr;
 mod key;
 mod missing;
 mod objects;
+pub mod packet;
 mod query;
 mod rule;
 mod udata;

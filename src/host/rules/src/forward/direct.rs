@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, octets};
 use cnimble_netlink::nft::{Batch, Expr, Family, Nft, REG1, Rule, Verdict};
 
 use cnimble_cni::Error;
@@ -16,7 +17,6 @@ use cnimble_cni::Error;
 use super::isolation::STAGE2;
 use super::table::{FORWARD, PODS, Plan, STAGE1, TO_ADMIN, TO_PODS, filter};
 use super::{Forward, Policy, table};
-use crate::packet::{DESTINATION, SOURCE, load_address, octets};
 use crate::retry::retry;
 use crate::undo::undone;
 use crate::{command, xtables};

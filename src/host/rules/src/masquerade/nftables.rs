@@ -32,15 +32,14 @@ use ipnetwork::IpNetwork;
 
 use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, load_network, octets, of_family};
 use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
 use crate::elements::{self, Changes, Claim, Layout, Placed};
 use crate::listed::Effect;
-use crate::packet::{
-    DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
-};
+use crate::packet::{network_name, network_named};
 
 pub(crate) struct Masquerade;
 

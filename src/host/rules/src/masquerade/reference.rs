@@ -17,10 +17,10 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::octets;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
 use crate::go_chains::MASQUERADE;
-use crate::packet::octets;
 use crate::retry::retry;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 

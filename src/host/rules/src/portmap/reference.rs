@@ -22,12 +22,12 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink as netlink;
+use cnimble_netlink::nft::packet::octets;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
 use super::holder::Holder;
 use super::{Forward, Mapping};
 use crate::go_chains::{self, GoChains, OLD_SNAT, names_in};
-use crate::packet::octets;
 use crate::retry::retry;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 

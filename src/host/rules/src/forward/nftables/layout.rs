@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, of_family};
 use cnimble_netlink::nft::{
     Batch, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, REG1, REG2, Table, Verdict,
 };
 
 use crate::elements::{Claim, Layout, Placed, first};
 use crate::listed::Effect;
-use crate::packet::{DESTINATION, SOURCE, load_address, of_family};
 
 pub(crate) struct Forwarding;
 

@@ -6,6 +6,7 @@ use cnimble_cni::hash::hash16;
 use cnimble_cni::owner::tag;
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::Result;
+use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, load_network, octets, of_family};
 use cnimble_netlink::nft::{
     Batch, Expr, Family, Header, Hook, HookPoint, KeyType, Meta, Nft, REG1, Table, Verdict, protocol_name,
     word,
@@ -18,7 +19,6 @@ use super::names::{
 };
 use crate::elements::{self, Claim, Layout, Placed, first};
 use crate::listed::Effect;
-use crate::packet::{DESTINATION, SOURCE, load_address, load_network, octets, of_family};
 use crate::portmap::conntrack;
 
 /// `priority dstnat`, `srcnat` and `raw` (nft(8)).
