@@ -15,7 +15,7 @@
 mod config;
 mod port;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
+use cnimble_cni::{Attachment, CniResult, Error, Version};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 use cnimble_rules::forward::{self, Forward, Leaving, Policy};
@@ -116,10 +116,7 @@ impl Plugin for Firewall {
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let mut nft = Nft::new();
-        let chosen = forward::choose(config.backend, &config.admin, &mut nft)
-            .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
-        forward::status(chosen.backend, &mut nft)
+        forward::status(config.backend, &config.admin, &mut Nft::new())
     }
 }
 

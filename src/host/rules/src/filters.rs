@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink as netlink;
@@ -75,7 +76,8 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
     let several = backend != Backend::Iptables && wanted.names().nth(1).is_some();
     let mut undo = Applied::default();
     let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
-        // The kernel lacks what one of the rules needs. Alone, that one has its own error, or iptables masquerades.
+        // The kernel lacks what one of the rules needs. Alone, that one has its own error, or iptables masquerades. Or a
+        // concurrent process has removed something.
         Some(Err(err)) if is_unsupported(err.errno) && undo.is_empty() => {
             log::debug!("the rules are added one by one: {err}");
             add_each(nft, owner, wanted, backend, &mut undo)
@@ -103,7 +105,9 @@ fn add_together(
         .unwrap_or_default();
     let masquerade =
         wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, &of.addrs)).unwrap_or_default();
-    let (mut mac, isolated, masquerade) = elements::transact(nft, |transaction, nft| {
+    // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
+    let overtaken = [Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
+    let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
         Ok((
             transaction.add::<Spoof>(nft, &mac)?,
             transaction.add::<Isolation>(nft, &isolated)?,

@@ -101,6 +101,11 @@ impl Key {
         (self.bytes.len() == KeyType::Ifname.len() && !name.is_empty()).then_some(name)
     }
 
+    /// The name of the interface that a key begins with.
+    pub fn first_ifname(&self) -> String {
+        wire::text(self.bytes.get(..KeyType::Ifname.len()).unwrap_or(&self.bytes))
+    }
+
     /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the
     /// address in front of them, if there is one.
     pub fn as_port(&self) -> Option<(Option<IpAddr>, u8, u16)> {

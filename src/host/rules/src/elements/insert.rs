@@ -46,10 +46,7 @@ fn insert_if_free<L: Layout>(
     look_around: LookAround<'_>,
 ) -> std::result::Result<Changes, Refusal> {
     for attempt in 1.. {
-        let mut plan = Changes::after_look::<L>(nft, wanted, container)?;
-        if !plan.lacks.is_empty() {
-            return Err(Refusal::Lacks(std::mem::take(&mut plan.lacks)));
-        }
+        let plan = Changes::after_look::<L>(nft, wanted, container)?;
         look_around(nft, &plan.looked_at)?;
         match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
@@ -62,7 +59,7 @@ fn insert_if_free<L: Layout>(
 }
 
 /// A concurrent process has made or removed what the plan is about.
-pub(super) const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
+const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
 
 /// Makes the changes. If the kernel had no memory for its answer, they have been made, or refused: a look tells.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
@@ -143,10 +140,10 @@ pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
     let mut batch = Batch::new();
     for (placed, old) in &changes.inserted {
-        let set = set::<L>(&placed.set);
-        if nft.element(set, &placed.element.key)?.as_ref() != Some(&placed.element) {
+        if !is_in_place(nft, L::TABLE, placed)? {
             continue;
         }
+        let set = set::<L>(&placed.set);
         batch.delete_element(set, &placed.element.key);
         if let Some(old) = old {
             batch.create_element(set, old);

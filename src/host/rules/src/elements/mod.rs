@@ -182,8 +182,7 @@ fn set<L: Layout>(name: &str) -> Set<'_> {
 
 /// Whether this very element is in its set.
 fn is_in_place(nft: &mut Nft, table: Table<'_>, placed: &Placed) -> Result<bool> {
-    let set = table.set(&placed.set);
-    Ok(nft.has_set(set)? && nft.element(set, &placed.element.key)?.as_ref() == Some(&placed.element))
+    Ok(nft.element(table.set(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element))
 }
 
 /// The sets of the part that are there.

@@ -10,7 +10,7 @@ use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Nft};
 
 use super::overlap::look_beside;
-use super::{CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, our_sets, set};
+use super::{CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, is_in_place, our_sets, set};
 use crate::retry::ATTEMPTS;
 
 /// All elements of the part with a comment that `matches`.
@@ -153,7 +153,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
 pub(crate) fn unchanged<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
     let mut unchanged = Vec::new();
     for placed in found {
-        if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element) {
+        if is_in_place(nft, L::TABLE, placed)? {
             unchanged.push(placed.clone());
         }
     }

@@ -110,7 +110,10 @@ impl Changes {
             }
         }
         plan.complete::<L>(nft)?;
-        Ok(plan)
+        match plan.lacks.is_empty() {
+            true => Ok(plan),
+            false => Err(Refusal::Lacks(plan.lacks)),
+        }
     }
 
     /// The plan for the part alone.

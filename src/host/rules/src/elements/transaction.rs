@@ -5,7 +5,6 @@ use nix::errno::Errno;
 use cnimble_netlink::nft::{Batch, Nft, Table};
 use cnimble_netlink::{Error, Result};
 
-use super::insert::OVERTAKEN;
 use super::plan::{Changes, Refusal};
 use super::{Layout, Placed, is_in_place};
 use crate::retry::retry;
@@ -52,12 +51,13 @@ impl Transaction {
     }
 }
 
-/// Makes a transaction. Repeats it while a concurrent process makes a table, or takes or leaves an address.
+/// Makes a transaction. Repeats it while the kernel answers with one of `overtaken`.
 pub(crate) fn transact<T>(
     nft: &mut Nft,
+    overtaken: &[Errno],
     mut fill: impl FnMut(&mut Transaction, &mut Nft) -> Result<T>,
 ) -> Result<T> {
-    retry(&OVERTAKEN, || {
+    retry(overtaken, || {
         let mut transaction = Transaction::default();
         let changes = fill(&mut transaction, nft)?;
         transaction.commit(nft)?;
@@ -67,5 +67,7 @@ pub(crate) fn transact<T>(
 
 /// Puts the elements of one part in place.
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
-    transact(nft, |transaction, nft| transaction.add::<L>(nft, wanted))
+    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
+    let overtaken = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
+    transact(nft, &overtaken, |transaction, nft| transaction.add::<L>(nft, wanted))
 }

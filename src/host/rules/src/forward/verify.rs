@@ -5,7 +5,7 @@ use cnimble_netlink::nft::Nft;
 
 use super::nftables::{self, Forwarding};
 use super::walk::{Pods, Way};
-use super::{Backend, Forward, firewalld, iptables, others, table};
+use super::{Admin, Backend, Forward, choose, firewalld, iptables, others, table};
 use crate::elements::Layout;
 use crate::failures::{is_unsupported, not_available};
 use crate::{backend as rules, command, xtables};
@@ -101,12 +101,13 @@ fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether `backend` can be used now, and a pod that it would be used for could send anything.
+/// Whether the backend that ADD would [`choose`] can be used now, and its pods could send anything.
 ///
 /// # Errors
 /// Code 50 if it can't be used, 51 if what others have put into `FORWARD` surely drops what pods
 /// send, of which those that are there suffer, too.
-pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<(), Error> {
+    let backend = choose(configured, admin, nft).map_err(not_available)?.backend;
     let (rules, pods) = match backend {
         Backend::Nftables => (rules::Backend::Nftables, Pods::Refused),
         Backend::Iptables => (rules::Backend::Iptables, Pods::Added),

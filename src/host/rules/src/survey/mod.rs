@@ -132,7 +132,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
     let link = match part {
         Part::Forward => forwarding::bridge(&placed),
         // The pair of port and MAC names its owner, too, but goes by the port.
-        Part::Spoof => Some(link_in(element.key.bytes())),
+        Part::Spoof => Some(element.key.first_ifname()),
         Part::Isolation => isolation::port(&placed),
         Part::Masquerade | Part::Portmap => None,
     };
@@ -150,12 +150,6 @@ fn of_element(part: Part, placed: Placed) -> Trace {
         addrs,
         place: Place::Element(part, placed),
     }
-}
-
-/// The interface that a key begins with.
-fn link_in(key: &[u8]) -> String {
-    let name: Vec<u8> = key.iter().take(16).copied().take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&name).into_owned()
 }
 
 impl Trace {

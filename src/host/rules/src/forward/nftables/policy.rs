@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink as netlink;
-use cnimble_netlink::nft::{Batch, Element, Key, Nft};
+use cnimble_netlink::nft::{Batch, Key, Nft};
 
 use super::layout::{BRIDGES, Forwarding, INSIDE, has_pods, pair};
 use super::{add, elements};
@@ -63,13 +63,11 @@ pub(in crate::forward) enum When {
 pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Result<(), Error> {
     let mut bridges = BTreeSet::new();
     for set in [BRIDGES, INSIDE] {
-        bridges.extend(nft.elements(Forwarding::TABLE.set(set))?.iter().filter_map(first_name));
+        let elements = nft.elements(Forwarding::TABLE.set(set))?;
+        bridges.extend(elements.iter().map(|element| element.key.first_ifname()));
     }
     for bridge in bridges {
-        if unused(&bridge)? {
-            // A concurrent ADD may have come since.
-            remove_policy(nft, &bridge, unused, When::Unused)?;
-        }
+        remove_policy(nft, &bridge, unused, When::Unused)?;
     }
     Ok(())
 }
@@ -114,15 +112,9 @@ pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     table::has_pods(nft)
 }
 
-/// The name that an element's key begins with.
-fn first_name(element: &Element) -> Option<String> {
-    let name = element.key.bytes().split(|byte| *byte == 0).next()?;
-    Some(String::from_utf8_lossy(name).into_owned())
-}
-
 /// The bridge that an element is about, of those that are about one.
 pub(crate) fn bridge(placed: &Placed) -> Option<String> {
-    first_name(&placed.element).filter(|_| [BRIDGES, INSIDE].contains(&placed.set.as_str()))
+    [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| placed.element.key.first_ifname())
 }
 
 /// Which bridges have which policy, by name.
