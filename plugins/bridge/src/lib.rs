@@ -29,10 +29,10 @@ mod remove;
 mod unused;
 mod vlan_gateway;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Place, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
 use cnimble_rules::filters::Wanted;
 use cnimble_rules::{isolation, masquerade, spoof};
 
@@ -50,10 +50,6 @@ struct Bridge;
 impl Plugin for Bridge {
     fn name(&self) -> &'static str {
         "bridge"
-    }
-
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn starts_programs(&self, call: &Call) -> bool {
@@ -88,8 +84,10 @@ impl Plugin for Bridge {
             isolated: config.isolated_addresses(&result),
             masquerade: config.masquerade(&result),
         };
+        // Open until the end: its close can wait 15 ms for the kernel.
+        let mut nft = Nft::new();
         if !wanted.is_empty() {
-            call.step(&wanted.step(), || cx.filter(&mut Nft::new(), &wanted))?;
+            call.step(&wanted.step(), || cx.filter(&mut nft, &wanted))?;
         }
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             arrival.configure(cx, &netns, &mut pair, &result)
@@ -159,11 +157,7 @@ impl Plugin for Bridge {
 /// plugin, both are empty.
 fn from_ipam(call: &Call, config: &Config) -> Result<(CniResult, bool), Error> {
     let Some(ipam) = &config.ipam else { return Ok((CniResult::default(), false)) };
-    let added = delegate::added(call, ipam)?;
-    if added.result.ips.is_empty() {
-        return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
-            .details(format!("IPAM plugin {ipam}")));
-    }
+    let added = delegate::assigned(call, ipam)?;
     let ignores_it = added.here && matches!(ipam.as_str(), "host-local" | "static");
     Ok((added.result, !ignores_it))
 }

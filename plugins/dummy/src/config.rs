@@ -13,7 +13,7 @@ use cnimble_plugin::interface::upper::Upper;
 /// # Errors
 /// Fails with code 7 if there is no IPAM plugin.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
-    if config.ipam_type.is_empty() {
+    if config.ipam().is_none() {
         return Err(Error::config("dummy interface requires an IPAM configuration")
             .details("ipam.type is missing: the interface only holds addresses"));
     }

@@ -104,7 +104,7 @@ impl Config {
             wanted,
             bus_id,
             data_dir: data_dir(config)?,
-            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            ipam: config.ipam().map(str::to_owned),
             dns: keys.dns.given(),
         })
     }

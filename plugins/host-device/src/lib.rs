@@ -66,14 +66,7 @@ impl Plugin for HostDevice {
         };
         let mut result = match &config.ipam {
             None => CniResult::default(),
-            Some(ipam) => {
-                let result = delegate::add(call, ipam)?;
-                if result.ips.is_empty() {
-                    return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
-                        .details(format!("IPAM plugin {ipam}")));
-                }
-                result
-            }
+            Some(ipam) => delegate::assigned(call, ipam)?.result,
         };
         for ip in &mut result.ips {
             ip.interface = Some(POD_INTERFACE);

@@ -53,17 +53,17 @@ impl Config {
                 keys.ip_masq_backend.escape_debug()
             )));
         }
-        if config.ipam_type.is_empty() {
-            return Err(Error::config("ipam.type is missing")
-                .details("ptp routes addresses, so it needs a plugin that gives some"));
-        }
+        let ipam = config.ipam().ok_or_else(|| {
+            Error::config("ipam.type is missing")
+                .details("ptp routes addresses, so it needs a plugin that gives some")
+        })?;
         Ok(Config {
             ip_masq: keys.ip_masq,
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
             mtu,
             dns: keys.dns.given(),
-            ipam: config.ipam_type.clone(),
+            ipam: ipam.to_owned(),
         })
     }
 }

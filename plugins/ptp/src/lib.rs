@@ -77,7 +77,7 @@ impl Plugin for Ptp {
             Ok::<Pair, Error>(pair)
         })?;
 
-        let mut result = delegate::add(call, &config.ipam)?;
+        let mut result = delegate::assigned(call, &config.ipam)?.result;
         let paths = path::paths(&mut result, &config.ipam)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 

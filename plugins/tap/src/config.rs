@@ -69,7 +69,7 @@ impl Config {
             selinux_context: keys.selinux_context,
             bridge: keys.bridge,
             dns: keys.dns.given(),
-            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            ipam: config.ipam().map(str::to_owned),
             mac: keys.mac,
             runtime_mac: keys.runtime_config.mac,
         })

@@ -17,7 +17,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, json};
 use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{Netlink, tap};
-use cnimble_plugin::interface::{alone, completed, remove, unusable, usable_netlink};
+use cnimble_plugin::interface::{alone, check, completed, remove, unusable, usable_netlink};
 use cnimble_plugin::{Call, Command, Plugin, delegate};
 
 use config::Config;
@@ -55,13 +55,9 @@ impl Plugin for TapDevice {
         let (made, mut inside) = call.step(&what, || make::create(call, &netns, &config))?;
         let link = call.step(&what, || set(&mut inside, &made, &config, mac))?;
         let mut result = match &config.ipam {
-            Some(ipam) => delegate::add(call, ipam)?,
+            Some(ipam) => delegate::assigned(call, ipam)?.result,
             None => CniResult::default(),
         };
-        if let Some(ipam) = config.ipam.as_ref().filter(|_| result.ips.is_empty()) {
-            return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
-                .details(format!("IPAM plugin {ipam}")));
-        }
         for ip in &mut result.ips {
             ip.interface = Some(POD_INTERFACE);
         }
@@ -79,28 +75,10 @@ impl Plugin for TapDevice {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let (link, mut inside) = alone::check(call, config.kind(), prev)?;
-        if let Some(mtu) = config.mtu
-            && link.mtu > mtu
-        {
-            let now = link.mtu;
-            return Err(Error::check(format!(
-                "interface {} has MTU {now}, expected at most {mtu}",
-                link.name
-            )));
-        }
-        if let Some(name) = &config.bridge {
-            let bridge = inside.find_link(name)?;
-            if bridge.is_none_or(|bridge| link.master != Some(bridge.index)) {
-                return Err(Error::check(format!(
-                    "interface {} is no port of bridge {name} in the pod",
-                    link.name
-                )));
-            }
-        }
+        let own = check_device(call, &config, prev);
         match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Check),
-            None => Ok(()),
+            Some(ipam) => delegate::check(call, ipam, own),
+            None => own,
         }
     }
 
@@ -118,6 +96,17 @@ impl Plugin for TapDevice {
             Some(ipam) => delegate::call(call, ipam, Command::Status),
             None => Ok(()),
         }
+    }
+}
+
+fn check_device(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
+    let (link, mut inside) = alone::check(call, config.kind(), prev)?;
+    check::mtu(&link, config.mtu)?;
+    let Some(name) = &config.bridge else { return Ok(()) };
+    let bridge = inside.find_link(name)?;
+    match bridge.is_some_and(|bridge| link.master == Some(bridge.index)) {
+        true => Ok(()),
+        false => Err(Error::check(format!("interface {} is no port of bridge {name} in the pod", link.name))),
     }
 }
 

@@ -77,7 +77,7 @@ impl Keys {
                 "hairpinMode, promiscMode: cannot set hairpin mode and promiscuous mode at the same time",
             ));
         }
-        if self.disable_container_interface && !config.ipam_type.is_empty() {
+        if self.disable_container_interface && config.ipam().is_some() {
             return Err(Error::config(
                 "disableContainerInterface: cannot be used with IPAM: addresses need an interface that is up",
             ));
@@ -176,7 +176,7 @@ impl Config {
             container_up: !keys.disable_container_interface,
             remove_unused: keys.remove_unused_bridge,
             dns: keys.dns.given(),
-            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            ipam: config.ipam().map(str::to_owned),
             mac,
         })
     }

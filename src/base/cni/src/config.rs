@@ -31,7 +31,7 @@ pub struct PluginConfig {
     /// The key `type`: the plugin's name.
     pub plugin_type: String,
     /// `ipam.type`, empty if there is no IPAM.
-    pub ipam_type: String,
+    ipam_type: String,
     /// `prevResult`, in the form of the newest version.
     pub prev_result: Option<CniResult>,
     /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing
@@ -136,6 +136,11 @@ impl PluginConfig {
             None | Some(Value::Null) => Ok(None),
             Some(value) => CniResult::from_value(value, self.version, "prevResult").map(Some),
         }
+    }
+
+    /// The name of the IPAM plugin.
+    pub fn ipam(&self) -> Option<&str> {
+        Some(self.ipam_type.as_str()).filter(|name| !name.is_empty())
     }
 
     /// The plugin's own keys, as `T`.

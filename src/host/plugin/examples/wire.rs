@@ -28,7 +28,7 @@ impl Plugin for Wire {
         let (ipam, netns, host_end) = (ipam(call)?, call.open_netns()?, host_end(call));
         call.step("make the veth pair", || make(&host_end, &call.ifname, &netns))?;
         call.undo.push("remove the veth pair", move || remove(&host_end));
-        let mut result = delegate::add(call, ipam)?;
+        let mut result = delegate::assigned(call, ipam)?.result;
         let mut pod = Netlink::open_in(&netns)?;
         let inner = pod.link(&call.ifname)?;
         for ip in &mut result.ips {
@@ -62,8 +62,7 @@ impl Plugin for Wire {
 }
 
 fn ipam(call: &Call) -> Result<&str, Error> {
-    let name = call.config.ipam_type.as_str();
-    if name.is_empty() { Err(Error::config("missing ipam.type")) } else { Ok(name) }
+    call.config.ipam().ok_or_else(|| Error::config("missing ipam.type"))
 }
 
 /// The name depends on nothing but the attachment, so that DEL finds it after a crash.

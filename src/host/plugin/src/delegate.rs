@@ -31,19 +31,20 @@ pub struct Added {
     pub here: bool,
 }
 
-/// Calls ADD of plugin `name`. Its undo action is on the call's stack when this returns.
+/// Calls ADD of IPAM plugin `name`. Its undo action is on the call's stack when this returns.
 ///
 /// # Errors
-/// Returns the delegate's error, or code 104 if the delegate cannot be run.
-pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
-    added(call, name).map(|added| added.result)
+/// Returns the delegate's error. Fails with code 104 if the delegate cannot be run or assigns no address.
+pub fn assigned(call: &Call, name: &str) -> Result<Added, Error> {
+    let added = add(call, name)?;
+    match added.result.ips.is_empty() {
+        true => Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+            .details(format!("IPAM plugin {name}"))),
+        false => Ok(added),
+    }
 }
 
-/// Calls ADD as [`add`] does, and returns where the plugin is.
-///
-/// # Errors
-/// Fails as [`add`] does.
-pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
+fn add(call: &Call, name: &str) -> Result<Added, Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),
         Delegate::File(path) => {
@@ -73,7 +74,7 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
 /// returned as the cause: the address of an ended lease no longer exists.
 ///
 /// # Errors
-/// Fails as [`add`] does, or with the error of `own`.
+/// Fails as [`assigned`] does, or with the error of `own`.
 pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Error> {
     if own.as_ref().is_err_and(|err| err.code != Code::CHECK_FAILED) {
         return own;
@@ -87,7 +88,7 @@ pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Erro
 /// Calls another verb of plugin `name`.
 ///
 /// # Errors
-/// Fails as [`add`] does.
+/// Fails as [`assigned`] does.
 pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
@@ -102,10 +103,10 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
 /// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. An error does not
 /// keep the interface, because [`release`] fails in the same way later.
 pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
-    let ipam = call.config.ipam_type.as_str();
-    if ipam.is_empty() || plugin.name() == ipam || !needs_interface(call, ipam) {
+    let Some(ipam) = call.config.ipam().filter(|ipam| plugin.name() != *ipam && needs_interface(call, ipam))
+    else {
         return;
-    }
+    };
     if let Err(err) = self::call(call, ipam, Command::Del) {
         log::warn!("going on without the good-bye of {ipam}: {err}");
     }
@@ -120,11 +121,11 @@ fn needs_interface(call: &Call, name: &str) -> bool {
 /// is still on an interface must not be given to another pod.
 ///
 /// # Errors
-/// Fails as [`add`] does.
+/// Fails as [`assigned`] does.
 pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) -> Result<(), Error> {
-    match (interfaces, call.config.ipam_type.as_str()) {
-        (Err(_), _) | (_, "") => Ok(()),
-        (Ok(()), ipam) => self::call(call, ipam, command),
+    match (interfaces, call.config.ipam()) {
+        (Ok(()), Some(ipam)) => self::call(call, ipam, command),
+        _ => Ok(()),
     }
 }
 

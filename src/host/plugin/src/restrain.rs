@@ -22,8 +22,7 @@ pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
 fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
     let mut keep = plugin.needs().and(Caps::DAC_OVERRIDE);
     let mut starts_programs = plugin.starts_programs(call);
-    let ipam = call.config.ipam_type.as_str();
-    if !ipam.is_empty() && ipam != plugin.name() {
+    if let Some(ipam) = call.config.ipam().filter(|ipam| *ipam != plugin.name()) {
         match delegate::resolve(call, ipam) {
             Ok(Delegate::Here(other)) => {
                 keep = keep.and(other.needs());

@@ -133,7 +133,7 @@ impl Examination<'_> {
         let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
         let undo = Undo::new();
         let faults = PluginConfig::parse(&self.config).and_then(|config| {
-            let ipam = plugins.iter().copied().find(|plugin| plugin.name() == config.ipam_type);
+            let ipam = plugins.iter().copied().find(|plugin| Some(plugin.name()) == config.ipam());
             let call = Call {
                 container_id: self.container_id.to_owned(),
                 netns: self.netns.to_owned(),

@@ -66,15 +66,22 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
     if up && !pod.up {
         return Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)));
     }
-    if let Some(mtu) = told.mtu
-        && pod.mtu > mtu
-    {
-        return Err(Error::check(format!(
-            "interface {} has MTU {}, expected at most {mtu}",
-            pod.name, pod.mtu
-        )));
-    }
+    mtu(&pod, told.mtu)?;
     Ok(pod)
+}
+
+/// Checks that the MTU is at most this one.
+///
+/// # Errors
+/// Fails with the codes of the module.
+pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
+    match most.filter(|most| link.mtu > *most) {
+        None => Ok(()),
+        Some(most) => {
+            let what = format!("interface {} has MTU {}, expected at most {most}", link.name, link.mtu);
+            Err(Error::check(what))
+        }
+    }
 }
 
 /// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes.

@@ -11,12 +11,12 @@
 //! A failed ADD and DEL remove the interface before they release the addresses of IPAM. GC does the same for
 //! attachments that are not valid, in namespaces that are pinned by a mount.
 
-use cnimble_cni::{Attachment, CniResult, Code, Dns, Error, PluginConfig};
+use cnimble_cni::{Attachment, CniResult, Dns, Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
-use super::{arp, completed, master, remove};
+use super::{arp, check, completed, master, remove};
 use crate::{Call, Command, Plugin, delegate};
 
 /// The index of the interface in the result.
@@ -55,10 +55,7 @@ pub enum Addresses {
 impl Addresses {
     /// Returns the IPAM plugin of the configuration, or `none` without one.
     pub fn read(config: &PluginConfig, none: Addresses) -> Addresses {
-        match config.ipam_type.as_str() {
-            "" => none,
-            ipam => Addresses::Ipam(ipam.to_owned()),
-        }
+        config.ipam().map_or(none, |ipam| Addresses::Ipam(ipam.to_owned()))
     }
 }
 
@@ -110,7 +107,7 @@ impl Plugin for UpperPlugin {
         let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
         let mut result = match &upper.addresses {
             Addresses::None => CniResult::default(),
-            Addresses::Ipam(ipam) => with_addresses(delegate::add(call, ipam)?, ipam)?,
+            Addresses::Ipam(ipam) => delegate::assigned(call, ipam)?.result,
             Addresses::Previous => call.previous()?.clone(),
         };
         for ip in &mut result.ips {
@@ -159,25 +156,11 @@ impl Plugin for UpperPlugin {
     }
 }
 
-fn with_addresses(result: CniResult, ipam: &str) -> Result<CniResult, Error> {
-    if result.ips.is_empty() {
-        return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
-            .details(format!("IPAM plugin {ipam}")));
-    }
-    Ok(result)
-}
-
 fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
     if let Some(master) = &upper.master {
         master.check(&mut inside, &link)?;
     }
     // A result below 1.1.0 has no MTU. A later plugin in the chain may have set a smaller one.
-    if let Some(mtu) = upper.mtu
-        && link.mtu > mtu
-    {
-        let now = link.mtu;
-        return Err(Error::check(format!("interface {} has MTU {now}, expected at most {mtu}", link.name)));
-    }
-    Ok(())
+    check::mtu(&link, upper.mtu)
 }
