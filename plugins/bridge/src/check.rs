@@ -152,25 +152,27 @@ impl Attached<'_> {
 
     fn rules(&self, cx: &Context<'_>, port: &Link) -> Result<(), Error> {
         let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
-        let put_back = |nft: &mut Nft, wanted: Wanted<'_>| cx.filter(nft, &wanted);
-        let wanted = Wanted { port: &port.name, ..Wanted::default() };
+        let (port, alias) = (&port.name, &port.alias);
         if let Some(masquerade) = config.masquerade(self.prev) {
             let verify = |nft: &mut Nft| masquerade::check(nft, owner, &masquerade.addrs);
-            let of = Wanted { masquerade: Some(masquerade.clone()), ..wanted.clone() };
-            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
+            call.wants(Place::Rules, nft, verify, |nft| {
+                cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
+            })?;
         }
         if config.mac_spoof_check
             && let Some(mac) = self.mac_in_pod().or(self.pod.mac)
         {
-            let verify = |nft: &mut Nft| spoof::check(nft, owner, &port.name, mac);
-            let of = Wanted { mac: Some(mac), ..wanted.clone() };
-            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
+            let verify = |nft: &mut Nft| spoof::check(nft, owner, port, mac);
+            call.wants(Place::Rules, nft, verify, |nft| {
+                cx.filter(nft, &Wanted { port, mac: Some(mac), ..Wanted::default() })
+            })?;
         }
         // The Go plugins' ports, which have no alias, are not isolated.
-        if let Some(addrs) = config.isolated_addresses(self.prev).filter(|_| owner.owns(&port.alias)) {
-            let verify = |nft: &mut Nft| isolation::check(nft, owner, &port.name, &addrs);
-            let of = Wanted { isolated: Some(addrs.clone()), ..wanted.clone() };
-            call.wants(Place::Rules, nft, verify, |nft| put_back(nft, of))?;
+        if let Some(addrs) = config.isolated_addresses(self.prev).filter(|_| owner.owns(alias)) {
+            let verify = |nft: &mut Nft| isolation::check(nft, owner, port, &addrs);
+            call.wants(Place::Rules, nft, verify, |nft| {
+                cx.filter(nft, &Wanted { port, isolated: Some(addrs.clone()), ..Wanted::default() })
+            })?;
         }
         Ok(())
     }
