@@ -151,6 +151,8 @@ fn an_add_that_fails_or_dies_anywhere() {
             before.assert_same(&state(&host), &format!("{fault} at message {nth}"));
             assert_eq!(pod.links(), ["lo"], "{fault} at message {nth}");
         }
-        assert!((8..100).contains(&faults), "{fault}: {faults}");
+        // The messages about packet rules are sent again.
+        let fewest = if fault == "signal=KILL" { 8 } else { 5 };
+        assert!((fewest..100).contains(&faults), "{fault}: {faults}");
     }
 }
