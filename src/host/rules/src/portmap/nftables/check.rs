@@ -1,10 +1,10 @@
 //! CHECK: every element with its owner and target, and the rules over them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
-use cnimble_netlink::nft::{Element, Nft};
+use cnimble_netlink::nft::Nft;
 
 use super::names::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
 use super::wanted;
@@ -18,26 +18,15 @@ pub(in crate::portmap) fn check(
     forward: &Forward,
 ) -> netlink::Result<Option<String>> {
     let wanted = wanted(owner, forward);
-    let sets: BTreeSet<&str> = wanted.iter().map(|placed| placed.set.as_str()).collect();
     let mut used = BTreeSet::new();
-    for set in sets {
-        let place = Portmap::TABLE.set(set);
-        let mut listed: HashMap<Vec<u8>, Element> =
-            nft.elements(place)?.into_iter().map(|element| (element.key.bytes().to_vec(), element)).collect();
-        for placed in wanted.iter().filter(|placed| placed.set == set) {
-            let key = &placed.element.key;
-            let listed = listed.remove(key.bytes()).filter(|found| owner.owns(&found.comment));
-            let (element, set) = match listed {
-                Some(element) => (element, set.to_owned()),
-                None => match elements::look_up::<Portmap>(nft, owner, set, key)?.or_fault(place, key) {
-                    Ok(placed) => (placed.element, placed.set),
-                    Err(fault) => return Ok(Some(fault)),
-                },
-            };
-            if element.data != placed.element.data {
-                return Ok(Some(format!("element {key} of {place} leads elsewhere")));
-            }
-            used.insert(set);
+    // One by one: a set has the ports of all pods.
+    for placed in &wanted {
+        let (place, key) = (Portmap::TABLE.set(&placed.set), &placed.element.key);
+        let found = elements::look_up::<Portmap>(nft, owner, &placed.set, key)?;
+        match found.or_fault(place, key) {
+            Ok(found) if found.element.data == placed.element.data => drop(used.insert(found.set)),
+            Ok(_) => return Ok(Some(format!("element {key} of {place} leads elsewhere"))),
+            Err(fault) => return Ok(Some(fault)),
         }
     }
     missing_rule(nft, &used, forward)
