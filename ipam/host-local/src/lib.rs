@@ -102,15 +102,14 @@ impl Plugin for HostLocal {
         let added = added(call);
         let ours = added.into_iter().filter(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
         let ours: Vec<IpAddr> = ours.collect();
-        let dir = Directory::open(&config.store)?;
         let mut own = Vec::new();
-        if let Some(dir) = &dir {
-            let leases = dir.leases_of(&attachment.container_id, &ours)?;
-            own = leases.of(&attachment);
-            if !leases.are_all() && (own.is_empty() || !ours.iter().all(|ip| own.contains(ip))) {
-                // Without the lock the index may have changed meanwhile.
-                own = dir.leases()?.of(&attachment);
+        if let Some(dir) = Directory::open(&config.store)? {
+            let has = |ip: &IpAddr| dir.owner(*ip).is_some_and(|owner| owner.is(&attachment));
+            if !ours.is_empty() && ours.iter().all(has) {
+                return Ok(());
             }
+            // A lease in the old form names no interface, and an earlier range may have been another.
+            own = dir.leases()?.of(&attachment);
         }
         let missing = || {
             Error::check(format!(
