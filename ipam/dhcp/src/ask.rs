@@ -31,8 +31,6 @@ const ADD_LIMIT: &str = "60s";
 
 /// Asks the lease daemon behind this socket. If the daemon exits before it answers, the question is sent to the next
 /// daemon. Every question may thus be asked twice.
-///
-/// # Errors
 /// Returns the daemon's error, or code 5 if no daemon runs and none can be started.
 pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
@@ -78,11 +76,8 @@ fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply
     }
 }
 
-/// Sends several questions about a namespace before it waits for the first answer. Returns the answers in the order
-/// of the questions.
-///
-/// # Errors
-/// Returns the first error of [`ask`]. Later questions may have been carried out.
+/// Sends several questions about a namespace before it waits for the first answer. Returns the answers in the order of
+/// the questions. Returns the first error of [`ask`]. Later questions may have been carried out.
 pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<Vec<Reply>, Error> {
     // A single question starts the daemon itself. Several questions need a daemon that already runs.
     if asks.len() > 1 {
@@ -105,8 +100,6 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<
 }
 
 /// Checks that a lease daemon answers, or that one could be started. It starts none.
-///
-/// # Errors
 /// Returns the daemon's error, or code 5 with the reason why no daemon could be started.
 pub(crate) fn status(socket: &Path) -> Result<(), Error> {
     // A connection would make systemd start the unit's daemon (systemd.socket(5)). One that runs holds the lock.
@@ -220,8 +213,6 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
 }
 
 /// Starts a lease daemon in its own session. Returns whether that daemon holds the lock.
-///
-/// # Errors
 /// Fails with code 5 and the daemon's message.
 fn start(socket: &Path) -> Result<bool, Error> {
     let failed = |why: &dyn std::fmt::Display| {

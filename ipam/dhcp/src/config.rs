@@ -113,8 +113,6 @@ struct Request {
 
 impl Config {
     /// Reads the keys of dhcp. CNI_ARGS may contain anything, so unknown arguments are accepted.
-    ///
-    /// # Errors
     /// Fails with code 7 and the path to the bad value.
     pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
         let document: Document = config.decode()?;
@@ -131,8 +129,6 @@ impl Config {
 }
 
 /// Returns the path of the lease daemon's socket for DEL. It ignores all other keys, which may be invalid by now.
-///
-/// # Errors
 /// Fails with code 7 if the path is invalid.
 pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]

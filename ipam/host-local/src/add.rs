@@ -20,7 +20,6 @@ use crate::resolv;
 /// Where the range sets of an ADD come from.
 pub trait Source {
     /// The sets. The lock of the leases is held.
-    ///
     /// # Errors
     /// Fails as ADD does.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
@@ -30,7 +29,6 @@ pub trait Source {
 }
 
 /// Gives the attachment an address of each range set that `source` has in place of the configuration's.
-///
 /// # Errors
 /// Fails as ADD does. The call's undo stack has the changes.
 pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {

@@ -94,8 +94,7 @@ impl Plugin for HostLocal {
         false
     }
 
-    /// There is a lease of the attachment, and one for every address of `prevResult` that
-    /// is in our ranges.
+    /// There is a lease of the attachment, and one for every address of `prevResult` that is in our ranges.
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         let attachment = call.attachment();
@@ -200,8 +199,7 @@ fn added(call: &Call) -> Vec<IpAddr> {
     ips.map(|ip| ip.address.ip()).collect()
 }
 
-/// Removes the leases of `ips`, all that can be, and names those that can't, and those that may
-/// have been `hidden`.
+/// Removes the leases of `ips`, all that can be, and names those that can't, and those that may have been `hidden`.
 fn release(store: &Store, ips: Vec<IpAddr>, hidden: Vec<StoreError>) -> Result<(), Error> {
     let failed = ips.into_iter().filter_map(|ip| store.remove(ip).err());
     let failures: Vec<String> = failed.chain(hidden).map(|err| err.to_string()).collect();

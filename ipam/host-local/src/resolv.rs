@@ -8,10 +8,7 @@ use cnimble_os::files::{self as files, Links};
 /// No resolv.conf comes near this.
 const LIMIT: usize = 1 << 20;
 
-/// Reads a resolv.conf file.
-///
-/// # Errors
-/// Code 5 with the path: it isn't there, isn't a file, or is absurdly large.
+/// Reads a resolv.conf file. Fails with code 5 with the path: it isn't there, isn't a file, or is absurdly large.
 pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
     let text = files::read(path, LIMIT, Links::Follow)
         .map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;

@@ -64,10 +64,7 @@ struct Ips {
 }
 
 impl Config {
-    /// Reads what concerns static.
-    ///
-    /// # Errors
-    /// Code 7 with the path to the bad value, or 4 if CNI_ARGS is to blame.
+    /// Reads what concerns static. Fails with code 7 with the path to the bad value, or 4 if CNI_ARGS is to blame.
     pub(crate) fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;

@@ -1,8 +1,7 @@
 //! The keys of a bandwidth configuration, checked.
 //!
-//! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod
-//! (annotations in Kubernetes). If the top level has a limit, those of the runtime are ignored, even for
-//! the other direction.
+//! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod (annotations
+//! in Kubernetes). If the top level has a limit, those of the runtime are ignored, even for the other direction.
 //!
 //! `shapedSubnets` and `unshapedSubnets` are beside the limits. Limits of the runtime, which has no such
 //! lists, use the lists of the top level.
@@ -67,10 +66,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let own: Keys = config.decode()?;
         let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;

@@ -25,8 +25,7 @@ pub(crate) struct Limit<'a> {
 }
 
 impl Limit<'_> {
-    /// Returns the class for packets without a matching filter, and the filters. `None` if there are no
-    /// lists.
+    /// Returns the class for packets without a matching filter, and the filters. `None` if there are no lists.
     fn sorting(&self) -> Option<(Class, Vec<SubnetFilter>)> {
         let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
             Subnets::All => return None,
@@ -37,15 +36,12 @@ impl Limit<'_> {
     }
 }
 
-/// Whether a qdisc was made by this plugin or by the Go plugin. The Go plugin's DEL leaves its qdisc on
-/// the link.
+/// Whether a qdisc was made by this plugin or by the Go plugin. The Go plugin's DEL leaves its qdisc on the link.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }
 
 /// Sets the limit. Replaces a limit that an earlier attachment left.
-///
-/// # Errors
 /// Fails with code 102 if there is another qdisc, or if the kernel refuses a request.
 pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     if limit.bucket.burst() < link.mtu.into() {
@@ -87,10 +83,7 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
     Ok(host.execute(add)?)
 }
 
-/// Checks that the limit is set.
-///
-/// # Errors
-/// Fails with code 103 and the difference.
+/// Checks that the limit is set. Fails with code 103 and the difference.
 pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };

@@ -132,8 +132,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), 
             return Ok(());
         }
         host.execute(link::set(index, &name, &back))?;
-        // A concurrent ADD may have joined the bridge. A later one checks the flags itself
-        // ([`ours::hold`]).
+        // A concurrent ADD may have joined the bridge. A later one checks the flags itself ([`ours::hold`]).
         if has_ports(&mut host, index)? {
             host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
         }

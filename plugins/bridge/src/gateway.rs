@@ -16,9 +16,8 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::{POD_INTERFACE, vlan_gateway};
 
-/// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the
-/// bridge is one. Adds a missing default route if it is configured. Returns the addresses that the
-/// bridge needs.
+/// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the bridge is one.
+/// Adds a missing default route if it is configured. Returns the addresses that the bridge needs.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(POD_INTERFACE);
@@ -43,8 +42,6 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
 }
 
 /// Returns the gateways of a result, with their prefix lengths on the bridge.
-///
-/// # Errors
 /// Fails with code 7 if the gateway of an address is of another family.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
@@ -185,8 +182,7 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
     }
 }
 
-/// Whether other pods use the bridge now. The pod that is being removed still has a port, and so has a
-/// vlan's gateway.
+/// Whether other pods use the bridge now. The pod that is being removed still has a port, and so has a vlan's gateway.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)

@@ -37,8 +37,7 @@ pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
 /// Also restores its flags if the ADD that set them has failed meanwhile and has seen no port.
 pub(crate) fn hold(cx: &mut Context<'_>, bridge: &mut Link, port: &Link) -> netlink::Result<()> {
     let (config, host) = (cx.config, &mut cx.host);
-    // A bridge that is up has a port already. So its MAC is the lowest one of its ports, which isn't
-    // ours, or was set.
+    // A bridge that is up has a port already. So its MAC is the lowest one of its ports, which isn't ours, or was set.
     if bridge.oper_up && bridge.mac < port.mac {
         return Ok(());
     }

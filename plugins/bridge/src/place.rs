@@ -14,13 +14,10 @@ use crate::port;
 
 /// Adds a fixed entry for `mac` at `port`. The kernel removes the entry with the port.
 ///
-/// A pod with a checked address (macspoofchk) gets a sticky entry. No frame moves it, not even one from
-/// an unchecked port such as a Go plugin's or an uplink. A requested address gets an entry as well,
-/// because two pods may ask for the same one. The address of all other pods is derived from their IP
-/// address. Their entries are learned, and can move to a bond's other interface or with a migrated
-/// machine.
-///
-/// # Errors
+/// A pod with a checked address (macspoofchk) gets a sticky entry. No frame moves it, not even one from an unchecked
+/// port such as a Go plugin's or an uplink. A requested address gets an entry as well, because two pods may ask for the
+/// same one. The address of all other pods is derived from their IP address. Their entries are learned, and can move to
+/// a bond's other interface or with a migrated machine.
 /// Fails with code 102 if another pod has the address, or if the kernel refuses a request.
 pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);

@@ -24,8 +24,7 @@ pub(crate) fn create(
     // The bridge receives the pod's packets, but the port may leave the bridge later.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
-    // It is set up after the alias. For a link that is up, a new alias makes the kernel walk all IPv6
-    // routes.
+    // It is set up after the alias. For a link that is up, a new alias makes the kernel walk all IPv6 routes.
     cx.host.execute_all(vec![
         pair.claim_port(&cx.owner, flags),
         link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
@@ -47,8 +46,7 @@ pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }
 
-/// Gives `port` the `wanted` vlans. Removes the bridge's default vlans from it, unless they are to be
-/// kept.
+/// Gives `port` the `wanted` vlans. Removes the bridge's default vlans from it, unless they are to be kept.
 pub(crate) fn configure_vlans(
     cx: &mut Context<'_>,
     bridge: &Link,

@@ -51,9 +51,6 @@ pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> 
 }
 
 /// Removes the vlan's gateway and the bridge, if that is configured and they are unused.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
         return Ok(());
@@ -117,8 +114,7 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
     Ok(false)
 }
 
-/// Whether a link has only the gateways as addresses, and no other link on the host uses it as its
-/// parent.
+/// Whether a link has only the gateways as addresses, and no other link on the host uses it as its parent.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     let own = |net: IpNetwork| match net {
         IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,

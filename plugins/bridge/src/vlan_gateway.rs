@@ -1,6 +1,5 @@
-//! The gateway of a vlan: one end of a veth pair on the host. The other end is an untagged port of that
-//! vlan. All pods of the vlan share it. It stays after them, unless the bridge is removed with its last
-//! pod.
+//! The gateway of a vlan: one end of a veth pair on the host. The other end is an untagged port of that vlan. All pods
+//! of the vlan share it. It stays after them, unless the bridge is removed with its last pod.
 
 use std::os::fd::AsFd;
 

@@ -35,10 +35,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 if a key is invalid.
+    /// Reads the configuration. Fails with code 7 if a key is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {
@@ -76,10 +73,7 @@ impl Config {
         Ok(Config { backend, policy, zone, admin: admin(keys.iptables_admin_chain_name)? })
     }
 
-    /// Returns the rules for the pod of `prev`.
-    ///
-    /// # Errors
-    /// Fails with code 7 if there is a policy but no bridge.
+    /// Returns the rules for the pod of `prev`. Fails with code 7 if there is a policy but no bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
         let interfaces = interfaces(prev);
         if self.policy != Policy::Open && interfaces.is_empty() {
@@ -117,9 +111,8 @@ fn admin(chain: String) -> Result<Admin, Error> {
     Ok(Admin::Named(chain))
 }
 
-/// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp
-/// the pod's end on the host. The gateway of a vlan follows, which the plugin bridge lists after the
-/// bridge.
+/// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp the pod's end on
+/// the host. The gateway of a vlan follows, which the plugin bridge lists after the bridge.
 pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
     // The names become words of iptables' input.
     let mut outside = prev

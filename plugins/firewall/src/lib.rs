@@ -1,16 +1,13 @@
-//! The CNI plugin `firewall`, part of a chain: controls which packets the host forwards to and from
-//! pods.
+//! The CNI plugin `firewall`, part of a chain: controls which packets the host forwards to and from pods.
 //!
-//! ADD makes rules for the pod's addresses and for the policy of its bridge
-//! ([`cnimble_rules::forward`]). The policy `isolated` also isolates the pod's port of the bridge
-//! (`port`). A bridge forwards between its own ports without the host's rules unless `br_netfilter` is
-//! loaded. The result is the prevResult.
+//! ADD makes rules for the pod's addresses and for the policy of its bridge ([`cnimble_rules::forward`]). The policy
+//! `isolated` also isolates the pod's port of the bridge (`port`). A bridge forwards between its own ports without the
+//! host's rules unless `br_netfilter` is loaded. The result is the prevResult.
 //!
-//! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of
-//! firewalld have no owner, so DEL finds them only by the addresses in prevResult. The DEL of the last
-//! pod on a bridge removes the bridge's policy. Without a prevResult, DEL finds the pod's end on the
-//! host by its owner, and the bridge by that end. If that end is gone, DEL removes the policies of all
-//! unused bridges.
+//! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of firewalld have no
+//! owner, so DEL finds them only by the addresses in prevResult. The DEL of the last pod on a bridge removes the
+//! bridge's policy. Without a prevResult, DEL finds the pod's end on the host by its owner, and the bridge by that end.
+//! If that end is gone, DEL removes the policies of all unused bridges.
 
 mod config;
 mod port;

@@ -1,6 +1,5 @@
-//! The pod's port of its bridge. Isolated ports can't send to each other with any protocol. They can
-//! send to the bridge itself and to ports that aren't isolated (bridge(8), `isolated`). The flag is
-//! removed with the port.
+//! The pod's port of its bridge. Isolated ports can't send to each other with any protocol. They can send to the bridge
+//! itself and to ports that aren't isolated (bridge(8), `isolated`). The flag is removed with the port.
 
 use nix::errno::Errno;
 
@@ -46,8 +45,7 @@ pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
-/// Finds the pod's end on the host by its owner. Returns it with its bridge, or with itself if it has
-/// none.
+/// Finds the pod's end on the host by its owner. Returns it with its bridge, or with itself if it has none.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());
     for name in pair::host_names(owner) {

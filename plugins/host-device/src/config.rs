@@ -49,8 +49,7 @@ pub(crate) enum Wanted {
 pub(crate) struct Config {
     /// The first configured key, in the Go plugin's order.
     pub(crate) wanted: Wanted,
-    /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether there is an
-    /// interface.
+    /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether there is an interface.
     pub(crate) bus_id: Option<Wanted>,
     pub(crate) data_dir: PathBuf,
     pub(crate) ipam: Option<String>,
@@ -58,10 +57,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let id = |key: &str, text: &str| match text {
@@ -110,10 +106,7 @@ impl Config {
     }
 }
 
-/// Returns the directory of the records, which is all that DEL and GC need.
-///
-/// # Errors
-/// Fails with code 7 if it isn't a string.
+/// Returns the directory of the records, which is all that DEL and GC need. Fails with code 7 if it isn't a string.
 pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]

@@ -19,18 +19,13 @@ pub(crate) fn sysfs() -> Sysfs<'static> {
     Sysfs(Path::new("/sys"))
 }
 
-/// Whether the device's driver leaves it to a program. Such a device has no interface that could be
-/// moved.
-///
-/// # Errors
+/// Whether the device's driver leaves it to a program. Such a device has no interface that could be moved.
 /// Fails with code 100 if the device is missing.
 pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
 /// Returns the interface of the device.
-///
-/// # Errors
 /// Fails with code 100 if it isn't on the host, or if the kernel refuses a request.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
@@ -51,11 +46,8 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
-/// Same as [`link`], but restores the device first if it has a record. The device of a dead pod may have
-/// another name, or may be restored only partly. Removes that record.
-///
-/// # Errors
-/// Fails for the same reasons as [`link`].
+/// Same as [`link`], but restores the device first if it has a record. The device of a dead pod may have another name,
+/// or may be restored only partly. Removes that record. Fails for the same reasons as [`link`].
 pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
     let found = look(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {

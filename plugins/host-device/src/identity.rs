@@ -9,8 +9,7 @@ use crate::seen::Seen;
 pub(crate) const LOOPBACK: &str = "lo";
 
 impl Record {
-    /// Returns true if and only if the link certainly is the device, because it has the same directory
-    /// in sysfs.
+    /// Returns true if and only if the link certainly is the device, because it has the same directory in sysfs.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
     }
@@ -18,9 +17,8 @@ impl Record {
     /// Returns true if and only if a link is the device. A pod can give its name, alias, MAC address and
     /// index to other links. So the inode of the directory in sysfs decides.
     ///
-    /// Hardware has a new directory if its driver made the link again. Then the permanent address and
-    /// the place on the bus decide. Without proof for or against, two of the four weak marks have to
-    /// agree.
+    /// Hardware has a new directory if its driver made the link again. Then the permanent address and the place on the
+    /// bus decide. Without proof for or against, two of the four weak marks have to agree.
     pub(crate) fn is(&self, seen: &Seen) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);

@@ -1,5 +1,4 @@
-//! The CNI plugin `host-device`: a device of the host, a network card for example, moves into a pod, and
-//! home again.
+//! The CNI plugin `host-device`: a device of the host, a network card for example, moves into a pod, and home again.
 //!
 //! ADD, in order, each step with its undo:
 //!

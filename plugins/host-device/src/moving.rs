@@ -1,9 +1,8 @@
 //! Moves the device into the pod and home.
 //!
-//! One message moves it into the pod, renames it, and writes the old name into its alias, where the Go
-//! plugin looks for it. The kernel moves first and renames then. If the name is taken, the device has
-//! been moved anyway. So undo and DEL look in both namespaces, and identify the device by its marks
-//! ([`Record::is`]).
+//! One message moves it into the pod, renames it, and writes the old name into its alias, where the Go plugin looks for
+//! it. The kernel moves first and renames then. If the name is taken, the device has been moved anyway. So undo and DEL
+//! look in both namespaces, and identify the device by its marks ([`Record::is`]).
 //!
 //! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The
 //! pod's alternative names and the pod's links on top of it aren't moved. The alias is the old name
@@ -26,8 +25,6 @@ use crate::record::Record;
 const ON_TOP: [&str; 6] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan"];
 
 /// Moves the host's `link` into the pod and gives it this name. Its old name becomes its alias.
-///
-/// # Errors
 /// Fails if the kernel refuses the request. After EEXIST it is unknown whether the link has been moved.
 pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str) -> netlink::Result<()> {
     let change =
@@ -35,11 +32,8 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
     host.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Moves the device home if it is in the pod, and restores its state. Returns whether it was found, in
-/// the pod or on the host.
-///
-/// # Errors
-/// Fails with code 102 if another link of the host has its name, or if the kernel refuses a request.
+/// Moves the device home if it is in the pod, and restores its state. Returns whether it was found, in the pod or on
+/// the host. Fails with code 102 if another link of the host has its name, or if the kernel refuses a request.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
     let mut origin = Origin::Host;
@@ -78,8 +72,7 @@ fn out_of_pod(
     let now = inside.details(link.index)?;
     remove_foreign(inside, link, record, &now)?;
     let mut requests = on_top(inside, link)?;
-    // On its arrival, IPv6 treats a link without ARP as one that needs no address detection, and never
-    // changes that.
+    // On its arrival, IPv6 treats a link without ARP as one that needs no address detection, and never changes that.
     requests.extend(settings(link.index, record, &now));
     // Older kernels rename only links that are down.
     requests.push(set(&Change { up: Some(false), ..Change::default() }));
@@ -204,8 +197,7 @@ fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
     details::set(index, &record.name, now, was.flags, &was.values)
 }
 
-/// Restores flags, limits and alternative names. A value that the kernel refuses doesn't stop the
-/// others.
+/// Restores flags, limits and alternative names. A value that the kernel refuses doesn't stop the others.
 fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();

@@ -17,27 +17,18 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens the namespace of this thread.
-    ///
-    /// # Errors
-    /// Fails with code 100 if the kernel refuses a socket.
+    /// Opens the namespace of this thread. Fails with code 100 if the kernel refuses a socket.
     pub(crate) fn host() -> Result<Self, Error> {
         let sysfs = Sysfs::mount().inspect_err(|err| log::debug!("{err}"));
         Ok(Place { netlink: Netlink::open()?, sysfs: sysfs.ok() })
     }
 
-    /// Opens the namespace of a pod.
-    ///
-    /// # Errors
-    /// Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
+    /// Opens the namespace of a pod. Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
     pub(crate) fn pod(netns: &NetNs) -> Result<Self, Error> {
         netns.enter(Place::host)?
     }
 
     /// Reads the identification of a link. Returns `None` if the link is gone.
-    ///
-    /// # Errors
-    /// Fails with code 100 if the kernel refuses the request.
     pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
@@ -54,9 +45,6 @@ impl Place {
     }
 
     /// Finds the device of a record. Returns `None` if it is elsewhere.
-    ///
-    /// # Errors
-    /// Fails with code 100 if the kernel refuses a request.
     pub(crate) fn find(&mut self, record: &Record) -> Result<Option<Link>, Error> {
         // A host may have thousands of links. The device usually has its own name there.
         if let Some(link) = self.netlink.find_link(&record.name)?
@@ -75,8 +63,7 @@ impl Place {
                 found.push(seen.link);
             }
         }
-        // If several links match, the one with the recorded index is chosen. The kernel keeps the index
-        // if it is free.
+        // If several links match, the one with the recorded index is chosen. The kernel keeps the index if it is free.
         Ok(found.into_iter().max_by_key(|link| link.index == record.index))
     }
 }

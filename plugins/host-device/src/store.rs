@@ -35,20 +35,15 @@ impl Records {
     }
 
     /// Reads the record of an attachment. A file that can't be one of ours counts as none.
-    ///
-    /// # Errors
     /// Fails with code 5 if the file can't be read.
     pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
         read(&self.file(owner))
     }
 
-    /// Waits for the lock of a device, named by its name on the host. A verb holds it while it moves or
-    /// restores the device. Returns `None` if the directory is missing, because then there are no
-    /// records either.
+    /// Waits for the lock of a device, named by its name on the host. A verb holds it while it moves or restores the
+    /// device. Returns `None` if the directory is missing, because then there are no records either.
     ///
     /// On a read-only file system ADD moves nothing. There DEL and GC share the directory's lock.
-    ///
-    /// # Errors
     /// Fails with code 5 if the file can't be locked, and with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!(".lock-{device}"));
@@ -77,8 +72,6 @@ impl Records {
     }
 
     /// Returns the records with a file name that `is_wanted` accepts.
-    ///
-    /// # Errors
     /// Fails with code 5 if the directory or a file can't be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
@@ -90,10 +83,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Writes a record atomically.
-    ///
-    /// # Errors
-    /// Fails with code 5 if the file can't be written.
+    /// Writes a record atomically. Fails with code 5 if the file can't be written.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -102,26 +92,19 @@ impl Records {
         files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
     }
 
-    /// Makes the directory if it is missing.
-    ///
-    /// # Errors
-    /// Fails with code 5 if the directory can't be made.
+    /// Makes the directory if it is missing. Fails with code 5 if the directory can't be made.
     pub(crate) fn make(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
     /// Removes an attachment's record and the temporary file of a killed ADD.
-    ///
-    /// # Errors
     /// Fails with code 5 if one of them can't be removed.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
     /// Removes temporary files of this network with a tag that `is_stale` accepts.
-    ///
-    /// # Errors
     /// Fails with code 5 if the directory can't be read or a file can't be removed.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
@@ -148,8 +131,7 @@ impl Drop for Held {
     }
 }
 
-/// Removes a file if it exists. On a read-only file system it stays, because a record of a restored
-/// device is harmless.
+/// Removes a file if it exists. On a read-only file system it stays, because a record of a restored device is harmless.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(err) if is_read_only(&err) => {

@@ -29,10 +29,7 @@ impl Sysfs<'_> {
         self.0.join("bus/auxiliary/devices").join(id)
     }
 
-    /// Returns the directory of a device.
-    ///
-    /// # Errors
-    /// Fails with code 100 if neither bus has the device.
+    /// Returns the directory of a device. Fails with code 100 if neither bus has the device.
     fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
         match wanted {
             Wanted::Pci(id) => Ok(self.pci(id)),
@@ -54,8 +51,6 @@ impl Sysfs<'_> {
     }
 
     /// Whether the device on a bus has a driver that leaves it to a program.
-    ///
-    /// # Errors
     /// Fails with code 100 if the device is missing.
     pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
         let device = self.device(wanted)?;
@@ -77,11 +72,8 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Returns the name of the device's interface. If there are several, the first by name is used, as
-    /// in the Go plugin.
-    ///
-    /// # Errors
-    /// Fails with code 100 if it has none in this namespace.
+    /// Returns the name of the device's interface. If there are several, the first by name is used, as in the Go
+    /// plugin. Fails with code 100 if it has none in this namespace.
     pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
         let device = self.device(wanted)?;
         let of = |device: &Path| names(&device.join("net"));
@@ -107,9 +99,6 @@ fn name_of(device: &Path) -> String {
 }
 
 /// Returns the names in a directory, or none if it doesn't exist.
-///
-/// # Errors
-/// Fails with code 5 if the directory can't be read.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     // The standard library's directory panics if closing it fails.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;

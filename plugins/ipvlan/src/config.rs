@@ -18,11 +18,8 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the configuration for CHECK and STATUS. The master is the value of the key, or the interface of
-/// the default route.
-///
-/// # Errors
-/// Fails with code 7 and the key if a value is invalid.
+/// Reads the configuration for CHECK and STATUS. The master is the value of the key, or the interface of the default
+/// route. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
@@ -45,11 +42,8 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     })
 }
 
-/// Reads the configuration for ADD. In a chain the master may be the interface of the previous plugin,
-/// and the addresses may be those in its result.
-///
-/// # Errors
-/// Fails with code 7 and the key if a value is invalid.
+/// Reads the configuration for ADD. In a chain the master may be the interface of the previous plugin, and the
+/// addresses may be those in its result. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();

@@ -32,17 +32,12 @@ struct RuntimeConfig {
 }
 
 /// Reads the configuration for CHECK and STATUS, which don't need the hardware address.
-///
-/// # Errors
 /// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     wanted(config.decode()?, config)
 }
 
-/// Reads the configuration for ADD.
-///
-/// # Errors
-/// Fails as [`read`] does, or as [`mac::requested`] does.
+/// Reads the configuration for ADD. Fails as [`read`] does, or as [`mac::requested`] does.
 pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
     let keys: Keys = call.config.decode()?;
     let (runtime, configured) = (keys.runtime_config.mac.clone(), keys.mac.clone());

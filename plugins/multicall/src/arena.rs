@@ -1,10 +1,9 @@
 //! An allocator for a process that runs for a millisecond.
 //!
-//! Memory comes from one block that is part of the program. A freed piece is added to the list of its
-//! size and reused. The first access to a page costs as much as a hundred allocations (2.5 µs on Linux
-//! 6.18), so few pages matter more than few instructions. When the block is full (a huge configuration,
-//! a store with thousands of leases), the system's allocator is used. A plugin run fits into the block
-//! and so never asks the kernel for memory.
+//! Memory comes from one block that is part of the program. A freed piece is added to the list of its size and reused.
+//! The first access to a page costs as much as a hundred allocations (2.5 µs on Linux 6.18), so few pages matter more
+//! than few instructions. When the block is full (a huge configuration, a store with thousands of leases), the system's
+//! allocator is used. A plugin run fits into the block and so never asks the kernel for memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -13,8 +12,7 @@ use std::sync::atomic::Ordering;
 // `tests/loom` replaces these types by its models.
 use crate::sync::{AtomicBool, Guarded};
 
-/// The alignment of every reusable piece, in bytes. An allocation with a larger alignment gets a new
-/// piece.
+/// The alignment of every reusable piece, in bytes. An allocation with a larger alignment gets a new piece.
 const ALIGN: usize = 8;
 /// The number of sizes with a list: 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
@@ -46,8 +44,7 @@ pub(crate) struct Arena<const SIZE: usize> {
 // allocated piece belongs to its owner.
 unsafe impl<const SIZE: usize> Sync for Arena<SIZE> {}
 
-/// Returns the list for pieces of `size` bytes, and the bytes of each piece. `None` for the largest
-/// sizes.
+/// Returns the list for pieces of `size` bytes, and the bytes of each piece. `None` for the largest sizes.
 fn class(size: usize) -> Option<(usize, usize)> {
     let last = size.max(9) - 1;
     let power = last.ilog2() as usize;
@@ -130,8 +127,7 @@ impl<const SIZE: usize> Arena<SIZE> {
         (offset < SIZE).then_some(offset)
     }
 
-    /// Calls `work` with the marks. Returns `None` if another thread, or the code that a signal
-    /// interrupted, uses them.
+    /// Calls `work` with the marks. Returns `None` if another thread, or the code that a signal interrupted, uses them.
     fn locked<T>(&self, work: impl FnOnce(&mut Marks) -> T) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
@@ -148,9 +144,8 @@ impl<const SIZE: usize> Arena<SIZE> {
     }
 }
 
-// SAFETY: pieces of the block are disjoint (see `Marks`), aligned as requested up to the block's own
-// alignment, and valid until they are freed. All other memory comes from `System`, and the address tells
-// the difference.
+// SAFETY: pieces of the block are disjoint (see `Marks`), aligned as requested up to the block's own alignment, and
+// valid until they are freed. All other memory comes from `System`, and the address tells the difference.
 unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.claim(layout) {

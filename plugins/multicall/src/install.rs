@@ -1,11 +1,9 @@
-//! `--install DIR` and `--uninstall DIR`: the binary installs itself in a directory under each plugin's
-//! name, and removes itself again. This is for systems without a shell or a package manager, such as
-//! Talos and Flatcar.
+//! `--install DIR` and `--uninstall DIR`: the binary installs itself in a directory under each plugin's name, and
+//! removes itself again. This is for systems without a shell or a package manager, such as Talos and Flatcar.
 //!
-//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in
-//! `.replaced-by-cnimble`. The file `installed` in that directory has a line "SHA-256, two spaces, path"
-//! for each installed file. Each file is renamed into place, so a node can create pods meanwhile. The
-//! next call repairs the work of a killed one.
+//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`.
+//! The file `installed` in that directory has a line "SHA-256, two spaces, path" for each installed file. Each file is
+//! renamed into place, so a node can create pods meanwhile. The next call repairs the work of a killed one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -39,8 +37,7 @@ living pods in the form that these remove.
 
 /// The directory for replaced files, below the directory of the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
-/// The program that the plugin `cluster-local` runs. It is installed as well if it is beside this
-/// program.
+/// The program that the plugin `cluster-local` runs. It is installed as well if it is beside this program.
 const CLUSTER: &str = "cluster-local-etcd";
 /// The prefix of temporary files.
 const UNFINISHED: &str = ".cnimble.";
@@ -160,8 +157,7 @@ impl Place {
         }
     }
 
-    /// Returns true if and only if the file at `path` was installed here, or is another file of ours
-    /// that replaced it.
+    /// Returns true if and only if the file at `path` was installed here, or is another file of ours that replaced it.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
             return Ok(false);

@@ -46,8 +46,6 @@ pub(crate) struct Config {
 
 impl Config {
     /// Reads the configuration.
-    ///
-    /// # Errors
     /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;

@@ -1,8 +1,7 @@
 //! The CNI plugin `portmap`: forwards ports of the host into a pod.
 //!
-//! It is chained after a plugin that gives the pod its addresses. It does nothing without
-//! `runtimeConfig.portMappings`, and always passes the prevResult on. [`cnimble_rules::portmap`]
-//! describes the path of the packets.
+//! It is chained after a plugin that gives the pod its addresses. It does nothing without `runtimeConfig.portMappings`,
+//! and always passes the prevResult on. [`cnimble_rules::portmap`] describes the path of the packets.
 //!
 //! DEL needs no namespace, no prevResult and no port mappings, because the rules name their owner.
 

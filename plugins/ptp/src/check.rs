@@ -37,8 +37,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
 
-/// Checks that the host's end is up, with the gateways' addresses and a route to each address of the
-/// pod.
+/// Checks that the host's end is up, with the gateways' addresses and a route to each address of the pod.
 fn hosts_end(
     call: &Call,
     host: &mut Netlink,

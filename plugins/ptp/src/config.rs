@@ -40,10 +40,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 and the path of the invalid value.
+    /// Reads the complete configuration. Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let mtu = interface::mtu(keys.mtu)?;

@@ -9,8 +9,7 @@ use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
 
 use crate::path::{self, Path};
 
-/// Configures the host's end and sets it up. The undo of the pair removes the link with its
-/// configuration.
+/// Configures the host's end and sets it up. The undo of the pair removes the link with its configuration.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
     // No other host on this link could have the address.

@@ -29,10 +29,7 @@ pub(crate) struct Path {
     pub(crate) gateway: IpAddr,
 }
 
-/// Completes the result of IPAM and returns the paths to its addresses. All of them belong to the pod's
-/// interface.
-///
-/// # Errors
+/// Completes the result of IPAM and returns the paths to its addresses. All of them belong to the pod's interface.
 /// Fails with code 104 if there is no address or one without a gateway. Fails with code 102 if a gateway
 /// is the pod's own address or of another family.
 pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Error> {

@@ -27,10 +27,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { table, gateways, add_source_hints } = config.decode()?;
         if table == Some(0) {
@@ -70,8 +67,7 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     config.decode::<Table>().ok()?.table
 }
 
-/// Returns the addresses of the interface `ifname` in the result. An address without an interface
-/// counts, too.
+/// Returns the addresses of the interface `ifname` in the result. An address without an interface counts, too.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
         let interface = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));

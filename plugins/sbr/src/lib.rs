@@ -225,8 +225,7 @@ impl Clearing {
     }
 }
 
-/// Removes the rules that are `ours`, after the routes in their tables. The user's table keeps its
-/// routes.
+/// Removes the rules that are `ours`, after the routes in their tables. The user's table keeps its routes.
 fn take_down(
     inside: &mut Netlink,
     tables: &Tables,
@@ -264,8 +263,7 @@ fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     }
 }
 
-/// Checks an address: its rule and the routes of its table. `routes` are those of the interface in all
-/// tables.
+/// Checks an address: its rule and the routes of its table. `routes` are those of the interface in all tables.
 fn check_address(
     config: &Config,
     prev: &CniResult,

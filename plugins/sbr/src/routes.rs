@@ -8,8 +8,7 @@ use cnimble_cni::{IpConfig, cidr};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::NewRoute;
 
-/// Whether a route of the interface stays in the table main. No rule by source address matches
-/// link-local addresses.
+/// Whether a route of the interface stays in the table main. No rule by source address matches link-local addresses.
 pub(crate) fn stays(route: &NewRoute) -> bool {
     matches!(route.dst, IpNetwork::V6(dst) if dst.ip().is_unicast_link_local())
 }

@@ -30,10 +30,7 @@ pub(crate) const PROTOCOL: u8 = 201;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Takes the lock on the pod's namespace.
-///
-/// # Errors
-/// Fails with code 11 after the time limit, or if the kernel refuses the lock.
+/// Takes the lock on the pod's namespace. Fails with code 11 after the time limit, or if the kernel refuses the lock.
 pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
     let failed = |why: String| Error::new(Code::IO, format!("can't lock {}", call.netns)).details(why);
     let mut file = File::open(&call.netns).map_err(|err| failed(err.to_string()))?;
@@ -63,9 +60,6 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Reads the rules and the tables with routes.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(crate) fn read(inside: &mut Netlink) -> Result<Self, Error> {
         Ok(Tables { rules: inside.rules()?, with_routes: inside.tables()? })
     }
@@ -130,9 +124,6 @@ impl Tables {
 }
 
 /// Returns all addresses in the namespace.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn all_addresses(inside: &mut Netlink) -> Result<BTreeSet<IpAddr>, Error> {
     let mut found = BTreeSet::new();
     for link in inside.links(&cnimble_netlink::link::Filter { master: None, kind: None })? {

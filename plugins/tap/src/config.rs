@@ -49,10 +49,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(name) = &keys.bridge
@@ -76,9 +73,6 @@ impl Config {
     }
 
     /// Returns the requested hardware address.
-    ///
-    /// # Errors
-    /// Fails as [`mac::requested`] does.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, &self.runtime_mac, &self.mac)
     }

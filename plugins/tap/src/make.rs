@@ -18,11 +18,8 @@ use super::config::Config;
 ///
 /// The kernel removes an unmarked tap when this process exits.
 ///
-/// With an SELinux context, the command `ip` makes the tap, which is persistent from the beginning. The
-/// kernel labels a tap by the process that makes it, and a process changes its context only by executing
-/// a program.
-///
-/// # Errors
+/// With an SELinux context, the command `ip` makes the tap, which is persistent from the beginning. The kernel labels a
+/// tap by the process that makes it, and a process changes its context only by executing a program.
 /// Fails with code 102 if the pod has an interface with that name, or if the kernel refuses a request.
 pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
@@ -81,8 +78,7 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();
-    // Later programs must not get this context. Executing a program doesn't reset the value of this
-    // thread.
+    // Later programs must not get this context. Executing a program doesn't reset the value of this thread.
     let _ = std::fs::write(NEXT_CONTEXT, "");
     let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
     let output = output

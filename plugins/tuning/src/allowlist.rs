@@ -1,6 +1,5 @@
-//! The list of sysctls that the administrator of the node allows networks to set: a file with a regular
-//! expression in each line. A key is allowed if one of them matches a part of it. Without the file all
-//! keys are allowed.
+//! The list of sysctls that the administrator of the node allows networks to set: a file with a regular expression in
+//! each line. A key is allowed if one of them matches a part of it. Without the file all keys are allowed.
 
 use std::path::Path;
 
@@ -16,11 +15,8 @@ pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 /// The maximum size of the file, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Checks that all keys, as written in the configuration, are allowed.
-///
-/// # Errors
-/// Fails with code 7 for a key that isn't allowed or a line that isn't a regular expression, and with
-/// code 5 if the file can't be read.
+/// Checks that all keys, as written in the configuration, are allowed. Fails with code 7 for a key that isn't allowed
+/// or a line that isn't a regular expression, and with code 5 if the file can't be read.
 pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());

@@ -2,9 +2,8 @@
 //! has the Go plugin's format, so that DEL of either set restores what the other one changed. It has
 //! only the settings that ADD changes.
 //!
-//! We also write the network's name, which the Go plugin ignores. GC needs it: the directory belongs to
-//! all networks of the node, and a container that is unknown in one network may be in use in another.
-//! Files without a network are kept.
+//! We also write the network's name, which the Go plugin ignores. GC needs it: the directory belongs to all networks of
+//! the node, and a container that is unknown in one network may be in use in another. Files without a network are kept.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -57,10 +56,7 @@ impl Backup {
         }
     }
 
-    /// Parses the content of a file.
-    ///
-    /// # Errors
-    /// Fails with code 6 if it is invalid.
+    /// Parses the content of a file. Fails with code 6 if it is invalid.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(bytes).map_err(|err| {
             Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))
@@ -96,8 +92,6 @@ pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
 }
 
 /// Returns the content of the file, or `None` if there is no file.
-///
-/// # Errors
 /// Fails with code 5 if it can't be read or isn't a regular file.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
@@ -107,10 +101,7 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Same as [`read`], but for DEL: a path that can't be a file of ours counts as empty and is then
-/// removed.
-///
-/// # Errors
+/// Same as [`read`], but for DEL: a path that can't be a file of ours counts as empty and is then removed.
 /// Fails with code 5 if the file can't be read.
 pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
@@ -119,11 +110,8 @@ pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Writes the file atomically. An existing file is from an ADD without a DEL, for an interface that no
-/// longer exists. The undo restores it nevertheless.
-///
-/// # Errors
-/// Fails with code 5 if the file can't be written.
+/// Writes the file atomically. An existing file is from an ADD without a DEL, for an interface that no longer exists.
+/// The undo restores it nevertheless. Fails with code 5 if the file can't be written.
 pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Error> {
     if let Some(dir) = file.parent() {
         DirBuilder::new()
@@ -164,8 +152,6 @@ fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
 }
 
 /// Removes a file and the temporary file of a killed ADD. Either may be missing.
-///
-/// # Errors
 /// Fails with code 5 if one of them can't be removed.
 pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
     remove_one(&fresh(file, network)).and(remove_one(file))
@@ -179,8 +165,6 @@ fn remove_one(file: &Path) -> Result<(), Error> {
 }
 
 /// Removes the files of this network's attachments that aren't in `valid`.
-///
-/// # Errors
 /// Fails with code 5 for the first file that can't be removed, after the others were removed.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     // The standard library's directory panics if closing it fails.
@@ -222,10 +206,7 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     outcome
 }
 
-/// Checks that files can be written in this directory.
-///
-/// # Errors
-/// Fails with code 5 if the directory isn't writable.
+/// Checks that files can be written in this directory. Fails with code 5 if the directory isn't writable.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
     // The first ADD makes the missing directories below the first existing one.
     let existing = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);

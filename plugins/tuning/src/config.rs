@@ -78,10 +78,7 @@ pub(crate) struct Config {
 pub(crate) struct DataDir(pub(crate) PathBuf);
 
 impl DataDir {
-    /// Reads only `dataDir` from the configuration.
-    ///
-    /// # Errors
-    /// Fails with code 7 if it isn't a string.
+    /// Reads only `dataDir` from the configuration. Fails with code 7 if it isn't a string.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]
@@ -95,8 +92,6 @@ impl DataDir {
 
 impl Config {
     /// Reads the configuration. `ifname` replaces `IFNAME` in keys.
-    ///
-    /// # Errors
     /// Fails with code 7 and the path of an invalid key, or with code 4 if CNI_ARGS is invalid.
     pub(crate) fn read(call: &Call, ifname: &str) -> Result<Self, Error> {
         let keys: Keys = call.config.decode()?;
@@ -158,11 +153,8 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// Returns the file of a key, relative to /proc/sys. As with sysctl(8), the first separator decides:
-/// after a slash, dots are parts of names (`net/ipv4/conf/eth0.5/forwarding`).
-///
-/// # Errors
-/// Fails with code 7 if the file isn't below `net/`.
+/// Returns the file of a key, relative to /proc/sys. As with sysctl(8), the first separator decides: after a slash,
+/// dots are parts of names (`net/ipv4/conf/eth0.5/forwarding`). Fails with code 7 if the file isn't below `net/`.
 fn path(key: &str, ifname: &str) -> Result<String, Error> {
     let written = key.strip_prefix('/').unwrap_or(key);
     let path = match written.find(['.', '/']).and_then(|at| written.get(at..)) {
@@ -178,8 +170,7 @@ fn path(key: &str, ifname: &str) -> Result<String, Error> {
     Ok(path)
 }
 
-/// Returns a key that occurs twice in the object `sysctl`. Otherwise one of its values would be lost
-/// silently.
+/// Returns a key that occurs twice in the object `sysctl`. Otherwise one of its values would be lost silently.
 fn repeated_key(document: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Document {

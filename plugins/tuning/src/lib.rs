@@ -1,5 +1,4 @@
-//! The CNI plugin `tuning`, part of a chain: sets sysctls in the pod's namespace and attributes of its
-//! interface.
+//! The CNI plugin `tuning`, part of a chain: sets sysctls in the pod's namespace and attributes of its interface.
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
@@ -10,10 +9,9 @@
 //!
 //! The result is the prevResult with the new hardware address and MTU.
 //!
-//! DEL restores the settings from the file if the interface exists, because the namespace may stay in
-//! use (`podman network disconnect`). It always removes the file. Sysctls stay as they are, as with the
-//! Go plugin. The kernel removes those of the interface with it, and programs in the pod may have changed
-//! the others since.
+//! DEL restores the settings from the file if the interface exists, because the namespace may stay in use (`podman
+//! network disconnect`). It always removes the file. Sysctls stay as they are, as with the Go plugin. The kernel
+//! removes those of the interface with it, and programs in the pod may have changed the others since.
 
 mod allowlist;
 mod backup;

@@ -22,10 +22,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the complete configuration.
-///
-/// # Errors
-/// Fails with code 7 and the key if a value is invalid.
+/// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if keys.master.is_empty() {

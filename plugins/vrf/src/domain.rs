@@ -19,8 +19,7 @@ const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 /// The alias that earlier versions set instead, some time after the creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
-/// The maximum number of tries to choose a free table. If several ADDs choose the same one, the first
-/// VRF keeps it.
+/// The maximum number of tries to choose a free table. If several ADDs choose the same one, the first VRF keeps it.
 const CHOICES: usize = 32;
 
 /// The tables default, main and local, which a VRF can't use (rtnetlink(7)).
@@ -34,8 +33,6 @@ pub(crate) struct Vrf {
 }
 
 /// Returns the VRF with this name, if there is one.
-///
-/// # Errors
 /// Fails with code 102 if another link has the name, or if the kernel refuses the request.
 pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     let Some(link) = inside.find_link(name)? else { return Ok(None) };
@@ -43,19 +40,13 @@ pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Erro
     Vrf::of(link).map(Some).ok_or(not_one)
 }
 
-/// Returns the VRF that the interface is a port of, if there is one.
-///
-/// # Errors
-/// Fails if the kernel refuses an answer.
+/// Returns the VRF that the interface is a port of, if there is one. Fails if the kernel refuses an answer.
 pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
     let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
     Ok(inside.link_at(master).if_present()?.and_then(Vrf::of))
 }
 
 /// Returns the VRF with this name, or `None` if it doesn't exist or another link has the name.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     match find(inside, name) {
         Err(err) if err.code == Code::CONFLICT => Ok(None),
@@ -63,11 +54,8 @@ pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, 
     }
 }
 
-/// Finds or makes the VRF and sets it up, with its undo.
-///
-/// # Errors
-/// Fails with code 102 if it has another table than the configured one, and with code 11 if concurrent
-/// ADDs took every free table. Fails if the kernel refuses a request.
+/// Finds or makes the VRF and sets it up, with its undo. Fails with code 102 if it has another table than the
+/// configured one, and with code 11 if concurrent ADDs took every free table. Fails if the kernel refuses a request.
 pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     if let Some(found) = find(inside, &config.name)? {
         return matching(found, config);
@@ -154,10 +142,7 @@ fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
     free.ok_or_else(|| Error::new(Code::CONFLICT, "every routing table is some VRF's"))
 }
 
-/// Removes the VRF, unless it has ports.
-///
-/// # Errors
-/// Fails if it still exists afterwards.
+/// Removes the VRF, unless it has ports. Fails if it still exists afterwards.
 pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Error> {
     if !inside.links(&Filter { master: Some(vrf.link.index), kind: None })?.is_empty() {
         return Ok(());

@@ -1,8 +1,7 @@
 //! The pod's interface as a port of a VRF, with its addresses and routes.
 //!
-//! The kernel sets a new port down and up again. The port loses its routes, except those to the networks
-//! of its addresses. It also loses its IPv6 addresses, unless `keep_addr_on_down` is set. Both are
-//! restored.
+//! The kernel sets a new port down and up again. The port loses its routes, except those to the networks of its
+//! addresses. It also loses its IPv6 addresses, unless `keep_addr_on_down` is set. Both are restored.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -28,9 +27,6 @@ pub(crate) struct Belongings {
 
 impl Belongings {
     /// Reads the addresses, and the routes of this table.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
@@ -49,9 +45,6 @@ impl Belongings {
     }
 
     /// Restores missing addresses, and missing routes in this table.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
         let addrs = inside.addrs(link.index)?;
         let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
@@ -66,8 +59,6 @@ impl Belongings {
 
 /// Switches duplicate address detection off, with its undo. Otherwise the kernel would probe the kept
 /// addresses again. They are known to be free since the ADD of the previous plugin.
-///
-/// # Errors
 /// Fails if the kernel refuses the value. A read-only switch is no error.
 pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{}/accept_dad", link.name);
@@ -89,18 +80,12 @@ pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result
 }
 
 /// Makes the interface a port of the master with this index, or of none (0).
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
     let change = Change { master: Some(master), ..Change::default() };
     inside.execute(link::set(link.index, &link.name, &change))
 }
 
 /// Takes the interface out of its VRF, and restores its addresses and routes in the table main.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
     let link = match inside.link_at(index) {
         Err(err) if err.is_missing() => return Ok(()),

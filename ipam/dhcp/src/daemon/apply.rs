@@ -25,8 +25,6 @@ pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>)
 /// connections survive. Addresses and routes from other sources also stay.
 ///
 /// Returns the first route or old address that the kernel refused to change. All other changes have been made.
-///
-/// # Errors
 /// Fails if the kernel refuses the request and nothing was changed.
 pub(super) fn apply(
     interface: &Interface,

@@ -10,10 +10,7 @@ use crate::ask::SYSTEMD;
 
 /// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise, and if no
 /// message bus leads to systemd, the process moves to the root of the hierarchies that process managers use to kill
-/// services.
-///
-/// # Errors
-/// Returns the reason why the daemon stays in its control group.
+/// services. Returns the reason why the daemon stays in its control group.
 pub(super) fn leave() -> Result<(), String> {
     let mut why = String::new();
     if Path::new(SYSTEMD).exists() {

@@ -50,10 +50,7 @@ pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
 ";
 
 impl Flags {
-    /// Parses the arguments after `daemon`.
-    ///
-    /// # Errors
-    /// Names the option that is wrong.
+    /// Parses the arguments after `daemon`. Names the option that is wrong.
     pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut args = args.iter();

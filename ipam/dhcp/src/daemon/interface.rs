@@ -43,8 +43,6 @@ enum Sight {
 
 impl Interface {
     /// Finds the interface, in the namespace that a verb has `sent`, or else in the namespace of `wanted`.
-    ///
-    /// # Errors
     /// Fails with code 8 without the namespace, and with code 3 without the interface. Fails with code 11 if a
     /// namespace that had been sent cannot be found again, and if the kernel refuses a request.
     pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
@@ -69,8 +67,6 @@ impl Interface {
     }
 
     /// Opens a socket in the namespace, and returns it with the interface.
-    ///
-    /// # Errors
     /// Fails with code 3 without the interface, and if the kernel refuses a request.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
@@ -78,10 +74,7 @@ impl Interface {
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
-    /// Runs `open` in the namespace.
-    ///
-    /// # Errors
-    /// Fails if the namespace cannot be entered, or if `open` fails.
+    /// Runs `open` in the namespace. Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }

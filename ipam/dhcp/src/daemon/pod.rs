@@ -34,9 +34,6 @@ pub(super) struct Pod {
 
 impl Pod {
     /// Finds the interface, for a first lease or for one from a file.
-    ///
-    /// # Errors
-    /// Fails as [`Interface::find`] does.
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
@@ -70,9 +67,6 @@ impl Pod {
     }
 
     /// Applies a renewed lease to the interface. Returns a description of the changes, if there are any.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
         let of = |lease: &Held| (lease.net(), apply::routes(&self.interface, lease, self.wanted.priority));
         let change = match &self.applied {
@@ -103,10 +97,7 @@ impl Pod {
     }
 
     /// Tells the kernel the lifetime of the address, once the address exists: the verb adds it after the daemon's
-    /// answer.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request. A missing interface is no failure.
+    /// answer. Fails if the kernel refuses the request. A missing interface is no failure.
     pub(super) fn set_lifetime(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.has_lifetime) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -127,10 +118,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Returns the lease for CHECK.
-    ///
-    /// # Errors
-    /// Fails with code 103 and the reason if the lease has ended.
+    /// Returns the lease for CHECK. Fails with code 103 and the reason if the lease has ended.
     pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
         let (ifname, lease) = (&self.interface.ifname, self.speaker.lease());
         let (address, why) = match (lease, self.lost) {
@@ -144,17 +132,12 @@ impl Pod {
     }
 
     /// Removes a lost lease from the interface, and keeps the reason for CHECK.
-    ///
-    /// # Errors
-    /// Fails as [`Pod::remove_lease`] does.
     pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
         self.remove_lease()
     }
 
     /// Removes the address and routes of the lease from the interface.
-    ///
-    /// # Errors
     /// Fails if the kernel refuses the request. A missing interface is no failure.
     pub(super) fn remove_lease(&mut self) -> Result<(), Error> {
         if self.applied.is_none() {

@@ -159,10 +159,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 
 /// Opens the store of an inherited socket. systemd unlinks the socket of a running lease daemon before it binds its own
 /// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
-/// removing the file of the new socket.
-///
-/// # Errors
-/// Fails as [`Store::open`] does, and on a signal.
+/// removing the file of the new socket. Fails as [`Store::open`] does, and on a signal.
 fn replace(path: &Path) -> io::Result<Option<Store>> {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -44,9 +44,6 @@ pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
 }
 
 /// Whether there are leases. If the directory does not exist, there are none.
-///
-/// # Errors
-/// Fails if the directory cannot be read.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
@@ -56,8 +53,6 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
 }
 
 /// Creates the directory of a socket's leases if it is missing, and opens its lock.
-///
-/// # Errors
 /// Fails if the directory or the lock cannot be opened.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
@@ -73,9 +68,6 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
 }
 
 /// Returns the lease daemon that holds the lock of a store, from `/proc/locks` (proc(5)).
-///
-/// # Errors
-/// Fails if a file cannot be read.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(None),
@@ -112,9 +104,6 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the directory of a socket, and creates it if it is missing. Returns `None` if another daemon holds the
     /// lock.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
@@ -124,9 +113,6 @@ impl Store {
     }
 
     /// Returns all leases of this boot. Removes invalid files and the remains of an interrupted write.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub(crate) fn load(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -159,9 +145,6 @@ impl Store {
     }
 
     /// Writes a lease atomically.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
         let key = wanted.key();
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };

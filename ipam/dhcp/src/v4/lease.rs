@@ -46,10 +46,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Returns the lease in `answer`, which came at `now` from `mac`. A server may omit settings in a renewal of
-    /// `before`.
-    ///
-    /// # Errors
-    /// Returns the reason why the answer contains no usable lease.
+    /// `before`. Returns the reason why the answer contains no usable lease.
     pub(crate) fn of(
         answer: &Answer,
         now: u64,

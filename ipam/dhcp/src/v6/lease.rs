@@ -33,8 +33,6 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Returns the lease in `answer`, which came at `now`. A server may omit known settings in a renewal of `before`.
-    ///
-    /// # Errors
     /// Returns the reason why the answer contains no usable lease.
     pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
         let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;

@@ -36,8 +36,6 @@ pub(crate) struct Socket {
 impl Socket {
     /// Opens a socket for DHCP messages, in the namespace of this thread. `own` is the link-local address of the
     /// interface with this index.
-    ///
-    /// # Errors
     /// Fails if the kernel refuses the request, such as with EADDRNOTAVAIL while the address is not usable yet.
     pub(crate) fn dhcp(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Datagram, SockProtocol::Udp)?;
@@ -48,9 +46,6 @@ impl Socket {
     }
 
     /// Opens a socket for neighbour solicitations and their answers.
-    ///
-    /// # Errors
-    /// Fails as [`dhcp`](Self::dhcp) does.
     pub(crate) fn neighbours(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Raw, SockProtocol::IcmpV6)?;
         setsockopt(&fd, sockopt::Ipv6MulticastHops, &HOPS)?;
@@ -59,25 +54,17 @@ impl Socket {
     }
 
     /// Sends to all servers and relays of the link.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
 
     /// Sends a neighbour solicitation for `address`. Hosts answer to `mac`.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(crate) fn solicit(&self, address: Ipv6Addr, mac: Mac) -> io::Result<()> {
         let group = SocketAddrV6::new(group_of(address), 0, 0, self.index);
         self.socket.send_to(&solicitation(address, mac), group).map(drop)
     }
 
     /// Returns a received message and its sender, or `None` if nothing has arrived.
-    ///
-    /// # Errors
     /// Fails if the kernel reports an error, such as for an interface that is down or no longer exists.
     pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Ipv6Addr, &'b [u8])>> {
         match self.socket.recv_from(buffer) {
@@ -99,9 +86,6 @@ impl AsFd for Socket {
 }
 
 /// Returns the usable link-local address of an interface, if it has one.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
     let own = |addr: &Addr| match addr.net.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),

@@ -1,8 +1,7 @@
 //! The verbs, on real directories.
 //!
-//! A [`Node`] is a data directory and a configuration; no namespace is needed, and no root but
-//! where a test says so. `tests/host-local/` compares the same calls with the
-//! reference's host-local.
+//! A [`Node`] is a data directory and a configuration; no namespace is needed, and no root but where a test says so.
+//! `tests/host-local/` compares the same calls with the reference's host-local.
 
 mod add;
 mod boot;

@@ -1,9 +1,7 @@
-//! host-local as a process, beside and together with the reference's, and where its disk or
-//! its life ends.
+//! host-local as a process, beside and together with the reference's, and where its disk or its life ends.
 //!
-//! The reference is Debian's containernetworking-plugins, or what `REFERENCE_DIR` names;
-//! where there is none, the tests that need it say so. No namespace is needed: host-local
-//! touches nothing but its directory.
+//! The reference is Debian's containernetworking-plugins, or what `REFERENCE_DIR` names; where there is none, the tests
+//! that need it say so. No namespace is needed: host-local touches nothing but its directory.
 #![cfg(test)]
 
 mod disk;

@@ -130,8 +130,7 @@ fn add_del_add_on_the_same_interface() {
     let only = |way: &str| json!({ format!("{way}Rate"): RATE, format!("{way}Burst"): BURST });
     let all = [both(), listed, only("ingress"), only("egress")];
     let fresh = all.each_ref().map(qdiscs);
-    // A DEL without a namespace and prevResult leaves the limits on the host's end. The next ADD
-    // replaces them.
+    // A DEL without a namespace and prevResult leaves the limits on the host's end. The next ADD replaces them.
     for (first, second) in (0..16).map(|number| (number / 4, number % 4)) {
         chain.add(&chain.net(&all[first]));
         chain.net(&all[first]).deleted(&chain.att.clone().netns(""), None);

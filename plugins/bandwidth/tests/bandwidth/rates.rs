@@ -47,9 +47,8 @@ fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
     pump(near, far, Duration::from_secs(2))
 }
 
-/// Asserts that no transfer exceeds `rate` by more than a tenth after the burst, and that one of them
-/// comes close. The others may have run on a slow machine. The kernel also counts the headers, 66 bytes
-/// of a packet of 1514.
+/// Asserts that no transfer exceeds `rate` by more than a tenth after the burst, and that one of them comes close. The
+/// others may have run on a slow machine. The kernel also counts the headers, 66 bytes of a packet of 1514.
 fn assert_rate(rate: u64, what: &str, transfer: impl Fn() -> (f64, f64)) {
     let mut seen = Vec::new();
     let reached = wait_until(PATIENCE, || {
@@ -119,8 +118,7 @@ fn subnets_are_limited_or_not() {
     if slowest < 5.0 * RATE as f64 {
         skip!("this machine transfers only {:.1} Mbit/s without a limit", slowest / 1e6);
     }
-    // A limit would slow down every transfer. So one fast transfer shows that there is none, on a busy
-    // machine as well.
+    // A limit would slow down every transfer. So one fast transfer shows that there is none, on a busy machine as well.
     let free = |what: &str, transfer: &dyn Fn() -> (f64, f64)| {
         assert!((0..10).any(|_| speed(transfer()) > 2.0 * RATE as f64), "{what} is limited");
     };

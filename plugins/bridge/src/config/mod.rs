@@ -133,8 +133,6 @@ pub(crate) struct Config {
 
 impl Config {
     /// Reads the complete configuration.
-    ///
-    /// # Errors
     /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
@@ -181,11 +179,8 @@ impl Config {
         })
     }
 
-    /// Returns the requested MAC of the container's end: `runtimeConfig.mac`, then `args.cni.mac`, then
-    /// `MAC` of CNI_ARGS.
-    ///
-    /// # Errors
-    /// Fails with code 4 if the MAC in CNI_ARGS is invalid, and with code 7 for the other two sources.
+    /// Returns the requested MAC of the container's end: `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of
+    /// CNI_ARGS. Fails with code 4 if the MAC in CNI_ARGS is invalid, and with code 7 for the other two sources.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, self.mac.as_deref().unwrap_or_default(), "")
     }

@@ -21,8 +21,6 @@ pub(crate) struct Trunk {
 }
 
 /// Returns the vlans of all items, as sorted ranges without overlap. An item without vlans is ignored.
-///
-/// # Errors
 /// Fails with code 7 and the invalid item.
 pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     let mut ranges = Vec::new();

@@ -165,8 +165,7 @@ fn a_flushed_chain_is_filled_again() {
     }
 }
 
-/// Earlier versions had only one rule. The next ADD adds the other one, and CHECK doesn't report it
-/// before.
+/// Earlier versions had only one rule. The next ADD adds the other one, and CHECK doesn't report it before.
 #[test]
 fn a_table_of_an_earlier_version_is_completed() {
     need!("nft");

@@ -80,8 +80,7 @@ fn switches_among_hundreds_of_pods() {
     need!("ip", "nft", "unshare", "mount", "strace");
     let host = Host::hasty();
     let pod = Pod::new();
-    // The namespace gets the number of the 501st pod. `ip netns set` needs a name in /run/netns, which is
-    // private here.
+    // The namespace gets the number of the 501st pod. `ip netns set` needs a name in /run/netns, which is private here.
     host.shell(&format!(
         "exec unshare --mount sh -ec 'mkdir -p /run/netns; mount -t tmpfs none /run/netns; : >/run/netns/pod
         mount --no-canonicalize --bind {} /run/netns/pod; ip netns set pod 500'",

@@ -118,8 +118,7 @@ fn a_drop_in_front_of_the_rules_of_pods_is_noticed() {
     let error = net.check(&a.att, &a.prev).error();
     assert!(error.code == 103 && error.all().contains("CNI-FORWARD"), "{error:?}");
     assert_eq!(net.status().error().code, 51);
-    // The configuration asks for nf_tables, so the administrator of FORWARD has to accept the pods'
-    // packets.
+    // The configuration asks for nf_tables, so the administrator of FORWARD has to accept the pods' packets.
     let net = net.with("/backend", json!("nftables"));
     a.add(&net);
     assert_eq!(net.check(&a.att, &a.prev).error().code, 103);

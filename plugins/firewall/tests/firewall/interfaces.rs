@@ -11,9 +11,8 @@ fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Netwo
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
 }
 
-/// Moves the gateway of a network to one end of a veth pair. The other end is a port of the bridge, as
-/// with a vlan. Few test kernels have vlans on bridges, and for the host's rules the difference doesn't
-/// matter.
+/// Moves the gateway of a network to one end of a veth pair. The other end is a port of the bridge, as with a vlan. Few
+/// test kernels have vlans on bridges, and for the host's rules the difference doesn't matter.
 fn move_gateway(host: &Host, number: u8) {
     host.shell(&format!(
         "ip link add br{number}.100 type veth peer name vethgw{number}

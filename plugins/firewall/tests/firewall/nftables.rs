@@ -92,8 +92,7 @@ fn the_administrators_chain() {
     net.deleted(&a.att, Some(&a.prev));
     net.gc(Some(json!([]))).success();
     assert!(host.nft("list chain inet cnimble admin").contains("drop"));
-    // The jump to the administrator's chain comes first, and replies are accepted after it. So its
-    // policy may be drop.
+    // The jump to the administrator's chain comes first, and replies are accepted after it. So its policy may be drop.
     host.nft("flush chain inet cnimble admin");
     a.add(&net);
     host.shell("nft 'chain inet cnimble forward { policy drop; }'");
@@ -167,8 +166,7 @@ fn gc_and_status() {
     assert_eq!(before.lines_with("forward-"), Snapshot::of(&host).lines_with("forward-"));
 }
 
-/// Two networks may give out the same address. Each pod's traffic passes until its own DEL, in either
-/// order.
+/// Two networks may give out the same address. Each pod's traffic passes until its own DEL, in either order.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("ip", "nft", "ping");

@@ -49,8 +49,7 @@ fn an_add_concurrent_with_a_del_gets_the_device_whole_or_an_error() {
     assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 0));
 }
 
-/// A pod tampers with the device, and a DEL is killed before any of its system calls. The next DEL
-/// completes the work.
+/// A pod tampers with the device, and a DEL is killed before any of its system calls. The next DEL completes the work.
 #[test]
 fn a_del_that_is_killed_anywhere_leaves_a_record_for_the_next_one() {
     if let Some(why) = untraceable() {

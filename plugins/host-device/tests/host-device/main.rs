@@ -50,8 +50,7 @@ fn leases(host: &Host) -> Vec<String> {
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// Makes the host's device `card` as an administrator would set it up. Returns the network that it leads
-/// to.
+/// Makes the host's device `card` as an administrator would set it up. Returns the network that it leads to.
 fn card(host: &Host) -> Lan {
     let lan = Lan::behind(host, "card");
     host.ip("link set card down");
@@ -61,8 +60,7 @@ fn card(host: &Host) -> Lan {
     lan
 }
 
-/// Simulates the end of a namespace for hardware: the kernel moves it to the host. It destroys virtual
-/// devices instead.
+/// Simulates the end of a namespace for hardware: the kernel moves it to the host. It destroys virtual devices instead.
 fn kernel_gives_back(pod: &Pod, name: &str, host: &Host) {
     pod.ip(&format!("link set {name} netns {}", host.path()));
 }

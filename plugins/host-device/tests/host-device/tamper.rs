@@ -220,8 +220,7 @@ fn a_device_that_the_kernel_returns_is_restored() {
     assert_eq!(recorded(&host), 0);
 }
 
-/// A device that the Go plugin moved has no record. A pod that writes its alias can't move another link
-/// to the host.
+/// A device that the Go plugin moved has no record. A pod that writes its alias can't move another link to the host.
 #[test]
 fn without_a_record_only_the_device_that_the_configuration_names_comes_home() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());

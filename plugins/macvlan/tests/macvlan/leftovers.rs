@@ -62,8 +62,7 @@ fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     };
     let (valid, result) = add(0);
     let _stale = add(1);
-    // One interface belongs to another network. The other has no alias, like those of users and of the
-    // Go plugins.
+    // One interface belongs to another network. The other has no alias, like those of users and of the Go plugins.
     let elsewhere =
         network.with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
     elsewhere.added(&Attachment::new("c2", &pods[2]));

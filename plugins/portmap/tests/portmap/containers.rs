@@ -8,8 +8,7 @@ use cnimble_tests::{Attachment, Network, Snapshot, configs, need};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// Adds a second interface to the first pod, in the same or in another network. Returns its attachment
-/// and result.
+/// Adds a second interface to the first pod, in the same or in another network. Returns its attachment and result.
 fn second_interface(site: &Site, name: &str) -> (Attachment, Value) {
     let att = site.attachment(0).ifname("eth1");
     let mut config = configs::v4(&site.host);

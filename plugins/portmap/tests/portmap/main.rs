@@ -46,8 +46,7 @@ impl Site {
         // The route back to the pods, for packets that aren't masqueraded.
         world.ip("route add 10.1.2.0/24 via 192.0.2.1");
         world.ip("-6 route add fd00:1:2::/64 via 2001:db8::1");
-        // With br_netfilter, a frame that is redirected to its sender stays on the bridge, which needs
-        // this mode.
+        // With br_netfilter, a frame that is redirected to its sender stays on the bridge, which needs this mode.
         let bridge = Network::new(&host, configs::dual(&host)).with("/hairpinMode", json!(true));
         let results = [0, 1].map(|n| bridge.added(&Attachment::new(&format!("pod{n}"), &pods[n])));
         drop(bridge);

@@ -175,8 +175,7 @@ fn gc_keeps_the_valid_and_other_networks() {
     }
 }
 
-/// Two networks may give out the same address. Each pod keeps its mappings until its own DEL, in either
-/// order.
+/// Two networks may give out the same address. Each pod keeps its mappings until its own DEL, in either order.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("nft", "ip");

@@ -155,8 +155,7 @@ fn the_connections_of_a_busy_udp_client_are_deleted() {
         assert!(passes(&tracked()), "{}", tracked());
         drop(server);
 
-        // The old connection is forgotten. Otherwise the client would still send to the host, where no
-        // process listens.
+        // The old connection is forgotten. Otherwise the client would still send to the host, where no process listens.
         let _inside = Server::start(&site.pods[0], 53, "pod0");
         site.add(&net, 0);
         assert!(ask(&client, to).unwrap().starts_with("pod0"), "{backend}");

@@ -111,8 +111,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
     }
 }
 
-/// Two concurrent ADDs ask for the port of a dead pod. One gets it, and the error of the other names the
-/// new owner.
+/// Two concurrent ADDs ask for the port of a dead pod. One gets it, and the error of the other names the new owner.
 #[test]
 fn many_adds_race_for_a_dead_pods_port() {
     need!("nft");

@@ -1,5 +1,4 @@
-//! A node changes from the Go plugins to these while its pods run. Each port stays with the pod that
-//! serves it.
+//! A node changes from the Go plugins to these while its pods run. Each port stays with the pod that serves it.
 
 use serde_json::{Value, json};
 
@@ -23,8 +22,7 @@ fn mapping(port: u16, protocol: &str, host_ip: &str) -> Value {
     json!({"hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": host_ip})
 }
 
-/// The ports 8080 and 8081 (on one address) of the first pod are mapped in `form`. Then the second pod
-/// is added.
+/// The ports 8080 and 8081 (on one address) of the first pod are mapped in `form`. Then the second pod is added.
 fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     let (att, prev) = (site.attachment(1), plain(&site.results[1]));
     let add = |mappings: Value| {

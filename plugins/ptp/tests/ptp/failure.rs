@@ -97,8 +97,7 @@ fn bad_input_is_one_clear_error() {
     assert_eq!(pod.links(), ["lo"]);
 }
 
-/// ADD leaves nothing if any message to the kernel fails. DEL leaves nothing if ADD was killed at any
-/// message.
+/// ADD leaves nothing if any message to the kernel fails. DEL leaves nothing if ADD was killed at any message.
 #[test]
 fn an_add_that_fails_or_dies_anywhere() {
     need!("ip", "nft", "strace");

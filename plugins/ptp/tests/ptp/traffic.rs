@@ -1,5 +1,4 @@
-//! Tests of the addresses that a pod can reach, and of its addresses, routes and masquerading in the
-//! kernel.
+//! Tests of the addresses that a pod can reach, and of its addresses, routes and masquerading in the kernel.
 
 use serde_json::json;
 

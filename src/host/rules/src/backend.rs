@@ -46,8 +46,6 @@ impl From<Refused> for Error {
 
 impl Backend {
     /// Has the backend do it; `what` is for people.
-    ///
-    /// # Errors
     /// Fails if the backend fails. If iptables was tried for nf_tables and failed as well, both.
     pub(super) fn add<T, E: Into<Refused>>(
         self,
@@ -72,10 +70,7 @@ impl Backend {
         }
     }
 
-    /// Whether the backend can be used now.
-    ///
-    /// # Errors
-    /// Fails with code 50 if nf_tables cannot be used.
+    /// Whether the backend can be used now. Fails with code 50 if nf_tables cannot be used.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

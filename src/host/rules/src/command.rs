@@ -37,9 +37,6 @@ pub(super) fn tool(family: Family, action: &str) -> String {
 }
 
 /// Changes a table of a family by lines for `iptables-restore`, all or nothing.
-///
-/// # Errors
-/// Fails as [`run`] does.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
@@ -51,9 +48,7 @@ pub(super) fn installed() -> bool {
 }
 
 /// Whether a table can be changed. `option` is the one that chooses another backend.
-///
-/// # Errors
-/// Code 50 without the commands, code 100 with what they printed.
+/// Fails with code 50 without the commands, code 100 with what they printed.
 pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     for name in FAMILIES.map(|family| tool(family, "restore")) {
         if find(&name).is_none() {
@@ -66,9 +61,7 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
 }
 
 /// Runs it with `input` and returns what it printed.
-///
-/// # Errors
-/// Code 100 with what it printed on stderr, code 11 if a signal came first.
+/// Fails with code 100 with what it printed on stderr, code 11 if a signal came first.
 pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
     let program = find(name).ok_or_else(|| missing(name))?;
     let mut command = Command::new(&program);

@@ -6,8 +6,7 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
-/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or
-/// expression that it doesn't know.
+/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or expression that it doesn't know.
 pub(super) fn is_unsupported(errno: Errno) -> bool {
     matches!(
         errno,

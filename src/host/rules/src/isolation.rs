@@ -96,9 +96,7 @@ pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed>
         .collect()
 }
 
-/// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports.
-/// Idempotent.
-///
+/// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports. Idempotent.
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
@@ -112,7 +110,6 @@ fn explain(err: netlink::Error) -> Error {
 }
 
 /// Removes the owner's elements. `port` and `addrs` are hints.
-///
 /// # Errors
 /// Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
@@ -129,7 +126,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
 }
 
 /// The owner's elements are in place, and the rules over them.
-///
 /// # Errors
 /// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
@@ -157,7 +153,6 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`.
-///
 /// # Errors
 /// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
@@ -168,7 +163,6 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 }
 
 /// Whether the kernel can do it.
-///
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {

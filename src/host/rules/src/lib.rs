@@ -1,8 +1,7 @@
 //! Packet rules that several plugins share, on top of [`cnimble_netlink::nft`].
 //!
-//! Each attachment has *elements in sets*; the rules over them are the same however many
-//! attachments there are. An element's comment names its owner ([`cnimble_cni::Owner`]).
-//! docs/NFTABLES.md shows it all as an operator sees it.
+//! Each attachment has *elements in sets*; the rules over them are the same however many attachments there are. An
+//! element's comment names its owner ([`cnimble_cni::Owner`]). docs/NFTABLES.md shows it all as an operator sees it.
 //!
 //! | module | task |
 //! |---|---|

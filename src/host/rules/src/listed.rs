@@ -32,8 +32,7 @@ pub enum RuleOwner {
 }
 
 impl RuleOwner {
-    /// Whether it is this attachment's. A container of iptables rules owns them through all
-    /// of its interfaces.
+    /// Whether it is this attachment's. A container of iptables rules owns them through all of its interfaces.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
             RuleOwner::Comment(comment) => owner::tag_of(comment) == tag,

@@ -1,8 +1,7 @@
 //! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
 //!
-//! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC
-//! that are allowed, and two rules over them. They look at the frame's addresses, so ARP, IPv4,
-//! IPv6 and everything else are alike:
+//! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC that are allowed, and two
+//! rules over them. They look at the frame's addresses, so ARP, IPv4, IPv6 and everything else are alike:
 //!
 //! ```text
 //! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
@@ -101,8 +100,7 @@ fn pair(port: &str, mac: Mac) -> Key {
     Key::ifname(port).and_mac(mac)
 }
 
-/// The owner's comment with the MAC behind the tag, so that removal knows both elements from
-/// the port alone.
+/// The owner's comment with the MAC behind the tag, so that removal knows both elements from the port alone.
 fn port_comment(owner: &Owner, mac: Mac) -> String {
     owner.comment_with(&format!(", mac: {mac}"))
 }
@@ -139,7 +137,6 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
 
 /// Drops frames that come in at `port` with another source than `mac`. Idempotent; takes over a
 /// port that is guarded for another attachment.
-///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
@@ -157,7 +154,6 @@ fn explain(err: netlink::Error) -> Error {
 }
 
 /// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
-///
 /// # Errors
 /// Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
@@ -178,7 +174,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
 }
 
 /// The owner's rules are in place (ours or the Go plugins').
-///
 /// # Errors
 /// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
@@ -204,7 +199,6 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
 }
 
 /// Removes the rules of all attachments of `network` that aren't in `valid`.
-///
 /// # Errors
 /// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
@@ -218,7 +212,6 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 }
 
 /// Whether the kernel can do it.
-///
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {

@@ -45,7 +45,6 @@ impl Applied {
     }
 
     /// Takes everything back, the latest change first. Opens its own socket.
-    ///
     /// # Errors
     /// Fails if a change could not be taken back. Everything has been tried.
     pub fn run(self) -> Result<(), Error> {

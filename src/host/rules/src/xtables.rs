@@ -157,8 +157,7 @@ pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
     command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
 }
 
-/// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of
-/// `parent` to them.
+/// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of `parent` to them.
 pub(super) fn remove_legacy_chains(
     parent: &str,
     choose: impl Fn(&[String]) -> BTreeSet<String>,

@@ -21,7 +21,6 @@ pub struct RangeUsage {
 
 /// The ranges of all plugins of the network that use host-local; none if no plugin does, or
 /// if the ranges come from elsewhere (the capability `ipRanges`).
-///
 /// # Errors
 /// The leases are there and can't be listed.
 pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {

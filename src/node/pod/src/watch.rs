@@ -40,15 +40,13 @@ impl AsRawFd for Handle {
 }
 
 impl DirWatch {
-    /// Watches these directories, whether they exist already or not; looks at least every
-    /// `poll`. Needs a tokio runtime with I/O. Where inotify can't be had there is a warning,
-    /// and only the clock is left.
+    /// Watches these directories, whether they exist already or not; looks at least every `poll`. Needs a tokio runtime
+    /// with I/O. Where inotify can't be had there is a warning, and only the clock is left.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(io::Error::from)
             .and_then(|inotify| {
-                // SAFETY: the handle owns its descriptor, which stays open and the same until
-                // the AsyncFd drops it.
+                // SAFETY: the handle owns its descriptor, which stays open and the same until the AsyncFd drops it.
                 unsafe { AsyncFd::register_with_interest(Handle(inotify), Interest::READABLE) }
                     .map_err(Into::into)
             });
@@ -61,9 +59,8 @@ impl DirWatch {
         watch
     }
 
-    /// Waits until something in the directories has changed and the changes have settled, or
-    /// until the poll time has passed. May return without a change. Changes between two calls
-    /// are not lost, also when the future is dropped.
+    /// Waits until something in the directories has changed and the changes have settled, or until the poll time has
+    /// passed. May return without a change. Changes between two calls are not lost, also when the future is dropped.
     pub async fn changed(&mut self) {
         let end = Instant::now() + self.poll;
         let Some(inotify) = &self.inotify else {

@@ -71,8 +71,7 @@ fn what_was_flushed_is_made_again() {
 fn where_nf_tables_cannot_masquerade_iptables_does() {
     need!("nft", "iptables-nft-save");
     let ns = Ns::new();
-    // A chain of the wrong type stands for a kernel without NAT in nf_tables. The error is the same,
-    // EOPNOTSUPP.
+    // A chain of the wrong type stands for a kernel without NAT in nf_tables. The error is the same, EOPNOTSUPP.
     ns.run_with(
         "nft -f -",
         b"table inet cnimble { chain postrouting { type filter hook postrouting priority 0; }; }",

@@ -45,8 +45,7 @@ fn a_stale_element_is_taken_over() {
     assert_eq!(ruleset(&ns), before);
 }
 
-/// Two networks may give out the same address. Each pod keeps its masquerading when the other is
-/// removed.
+/// Two networks may give out the same address. Each pod keeps its masquerading when the other is removed.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("nft");

@@ -63,8 +63,7 @@ fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing
 fn an_existing_bridge_whose_mac_follows_its_ports_keeps_it_too() {
     need!("ip");
     let host = Host::new();
-    // A bridge without a set MAC uses the lowest one of its ports. This MAC is nearly the highest
-    // possible one.
+    // A bridge without a set MAC uses the lowest one of its ports. This MAC is nearly the highest possible one.
     host.ip("link add br0 type bridge");
     host.ip("link add uplink address fe:ff:ff:ff:ff:f0 master br0 type veth peer name elsewhere");
     let mac = host.link("br0")["address"].clone();

@@ -51,8 +51,7 @@ fn ports_have_the_vlans_that_the_go_plugin_gives_them() {
     }
 }
 
-/// The Go plugin adds the vlan to the port twice, and the tagged one counts. So the pod receives no
-/// untagged frames.
+/// The Go plugin adds the vlan to the port twice, and the tagged one counts. So the pod receives no untagged frames.
 #[test]
 fn a_native_vlan_that_the_trunk_has_too_stays_native() {
     in_vm!();
@@ -125,8 +124,7 @@ fn a_bridge_of_others_with_their_ports_isnt_made_to_filter() {
         assert!(error.msg.contains("br0") && error.all().contains(whose), "{error:?}");
         before.assert_same(&Snapshot::of(&host), "after the refusal");
         assert!(!filters(&host));
-        // A network without vlans works as before. One with vlans works after the owner has switched the
-        // filter on.
+        // A network without vlans works as before. One with vlans works after the owner has switched the filter on.
         Member::of(&network(&host, &json!({})), "plain");
         host.ip("link set br0 type bridge vlan_filtering 1");
         net.added(&Attachment::new("one", &pod));

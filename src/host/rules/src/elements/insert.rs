@@ -12,9 +12,6 @@ use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, l
 use crate::retry::{ATTEMPTS, retry};
 
 /// Checks that the kernel could make the part, and a set of those that come and go.
-///
-/// # Errors
-/// Fails if the kernel would refuse the request.
 pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {

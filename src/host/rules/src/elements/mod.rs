@@ -1,5 +1,4 @@
-//! An attachment's elements in the sets of a table of ours: put there, found again by their
-//! owner, taken out.
+//! An attachment's elements in the sets of a table of ours: put there, found again by their owner, taken out.
 //!
 //! A query of the present objects costs a few µs. The missing ones go into one batch, which from the second attachment
 //! of a network on has the elements alone. A refused batch costs the kernel some 10 ms. That happens only if a
@@ -65,8 +64,7 @@ pub(super) trait Layout: Sized {
     /// Which of two attachments gets a place in the set that both want. Asked with its [`first`] name.
     fn claim(set: &str) -> Claim;
 
-    /// The suffix of a set beside this one, by the comment on an element: the network.
-    /// Asked with its [`first`] name.
+    /// The suffix of a set beside this one, by the comment on an element: the network. Asked with its [`first`] name.
     fn suffix(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }

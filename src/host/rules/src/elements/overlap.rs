@@ -1,9 +1,8 @@
 //! One address, two networks.
 //!
-//! Two networks of a node may give out the same address, and a set has one element for it, with
-//! a comment that names one owner. So the later network gets a set of its own
-//! *beside* the first, with a rule of its own: `forward4-b70a60970e0f5394`, with the network's
-//! hash. Either pod may go without the other's losing anything.
+//! Two networks of a node may give out the same address, and a set has one element for it, with a comment that names
+//! one owner. So the later network gets a set of its own *beside* the first, with a rule of its own:
+//! `forward4-b70a60970e0f5394`, with the network's hash. Either pod may go without the other's losing anything.
 //!
 //! The same is done for a host port that one container wants for two of its interfaces.
 
@@ -28,8 +27,7 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// The place for an element when `present` has its own: the set beside, if `present` is
-/// another network's.
+/// The place for an element when `present` has its own: the set beside, if `present` is another network's.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
@@ -64,10 +62,7 @@ pub(crate) enum LookUp {
 }
 
 impl LookUp {
-    /// The owner's element.
-    ///
-    /// # Errors
-    /// Fails with what CHECK says about the place.
+    /// The owner's element. Fails with what CHECK says about the place.
     pub(crate) fn or_fault(self, set: Set<'_>, key: &Key) -> std::result::Result<Placed, String> {
         match self {
             LookUp::Own(placed) => Ok(placed),

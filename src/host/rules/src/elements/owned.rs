@@ -61,9 +61,8 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes the owner's elements, and the sets and chains that are unused without them; returns the
-/// elements. `hints` are where they should be: if all are there and the owner's, nothing is
-/// listed.
+/// Removes the owner's elements, and the sets and chains that are unused without them; returns the elements. `hints`
+/// are where they should be: if all are there and the owner's, nothing is listed.
 pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
     let (mut found, mut only_empty_sets) = (Vec::new(), false);
     for Placed { set: name, element } in hints {

@@ -43,8 +43,7 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scop
     Ok(())
 }
 
-/// Deletes the part, if it has no elements and no sets but those that come with it; whether
-/// it is gone.
+/// Deletes the part, if it has no elements and no sets but those that come with it; whether it is gone.
 pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], Scope::Part)
 }
@@ -86,8 +85,7 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Res
     Ok(false)
 }
 
-/// Deletes chains and fixed sets, and the table if it is empty then. `present`
-/// are all sets of the table.
+/// Deletes chains and fixed sets, and the table if it is empty then. `present` are all sets of the table.
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
     // Those that jump come before what they jump to, and all rules before all chains.

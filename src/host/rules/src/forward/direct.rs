@@ -72,8 +72,6 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
 }
 
 /// Adds the rules of a pod's addresses. Returns what was added, or `None` if that is for the commands.
-///
-/// # Errors
 /// The kernel's, of the addition. Nothing of it stays.
 pub(super) fn add(
     nft: &mut Nft,

@@ -67,18 +67,12 @@ fn connect() -> Result<Bus, Error> {
 }
 
 /// Whether there is firewalld's table.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
     Ok(nft.has_table(TABLE)?)
 }
 
 /// Whether firewalld decides about forwarding on this host. Looks for its table first, which takes one message to the
 /// kernel.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     if !has_table(nft)? {
         return Ok(false);
@@ -130,8 +124,7 @@ pub(super) fn revert(made: &Made) -> Result<(), Error> {
     if made.sources.is_empty() { Ok(()) } else { remove_sources(&made.zone, &made.sources) }
 }
 
-/// Removes the addresses from the zone. Where firewalld has ended, or doesn't know them,
-/// nothing is left.
+/// Removes the addresses from the zone. Where firewalld has ended, or doesn't know them, nothing is left.
 pub(super) fn remove(zone_name: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     let sources: Vec<String> = addrs.iter().copied().map(source).collect();
     if sources.is_empty() { Ok(()) } else { remove_sources(zone_name, &sources) }

@@ -140,9 +140,8 @@ fn named(rule: &Rule) -> Option<String> {
     Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
 }
 
-/// Removes the rules of bridges that are unused, of `own` also if no pod has rules any more, and
-/// with the last of them the chains. Nothing is removed if anything has changed between the look
-/// and the removal.
+/// Removes the rules of bridges that are unused, of `own` also if no pod has rules any more, and with the last of them
+/// the chains. Nothing is removed if anything has changed between the look and the removal.
 pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;

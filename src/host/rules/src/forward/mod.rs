@@ -140,7 +140,6 @@ pub struct Chosen {
 }
 
 /// The configured backend, or else the one that works for this host (see the module).
-///
 /// # Errors
 /// The kernel's. If iptables is needed and isn't there, and without it no new pod could send
 /// anything, or a chain of the administrator's that was asked for would be passed by.
@@ -181,7 +180,6 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
 }
 
 /// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
-///
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
@@ -195,7 +193,6 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
 }
 
 /// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it. Empty without nf_tables.
-///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
@@ -203,7 +200,6 @@ pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
 }
 
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
-///
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
@@ -272,7 +268,6 @@ pub struct Leaving<'a> {
 /// and sources of firewalld name no owner and are found by the addresses, also those of the Go plugin. firewalld is
 /// asked if it is configured or has a table. The policy of a bridge is removed if the bridge is `unused` without the
 /// pod.
-///
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(
@@ -322,7 +317,6 @@ pub fn remove(
 
 /// Removes the elements of all attachments of `network` outside `valid`, the policies of `unused` bridges, and then
 /// unused sets and chains. Rules of iptables and sources of firewalld name no owner and stay.
-///
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(

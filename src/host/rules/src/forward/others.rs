@@ -29,9 +29,6 @@ pub(super) enum Found {
 }
 
 /// Looks at both families.
-///
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
@@ -78,9 +75,6 @@ fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Resul
 
 /// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it: those beside iptables'
 /// and firewalld's.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut closed = Vec::new();
     for base in nft.chains_at(HookPoint::Forward)? {
@@ -98,9 +92,6 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
 }
 
 /// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
-///
-/// # Errors
-/// Fails as [`look`] does.
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
     let mut ways = vec![Way::Open];
     let table = filter(family);

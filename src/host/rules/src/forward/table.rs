@@ -88,8 +88,7 @@ pub(super) struct Plan {
     pub(super) shared: Vec<String>,
     /// The rules of the bridge.
     pub(super) policy: Vec<String>,
-    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
-    /// has removed them.
+    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL has removed them.
     pub(super) kept: Vec<String>,
     /// The rules of the pod.
     pub(super) rules: Vec<String>,

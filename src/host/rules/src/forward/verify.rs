@@ -12,7 +12,6 @@ use crate::{backend as rules, command, xtables};
 
 /// Everything is in place, with either backend, and nothing that others have put into `FORWARD`
 /// drops what the pod sends.
-///
 /// # Errors
 /// Code 103 with what is missing, or what is in the way and what to do about it.
 pub fn check(

@@ -53,7 +53,6 @@ pub struct HandOver {
 
 impl HandOver {
     /// The rules of these pods, and of the given bridges.
-    ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn new<'t>(
@@ -94,7 +93,6 @@ impl HandOver {
     }
 
     /// Writes everything in the Go plugins' form, beside our own. Idempotent.
-    ///
     /// # Errors
     /// Fails if the kernel refuses the request, or with the output of iptables. Rules that were written before stay.
     pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
@@ -148,7 +146,6 @@ impl HandOver {
 
     /// The pods that a DEL has come for since they were looked at: of one of their parts no element
     /// is there any more. To be asked before [`HandOver::let_go`].
-    ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
@@ -166,7 +163,6 @@ impl HandOver {
     }
 
     /// Removes the written rules of pods that are gone, in every form, as DEL does.
-    ///
     /// # Errors
     /// Fails if the kernel or iptables refuses the change.
     pub fn take_back(&self, nft: &mut Nft, gone: &[&Pod]) -> Result<(), Error> {
@@ -189,7 +185,6 @@ impl HandOver {
 
     /// Removes our elements, as far as they are still what they were, and what is unused without
     /// them; connections stay.
-    ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
@@ -206,10 +201,8 @@ impl HandOver {
     }
 }
 
-/// Removes unused objects when there are no elements any more: chains and sets without
-/// elements, tables without chains, and the guard of our iptables backend. Returns what stays of
-/// our tables, for people.
-///
+/// Removes unused objects when there are no elements any more: chains and sets without elements, tables without chains,
+/// and the guard of our iptables backend. Returns what stays of our tables, for people.
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {

@@ -91,7 +91,6 @@ impl Pod {
     }
 
     /// Why its rules can't be handed over, if they can't.
-    ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {

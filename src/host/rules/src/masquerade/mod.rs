@@ -1,9 +1,8 @@
 //! Source NAT for what leaves the pod network (`ipMasq`).
 //!
-//! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command
-//! with the chains of the Go reference plugins (`iptables`), for hosts that need it.
-//! With either backend, removal also looks for rules of the Go plugins (`reference`), because a node may switch while
-//! its pods run.
+//! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command with the chains of the Go
+//! reference plugins (`iptables`), for hosts that need it. With either backend, removal also looks for rules of the Go
+//! plugins (`reference`), because a node may switch while its pods run.
 
 pub(crate) mod iptables;
 pub(super) mod nftables;
@@ -22,9 +21,7 @@ use super::go_chains::MASQUERADE;
 pub use super::undo::Applied;
 use nftables::Masquerade;
 
-/// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables
-/// elsewhere.
-///
+/// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables elsewhere.
 /// # Errors
 /// Code 7 for another name.
 pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
@@ -68,7 +65,6 @@ pub enum Families {
 
 impl Families {
     /// Reads the key; empty is both.
-    ///
     /// # Errors
     /// Code 7 for another name.
     pub fn read(key: &str) -> Result<Self, Error> {
@@ -95,10 +91,8 @@ impl Families {
     }
 }
 
-/// Masquerades what the owner's `addrs` (address with the prefix length of its network)
-/// send out of their network, except multicast. Idempotent. Takes back what it did if it
-/// fails half-way.
-///
+/// Masquerades what the owner's `addrs` (address with the prefix length of its network) send out of their network,
+/// except multicast. Idempotent. Takes back what it did if it fails half-way.
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
@@ -113,10 +107,8 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
     )
 }
 
-/// Removes all masquerading of the owner: ours, and what the Go plugins left with either
-/// backend, older chain forms included. `addrs` are a hint (from prevResult) that saves
-/// listing; they may be stale or missing.
-///
+/// Removes all masquerading of the owner: ours, and what the Go plugins left with either backend, older chain forms
+/// included. `addrs` are a hint (from prevResult) that saves listing; they may be stale or missing.
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
@@ -130,7 +122,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), E
 }
 
 /// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
-///
 /// # Errors
 /// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
@@ -159,7 +150,6 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
 }
 
 /// Removes the masquerading of all attachments of `network` that aren't in `valid`.
-///
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
@@ -173,7 +163,6 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 }
 
 /// Whether the `configured` backend, or the one that would be chosen, can be used now.
-///
 /// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(configured: Option<&str>) -> Result<(), Error> {

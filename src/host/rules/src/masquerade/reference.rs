@@ -1,12 +1,11 @@
 //! Finds and removes rules that the Go reference plugins left.
 //!
-//! They masquerade in two ways. With **iptables** each container has a chain
-//! `CNI-<hash>` in the table `nat`, which POSTROUTING jumps to, and each rule has the
-//! comment `name: "<network>" id: "<container>"`. Where iptables is the nf_tables variant,
-//! all this is nf_tables objects in the tables `ip nat` and `ip6 nat`, and removed by netlink.
-//! Only for the legacy variant is a command run, and only if the kernel has a legacy table
-//! `nat` in this namespace. With **nftables** there are rules in the chain `masq_checks` of the
-//! table `inet cni_plugins_masquerade`, with comments like ours.
+//! They masquerade in two ways. With **iptables** each container has a chain `CNI-<hash>` in the table `nat`, which
+//! POSTROUTING jumps to, and each rule has the comment `name: "<network>" id: "<container>"`. Where iptables is the
+//! nf_tables variant, all this is nf_tables objects in the tables `ip nat` and `ip6 nat`, and removed by netlink. Only
+//! for the legacy variant is a command run, and only if the kernel has a legacy table `nat` in this namespace. With
+//! **nftables** there are rules in the chain `masq_checks` of the table `inet cni_plugins_masquerade`, with comments
+//! like ours.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -43,8 +42,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]
     remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)
 }
 
-/// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether
-/// that was so.
+/// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether that was so.
 fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork]) -> netlink::Result<bool> {
     retry(&[Errno::ENOENT], || {
         let mut jumps = nft.rules(nat(family), Some(POSTROUTING))?;

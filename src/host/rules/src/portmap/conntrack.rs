@@ -14,9 +14,8 @@ use crate::elements::Placed;
 /// A mapped port: of the host, and where it leads to.
 pub(super) type Target = (u16, IpAddr, u16);
 
-/// A port was just mapped: forgets what was sent to it on this host before, unless that went
-/// to where the mapping leads. Connections that merely pass through this host, to the same port of
-/// another machine, go on.
+/// A port was just mapped: forgets what was sent to it on this host before, unless that went to where the mapping
+/// leads. Connections that merely pass through this host, to the same port of another machine, go on.
 pub(super) fn before(forward: &Forward) {
     let targets: HashSet<Target> = targets(forward).into_iter().collect();
     if targets.is_empty() {

@@ -55,9 +55,6 @@ pub(crate) fn has_conditions(placed: &Placed) -> bool {
 
 /// The changes to the table `nat` with the rules `saved`. A container's chain and the jumps to it are
 /// written anew, so that nothing is there twice.
-///
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub(crate) fn lines(
     nft: &mut Nft,
     family: Family,
@@ -90,17 +87,11 @@ pub(crate) fn lines(
 }
 
 /// Leaves `route_localnet` on for good towards pods that localhost reaches, as the Go plugin does.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
     forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
 }
 
 /// Removes the guard that our iptables backend has, and the Go plugin hasn't.
-///
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub(crate) fn remove_guard(nft: &mut Nft) -> Result<(), Error> {
     for family in FAMILIES {
         let mangle = Table::new(family, "mangle");

@@ -15,8 +15,7 @@ pub struct Holder {
     pub network: Option<String>,
     /// The ID of the container.
     pub container: String,
-    /// [`Owner::tag`], where it is written. The container's ID may be cut then, and this tells whether it is
-    /// the one.
+    /// [`Owner::tag`], where it is written. The container's ID may be cut then, and this tells whether it is the one.
     pub tag: Option<String>,
 }
 

@@ -135,8 +135,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.join("\n")
 }
 
-/// The chains of the table `nat` that containers share; `mark` is the bit of those that
-/// masquerade.
+/// The chains of the table `nat` that containers share; `mark` is the bit of those that masquerade.
 pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));

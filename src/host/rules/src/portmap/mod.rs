@@ -200,7 +200,6 @@ enum Made {
 ///
 /// A port belongs to a container, whichever of its interfaces it leads to, and in whichever form it was
 /// mapped. What has it of a container that `is_gone` is removed, as by that one's DEL.
-///
 /// # Errors
 /// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
 pub fn add(
@@ -254,7 +253,6 @@ pub fn add(
 
 /// Notes the link towards a pod if `route_localnet` was switched on there by us and the note was lost with the
 /// rules. Without it the switch would stay on when the last mapping goes, and the guard would go.
-///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
@@ -277,7 +275,6 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
 
 /// Removes all port mappings of the owner: ours, and what the Go plugins left with either
 /// backend. `forward` is what the configuration says, if it says something.
-///
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
@@ -303,7 +300,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
 }
 
 /// The owner's mappings are in place; also accepts the Go plugins' objects.
-///
 /// # Errors
 /// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
@@ -325,7 +321,6 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 }
 
 /// Removes the mappings of all attachments of `network` that aren't in `valid`.
-///
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
@@ -343,7 +338,6 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 }
 
 /// Whether `backend` can be used now.
-///
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
@@ -351,7 +345,6 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
 }
 
 /// Whether conditions in the language of the `nft` command can be used now.
-///
 /// # Errors
 /// Code 50.
 pub fn conditions_status() -> Result<(), Error> {

@@ -112,7 +112,6 @@ impl Part {
 }
 
 /// Lists everything.
-///
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
@@ -179,7 +178,6 @@ impl Trace {
     }
 
     /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
-    ///
     /// # Errors
     /// Fails if the kernel or iptables refuses the change.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
@@ -193,7 +191,6 @@ impl Trace {
 }
 
 /// The unused parts of our tables, for people.
-///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
@@ -220,7 +217,6 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
 
 /// Removes what [`idle`] lists. `route_localnet` is switched off where portmap has switched
 /// it on, before the rules go that make it harmless.
-///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
@@ -244,8 +240,7 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     Ok(())
 }
 
-/// The container's ID in a comment or alias of ours, and whether it is all of it: a comment
-/// may have been cut.
+/// The container's ID in a comment or alias of ours, and whether it is all of it: a comment may have been cut.
 pub fn container(comment: &str) -> Option<(&str, bool)> {
     let (_, id) = comment.split_once(", id: ")?;
     Some((id, comment.len() < cnimble_cni::owner::COMMENT_LIMIT))

@@ -46,8 +46,7 @@ impl Manifest {
         Bandwidth::from_annotations(self.annotations()).ok().flatten()
     }
 
-    /// Where name resolution begins. Under hostNetwork ClusterFirst means Default, as under the
-    /// kubelet.
+    /// Where name resolution begins. Under hostNetwork ClusterFirst means Default, as under the kubelet.
     pub fn dns_policy(&self) -> DnsPolicy {
         self.facts.dns_policy
     }
@@ -90,9 +89,8 @@ impl Manifest {
         self.facts.deletion.is_some()
     }
 
-    /// How much longer the pod's containers may run, if it is to be gone: until its
-    /// deletionTimestamp, in which the grace period is counted already. Where the clocks differ,
-    /// at most its grace period.
+    /// How much longer the pod's containers may run, if it is to be gone: until its deletionTimestamp, in which the
+    /// grace period is counted already. Where the clocks differ, at most its grace period.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))

@@ -127,7 +127,6 @@ pub struct Parsed {
 
 impl Manifest {
     /// The static pods in a text, all or none.
-    ///
     /// # Errors
     /// The first thing that is wrong.
     pub fn parse(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Result<Vec<Manifest>, ManifestError> {
@@ -141,7 +140,6 @@ impl Manifest {
     }
 
     /// A pod as it is, without a static pod's defaults: from an API server.
-    ///
     /// # Errors
     /// The first thing that is wrong with it.
     pub fn from_pod(pod: Pod, origin: &Arc<Origin>) -> Result<Manifest, ManifestError> {

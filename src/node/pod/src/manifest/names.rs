@@ -43,8 +43,7 @@ pub(super) fn subdomain(text: &str) -> Option<&'static str> {
     None
 }
 
-/// A search domain of resolv.conf(5): a subdomain that may end in a dot and have underscores,
-/// or the root alone.
+/// A search domain of resolv.conf(5): a subdomain that may end in a dot and have underscores, or the root alone.
 pub(super) fn search(text: &str) -> Option<&'static str> {
     if text == "." {
         return None;

@@ -102,8 +102,7 @@ impl<'a> Parser<'a> {
             }
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => {
-                    // YAML knows the lines of nearly all JSON; it isn't asked until somebody
-                    // wants to know.
+                    // YAML knows the lines of nearly all JSON; it isn't asked until somebody wants to know.
                     let tree = std::cell::OnceCell::new();
                     let locate = |way: &[Step]| {
                         let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());

@@ -1,5 +1,4 @@
-//! Traffic limits in a pod's annotations, read and judged as the kubelet does
-//! (pkg/util/bandwidth in Kubernetes).
+//! Traffic limits in a pod's annotations, read and judged as the kubelet does (pkg/util/bandwidth in Kubernetes).
 
 use std::collections::BTreeMap;
 
@@ -41,7 +40,6 @@ pub struct BandwidthError {
 
 impl Bandwidth {
     /// The limits in these annotations, or `None` without any.
-    ///
     /// # Errors
     /// A value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
     /// below 1k or above 1P.

@@ -1,9 +1,8 @@
 //! The configuration directory over time: which network is the default one.
 //!
-//! As under the kubelet it is the first that can be used, in the order of the files' names.
-//! A network can be used if its file makes sense and all its plugins are there and speak its
-//! version. When no file can be used any more, but the default network's own is still there
-//! (it is being edited), its former content stays in use.
+//! As under the kubelet it is the first that can be used, in the order of the files' names. A network can be used if
+//! its file makes sense and all its plugins are there and speak its version. When no file can be used any more, but the
+//! default network's own is still there (it is being edited), its former content stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -125,11 +125,9 @@ pub struct NetworkOptions {
     pub gc_limit: Duration,
     /// How often the directory is read even if nothing was reported.
     pub poll: Duration,
-    /// Caches of other runtimes on this node: what they know of counts when networks are
-    /// cleaned up.
+    /// Caches of other runtimes on this node: what they know of counts when networks are cleaned up.
     pub shared_caches: Vec<PathBuf>,
-    /// Networks that no runtime but cnimble adds pods to. Only in these are plugins asked to clean
-    /// up (the verb GC).
+    /// Networks that no runtime but cnimble adds pods to. Only in these are plugins asked to clean up (the verb GC).
     pub own_networks: Vec<String>,
 }
 
@@ -252,8 +250,7 @@ impl NetworkPlugin {
         self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Pods that are set up from now on get their addresses from these, if a plugin has the capability
-    /// `ipRanges`.
+    /// Pods that are set up from now on get their addresses from these, if a plugin has the capability `ipRanges`.
     pub fn set_pod_cidrs(&self, cidrs: Vec<IpNetwork>) {
         *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
     }
@@ -270,7 +267,6 @@ impl NetworkPlugin {
 
     /// Whether there is a network to set pods up with, and whether its plugins could serve when
     /// [`NetworkPlugin::probe`] asked them last.
-    ///
     /// # Errors
     /// The condition of the node, and what is wrong with the files that are there.
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
@@ -285,7 +281,6 @@ impl NetworkPlugin {
     /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb
     /// STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows of it from then on, and that it is
     /// another way than before counts as a change.
-    ///
     /// # Errors
     /// As [`NetworkPlugin::ready`]; what a plugin answered.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {

@@ -23,9 +23,7 @@ impl NetworkPlugin {
     /// Sets a pod's network up: loopback first, then its network, which is the default one
     /// unless [`PodNetwork::network`] names it. Returns the addresses that it has then.
     ///
-    /// If that fails, what was done is taken back; [`NetworkError::is_clean`] tells whether
-    /// that succeeded.
-    ///
+    /// If that fails, what was done is taken back; [`NetworkError::is_clean`] tells whether that succeeded.
     /// # Errors
     /// No network; the plugins' failures, or the namespace's.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
@@ -74,7 +72,6 @@ impl NetworkPlugin {
     /// Takes a pod's network down, with the configuration that it was set up with: from the
     /// cache, else from [`PodNetwork::network`], else the default network. May be repeated,
     /// and works when the namespace is gone. Goes on past failures.
-    ///
     /// # Errors
     /// All failures together; then something may be left, and it should be called again.
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
@@ -112,7 +109,6 @@ impl NetworkPlugin {
 
     /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, for
     /// networks from version 0.4.0 on).
-    ///
     /// # Errors
     /// The cache doesn't know the pod; what the plugins found.
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
@@ -140,7 +136,6 @@ impl NetworkPlugin {
     }
 
     /// The pod's addresses as they are in its namespace now.
-    ///
     /// # Errors
     /// The namespace or its interface is gone.
     pub async fn status(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
@@ -172,8 +167,7 @@ impl NetworkPlugin {
         cache.list_of(&pod.sandbox_id).map_err(Error::from)
     }
 
-    /// The path for the plugins: none if there is no namespace. A path alone may be what is
-    /// left of a bind mount.
+    /// The path for the plugins: none if there is no namespace. A path alone may be what is left of a bind mount.
     fn living(&self, netns: &Path) -> String {
         match NetNs::find(netns) {
             Ok(None) => String::new(),

@@ -110,8 +110,7 @@ impl PodNetwork {
         }
     }
 
-    /// The attachment that the plugins hear of. Each of them gets only those capability
-    /// arguments that it asks for.
+    /// The attachment that the plugins hear of. Each of them gets only those capability arguments that it asks for.
     pub(super) fn attach(&self, ifname: &str, pod_cidrs: &[IpNetwork]) -> Attach {
         let mut attach = Attach::new(&self.sandbox_id, self.netns.to_string_lossy(), ifname)
             .arg("IgnoreUnknown", "1")

@@ -1,8 +1,7 @@
 //! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// The value as a whole number, rounded up, as the kubelet's `Quantity.Value` gives it.
-/// Negative ones are 0, and what doesn't fit is the largest number. `None` if the text is no
-/// quantity.
+/// The value as a whole number, rounded up, as the kubelet's `Quantity.Value` gives it. Negative ones are 0, and what
+/// doesn't fit is the largest number. `None` if the text is no quantity.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'+' => (false, text.get(1..)?),

@@ -8,8 +8,7 @@ use cnimble_netlink::{Error, NetNs, Netlink, Result};
 /// RT_SCOPE_UNIVERSE, in rtnetlink(7): global.
 const GLOBAL: u8 = 0;
 
-/// The global addresses of interface `ifname`, IPv4 first. Enters the namespace, so on a
-/// thread of the blocking pool.
+/// The global addresses of interface `ifname`, IPv4 first. Enters the namespace, so on a thread of the blocking pool.
 pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
     let work = move || read(&netns, ifname);
     tokio::task::spawn_blocking(work)

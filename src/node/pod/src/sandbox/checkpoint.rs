@@ -30,8 +30,7 @@ use crate::PodId;
 const ENDING: &str = ".json";
 /// How many digits of a key name the directory of a record.
 const SHARD: usize = 2;
-/// How large a record may be, in bytes. Its largest part is the network's configuration, which
-/// has a limit of 16 MiB.
+/// How large a record may be, in bytes. Its largest part is the network's configuration, which has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
 
 /// The directory of the records.

@@ -61,9 +61,8 @@ impl SandboxConfig {
         }
     }
 
-    /// Whether a sandbox made for `self` serves a pod with this configuration. As under the
-    /// kubelet not every difference counts: annotations and the node's resolv.conf change while
-    /// a pod runs, and it keeps its network.
+    /// Whether a sandbox made for `self` serves a pod with this configuration. As under the kubelet not every
+    /// difference counts: annotations and the node's resolv.conf change while a pod runs, and it keeps its network.
     pub fn serves(&self, other: &SandboxConfig) -> bool {
         self.pod == other.pod
             && self.uid == other.uid
@@ -76,8 +75,7 @@ impl SandboxConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Being made; or its maker died, or could not take back a failed step. It is
-    /// good for nothing but being removed.
+    /// Being made; or its maker died, or could not take back a failed step. It is good for nothing but being removed.
     SettingUp,
     /// The pod has its network.
     Ready,

@@ -17,7 +17,6 @@ impl Sandboxes {
     /// `cancelled` ends it as soon as it is done: what was made is taken back then.
     ///
     /// **Cancellation.** As with [`Sandboxes::run`]. Rather than drop the future use `cancelled`.
-    ///
     /// # Errors
     /// [`Cause::Exists`] if there is one that is ready, [`Cause::Cancelled`]; everything that went wrong, the
     /// cause first.

@@ -77,7 +77,6 @@ impl Sandboxes {
 
     /// Looks at a sandbox: the record, the namespace with its addresses, the process, the host's
     /// links. Asks no plugins.
-    ///
     /// # Errors
     /// Fails for an unknown ID, and if the namespace cannot be read, for example without the interface.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
@@ -104,9 +103,7 @@ impl Sandboxes {
         present.is_some_and(|present| links.iter().any(|link| !present.contains(link)))
     }
 
-    /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the
-    /// node's network.
-    ///
+    /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the node's network.
     /// # Errors
     /// There is no sandbox with this ID; the plugins' findings.
     pub async fn check(&self, id: &str) -> Result<(), SandboxError> {

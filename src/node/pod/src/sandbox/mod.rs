@@ -137,7 +137,6 @@ struct PodLock {
 
 impl Sandboxes {
     /// The sandboxes in these directories, which are made if need be.
-    ///
     /// # Errors
     /// They can't be made; the boot's ID can't be read.
     pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
@@ -156,7 +155,6 @@ impl Sandboxes {
     }
 
     /// All sandboxes on record.
-    ///
     /// # Errors
     /// Fails if the directory can't be listed.
     pub fn list(&self) -> Result<Listing, SandboxError> {
@@ -165,15 +163,11 @@ impl Sandboxes {
 
     /// The pods that have sandboxes that are `wanted`, which must be the same each time, and the
     /// records that can't be read, as in [`Sandboxes::list`]. That is cheap to ask again.
-    ///
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
         Ok(self.inner.store.pods(wanted)?)
     }
 
     /// A pod's sandbox, the newest if there are several.
-    ///
     /// # Errors
     /// Fails if the directory can't be listed.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
@@ -181,7 +175,6 @@ impl Sandboxes {
     }
 
     /// The sandbox with this ID.
-    ///
     /// # Errors
     /// Its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
@@ -189,7 +182,6 @@ impl Sandboxes {
     }
 
     /// The IDs of sandboxes that begin so.
-    ///
     /// # Errors
     /// Fails if the directory can't be listed.
     pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {

@@ -122,8 +122,7 @@ fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// When the process started, in clock ticks since boot; `None` if it has ended, waited for or
-/// not (proc_pid_stat(5)).
+/// When the process started, in clock ticks since boot; `None` if it has ended, waited for or not (proc_pid_stat(5)).
 fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }

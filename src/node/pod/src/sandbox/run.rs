@@ -29,7 +29,6 @@ impl Sandboxes {
     /// A failure is undone. A failure of the undo stays on record, and the next call for this pod repeats it.
     ///
     /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
-    ///
     /// # Errors
     /// Everything that went wrong, the cause first.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {

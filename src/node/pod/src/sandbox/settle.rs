@@ -14,7 +14,6 @@ impl Sandboxes {
     /// Finishes interrupted operations, for `parallel` pods at once. Removes sandboxes with an interrupted set-up, and
     /// stops those with an interrupted stop. Waits for concurrent operations and keeps their outcome. Goes on past
     /// failures.
-    ///
     /// # Errors
     /// Everything that went wrong. It is tried again by the next call for the sandbox.
     pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {

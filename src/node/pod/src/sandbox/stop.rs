@@ -12,7 +12,6 @@ use super::{Sandboxes, netns, process};
 impl Sandboxes {
     /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A repeated stop
     /// succeeds, and so does a stop without the namespace.
-    ///
     /// # Errors
     /// Returns all failures. The next call tries them again. Until the network is down the namespace stays, because
     /// plugins may need it.
@@ -42,7 +41,6 @@ impl Sandboxes {
     }
 
     /// Stops a sandbox and forgets it. Not to know it is success.
-    ///
     /// # Errors
     /// As [`Sandboxes::stop`]; then it is still known.
     pub async fn remove(&self, id: &str) -> Result<(), SandboxError> {
@@ -59,7 +57,6 @@ impl Sandboxes {
     }
 
     /// Removes all sandboxes of a pod, including those with an unreadable record. Returns whether there were any.
-    ///
     /// # Errors
     /// As [`Sandboxes::remove`], of all of them together.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
@@ -73,12 +70,10 @@ impl Sandboxes {
         causes.into_result().map(|()| !sandboxes.is_empty()).map_err(failed)
     }
 
-    /// Cleans up what is unused: sandboxes from before a reboot, pinned namespaces that are on no
-    /// record, and what is left of them in networks
-    /// ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc)). For the last two it waits until nothing else is going on,
-    /// in other processes too, and has the time limit of
+    /// Cleans up what is unused: sandboxes from before a reboot, pinned namespaces that are on no record, and what is
+    /// left of them in networks ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc)). For the last two it waits
+    /// until nothing else is going on, in other processes too, and has the time limit of
     /// [`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc). Goes on past failures.
-    ///
     /// # Errors
     /// Everything that went wrong.
     pub async fn gc(&self) -> Result<(), SandboxError> {

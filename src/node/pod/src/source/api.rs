@@ -28,9 +28,8 @@ const BAD: usize = 1000;
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
-    /// Says how to reach the server. Token, tokenFile, client certificate, name and
-    /// password, or a program (`exec`). It is read again, with the files that it names, for each list and
-    /// each watch.
+    /// Says how to reach the server. Token, tokenFile, client certificate, name and password, or a program (`exec`). It
+    /// is read again, with the files that it names, for each list and each watch.
     pub kubeconfig: PathBuf,
     /// Instead of a kubeconfig: what the pod is told that we run in.
     pub in_cluster: bool,

@@ -177,8 +177,7 @@ impl Storage {
         candidates.insert(behind, (source, pod));
     }
 
-    /// Decides again who has these names and their UIDs, and those who waited for a UID that is
-    /// free now.
+    /// Decides again who has these names and their UIDs, and those who waited for a UID that is free now.
     fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
         let mut outcome = Outcome::default();

@@ -27,9 +27,7 @@
 //! })
 //! # }
 //! ```
-//!
 //! # What goes wrong
-//!
 //! - A manifest that turns bad keeps the pods of its last good version, until it is mended or
 //!   removed. (A kubelet keeps them, too, until it reads the whole directory again and drops
 //!   them.) The same holds for a URL that answers nonsense, or not at all.
@@ -157,7 +155,6 @@ impl PodConfig {
     /// Begins to read. Needs a tokio runtime with I/O and time.
     ///
     /// The receiver gets the changes in order; while they aren't taken, the sources wait.
-    ///
     /// # Errors
     /// Fails for options that can never work, such as an invalid URL or kubeconfig. A passing error is a [`Condition`].
     pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
@@ -191,8 +188,7 @@ impl PodConfig {
         self.kinds.iter().all(|kind| seen.contains(kind) && state.storage.seen(*kind))
     }
 
-    /// Whether each source has been read, as by [`PodConfig::seen_all_sources`], or has failed to
-    /// be.
+    /// Whether each source has been read, as by [`PodConfig::seen_all_sources`], or has failed to be.
     pub fn tried_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
         let state = self.shared.state();
         self.kinds.iter().all(|kind| match state.storage.seen(*kind) {

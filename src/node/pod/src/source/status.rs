@@ -39,7 +39,6 @@ impl std::fmt::Debug for StatusWriter {
 
 impl StatusWriter {
     /// A writer by a source's kubeconfig, which is read again for each request.
-    ///
     /// # Errors
     /// The kubeconfig can't be used.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
@@ -48,7 +47,6 @@ impl StatusWriter {
     }
 
     /// Writes a pod's phase, addresses and conditions. That there is no such pod any more is fine.
-    ///
     /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
@@ -60,7 +58,6 @@ impl StatusWriter {
 
     /// Says that nothing is left of a pod that has a deletionTimestamp, whereupon the server
     /// forgets it. That there is no such pod any more is fine.
-    ///
     /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {

@@ -24,17 +24,15 @@ const HEADERS: usize = 64 << 10;
 
 /// A URL that is asked again and again for manifests, in any form that a file may have.
 ///
-/// An answer that is empty means that there are no pods; one that is no success, nonsense or
-/// too large means nothing, and the pods stay as they are. The system's certificate
-/// authorities are trusted; proxies are not used.
+/// An answer that is empty means that there are no pods; one that is no success, nonsense or too large means nothing,
+/// and the pods stay as they are. The system's certificate authorities are trusted; proxies are not used.
 #[derive(Debug, Clone)]
 pub struct UrlSource {
     /// An http or https URL.
     pub url: String,
     /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
     pub headers: Vec<String>,
-    /// Files with headers, one a line, read for each request: secrets don't belong on a command
-    /// line, and are replaced.
+    /// Files with headers, one a line, read for each request: secrets don't belong on a command line, and are replaced.
     pub header_files: Vec<PathBuf>,
     /// Defaults of its pods.
     pub defaults: Defaults,
@@ -209,8 +207,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// Where a redirection leads: to a URL, or to a path at the same server. From https never to
-/// http.
+/// Where a redirection leads: to a URL, or to a path at the same server. From https never to http.
 fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();

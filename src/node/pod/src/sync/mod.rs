@@ -9,9 +9,8 @@
 //! - **housekeeping**, every two seconds. Unwanted pods are taken down once every source has been read. Until then the
 //!   wanted pods are unknown.
 //!
-//! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in
-//! while a worker is busy only the latest counts. A pod that fails or hangs holds up no other
-//! pod, up to [`SyncOptions::parallel`] of them.
+//! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in while a worker is busy
+//! only the latest counts. A pod that fails or hangs holds up no other pod, up to [`SyncOptions::parallel`] of them.
 //!
 //! If the list of existing sandboxes cannot be read, the loop does nothing. It tries again after 100 ms, and doubles
 //! the wait each time, up to 5 s.
@@ -96,8 +95,7 @@ pub enum Input<P> {
     Want(Vec<P>),
     /// These aren't any more: the pods of these names, if they (still) have these UIDs.
     Unwant(Vec<(PodId, String)>),
-    /// These have been told to go: they keep the network that they have until they are unwanted,
-    /// and get no other.
+    /// These have been told to go: they keep the network that they have until they are unwanted, and get no other.
     Keep(Vec<P>),
     /// Nothing is to be left of these, and it is told ([`Event::Gone`]) when nothing is.
     Release(Vec<PodId>),
@@ -233,8 +231,7 @@ impl Handle {
         let _ = self.commands.send(Command::CleanNow);
     }
 
-    /// Ends the loop: nothing new is begun, and what has been begun is finished, within
-    /// [`SyncOptions::stop_limit`].
+    /// Ends the loop: nothing new is begun, and what has been begun is finished, within [`SyncOptions::stop_limit`].
     pub fn stop(&self, pods: Pods) {
         let _ = self.commands.send(Command::Stop(pods));
     }

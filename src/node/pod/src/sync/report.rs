@@ -150,8 +150,7 @@ impl Board {
         self.overall.subscribe()
     }
 
-    /// How long ago the loop last went round. It does every second, and when nothing can be
-    /// done, every five.
+    /// How long ago the loop last went round. It does every second, and when nothing can be done, every five.
     pub fn age(&self) -> Duration {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }

@@ -12,8 +12,7 @@ use crate::sandbox::links;
 use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 use crate::source::SOURCE_ANNOTATION;
 
-/// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's
-/// liveness probes.
+/// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's liveness probes.
 const STRIKES: u32 = 3;
 
 impl Wanted for SandboxConfig {

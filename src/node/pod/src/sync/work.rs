@@ -21,8 +21,7 @@ pub enum Cause {
     Config,
     /// An earlier attempt failed.
     Retry,
-    /// It is to be gone soon: it keeps its network if it has one, and gets none if it hasn't,
-    /// which is a failure here.
+    /// It is to be gone soon: it keeps its network if it has one, and gets none if it hasn't, which is a failure here.
     Ending,
     /// It is time to check it; how often in a row that has failed until now.
     Check(u32),
@@ -65,7 +64,6 @@ pub trait Work: Send + Sync + 'static {
     fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;
 
     /// The pods that there is something left of and that are the loop's to clean up.
-    ///
     /// # Errors
     /// Why that can't be told. Nothing else is done until it can.
     fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;

@@ -1,5 +1,4 @@
-//! One worker for each pod: one thing at a time, in order, and only the latest of what came
-//! in while it was busy.
+//! One worker for each pod: one thing at a time, in order, and only the latest of what came in while it was busy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -101,8 +101,7 @@ pub(in crate::forward) fn remove_policy(
     Ok(())
 }
 
-/// Whether any pod has rules: the ports of pods that are being deleted at this moment don't keep
-/// a policy.
+/// Whether any pod has rules: the ports of pods that are being deleted at this moment don't keep a policy.
 pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     for set in nft.sets(Forwarding::TABLE)? {
         if has_pods(&set) && !nft.is_empty(Forwarding::TABLE.set(&set))? {

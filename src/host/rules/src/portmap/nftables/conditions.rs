@@ -50,10 +50,7 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-/// Makes sets that aren't there, with their rules, or the rules alone.
-///
-/// # Errors
-/// The kernel's, or what the command printed.
+/// Makes sets that aren't there, with their rules, or the rules alone. The kernel's, or what the command printed.
 pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
     let before = nft.generation()?;
@@ -91,10 +88,7 @@ fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     commands
 }
 
-/// Whether the command is there.
-///
-/// # Errors
-/// Code 100.
+/// Whether the command is there. Fails with code 100.
 pub(in crate::portmap) fn available() -> Result<(), Error> {
     if command::find(NFT).is_some() {
         return Ok(());

@@ -182,9 +182,8 @@ fn addr_type(ip: IpAddr) -> KeyType {
     if ip.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr }
 }
 
-/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source: no packet from outside has such
-/// an address. Before connection tracking, so that answers to localhost, which get their old
-/// destination back after it, pass.
+/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source: no packet from outside has such an address. Before
+/// connection tracking, so that answers to localhost, which get their old destination back after it, pass.
 fn guard(end: (u32, u32)) -> Vec<Expr> {
     let mut lo = b"lo".to_vec();
     lo.resize(16, 0);
@@ -205,8 +204,7 @@ fn to_this_host() -> Vec<Expr> {
     ]
 }
 
-/// `ip6 daddr ::1 return`: packets from ::1 can't leave the host. Rather a refusal at once than
-/// silence.
+/// `ip6 daddr ::1 return`: packets from ::1 can't leave the host. Rather a refusal at once than silence.
 fn not_localhost6() -> Vec<Expr> {
     let mut rule = of_family(V6);
     rule.push(load_address(V6, DESTINATION));

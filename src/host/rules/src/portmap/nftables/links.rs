@@ -1,5 +1,4 @@
-//! Links where `route_localnet` was switched on, and what becomes of them and of the part when
-//! mappings go.
+//! Links where `route_localnet` was switched on, and what becomes of them and of the part when mappings go.
 
 use std::collections::BTreeSet;
 

@@ -40,8 +40,7 @@ pub(crate) use names::Portmap;
 use names::{ALL, LOCAL, element, for_family, hairpin_set};
 pub(super) use names::{hairpin_network, has_ports, is_all, is_conditional};
 
-/// The owner's comment with the number of its elements behind the tag, so that DEL knows
-/// whether it has found all.
+/// The owner's comment with the number of its elements behind the tag, so that DEL knows whether it has found all.
 fn comment(owner: &Owner, count: usize) -> String {
     owner.comment_with(&format!(", of: {count}"))
 }
@@ -211,8 +210,7 @@ pub(super) fn remove(
     Ok(removed)
 }
 
-/// The owner's elements among those that the configuration leads to; none if there are too many
-/// to ask for each.
+/// The owner's elements among those that the configuration leads to; none if there are too many to ask for each.
 fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
     let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();

@@ -25,8 +25,7 @@ pub(super) const PORTS: [&str; 2] = ["portmap4", "portmap6"];
 pub(super) const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
 /// Pods that localhost may talk to.
 pub(super) const LOCAL: &str = "portmap-local4";
-/// Links where `route_localnet` was switched on. No rule looks at it: it is a note for
-/// [`leave`](super::leave).
+/// Links where `route_localnet` was switched on. No rule looks at it: it is a note for [`leave`](super::leave).
 pub(super) const LINKS: &str = "portmap-localnet";
 /// Pods that see the host instead of everybody.
 pub(super) const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];

@@ -49,7 +49,6 @@ impl NetworkPlugin {
     /// it, so it has a time limit ([`NetworkOptions::gc_limit`](super::NetworkOptions)). At the limit the running plugin
     /// is stopped, and the next clean-up finds the rest. A sandbox that is set up after `known` was made would be cleaned
     /// up.
-    ///
     /// # Errors
     /// There was no such moment within the limit; all failures together.
     pub async fn gc(&self, known: &Sandboxed) -> Result<(), NetworkError> {
@@ -72,8 +71,7 @@ impl NetworkPlugin {
         let mut failures = Vec::new();
         let networks = work.len();
         for (done, task) in work.iter().enumerate() {
-            // Each gets its share of the time that is left: one that hangs keeps no other from
-            // being cleaned up.
+            // Each gets its share of the time that is left: one that hangs keeps no other from being cleaned up.
             let left = deadline.remaining();
             let invoker = self.invoker(&task.list).with_deadline(share(left, networks - done));
             match invoker.alone(Some(&task.list.name)).await {

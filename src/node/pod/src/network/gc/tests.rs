@@ -64,8 +64,7 @@ async fn exists(bench: &Bench, name: &str) {
     tokio::time::timeout(LONG, there).await.expect(name);
 }
 
-/// Writes results without addresses: one that any namespace of the machine has would speak for
-/// an entry.
+/// Writes results without addresses: one that any namespace of the machine has would speak for an entry.
 fn without_addresses(bench: &Bench) {
     for plugin in ["one", "two"] {
         bench.write(&format!("result-{plugin}"), r#"{"cniVersion":"1.1.0"}"#);
