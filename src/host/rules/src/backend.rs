@@ -1,5 +1,4 @@
-//! The choice between two backends: nf_tables in our own table, and the iptables command with the chains of the Go
-//! reference plugins.
+//! Chooses between nf_tables in our own table and the iptables command with the chains of the Go reference plugins.
 
 use cnimble_cni::Error;
 use cnimble_netlink as netlink;
@@ -15,15 +14,12 @@ pub enum Backend {
     Nftables,
     /// The iptables command, with the reference's chains.
     Iptables,
-    /// nf_tables, or iptables where the kernel's nf_tables can't do it. That shows when it is
-    /// told to: trying it out beforehand would cost the first pod more than the rest of its ADD.
+    /// nf_tables, or iptables if the kernel's nf_tables can't do it. A trial beforehand would cost more than the ADD.
     Auto,
 }
 
-/// Why nf_tables didn't do it.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// The kernel refused the request.
     Kernel(netlink::Error),
     /// Another owner has the place, in whichever backend.
     Taken(Error),
@@ -45,8 +41,7 @@ impl From<Refused> for Error {
 }
 
 impl Backend {
-    /// Has the backend do it; `what` is for people.
-    /// Fails if the backend fails. If iptables was tried for nf_tables and failed as well, both.
+    /// Has the backend do it; `what` is for people. If iptables fails after nf_tables, the error names both.
     pub(super) fn add<T, E: Into<Refused>>(
         self,
         what: &str,
@@ -70,7 +65,7 @@ impl Backend {
         }
     }
 
-    /// Whether the backend can be used now. Fails with code 50 if nf_tables cannot be used.
+    /// Fails with code 50 if nf_tables cannot be used.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

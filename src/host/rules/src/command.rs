@@ -9,7 +9,6 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::nft::Family;
 use cnimble_os::child::{Failure, Limits};
 
-/// Both families of iptables' tables.
 pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// Where system commands are, for runtimes that call plugins with a bare PATH.
@@ -18,7 +17,6 @@ const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/b
 /// A rule has some 150 bytes: room for hundreds of thousands of them, and for what goes wrong.
 const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
 
-/// The command, from PATH or from the usual directories.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -42,13 +40,11 @@ pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(
     run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
 }
 
-/// Whether the commands that change tables are there.
 pub(super) fn installed() -> bool {
     FAMILIES.into_iter().all(|family| find(&tool(family, "restore")).is_some())
 }
 
-/// Whether a table can be changed. `option` is the one that chooses another backend.
-/// Fails with code 50 without the commands, code 100 with what they printed.
+/// Fails with code 50 without the commands, code 100 with what they printed. `option` chooses another backend.
 pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     for name in FAMILIES.map(|family| tool(family, "restore")) {
         if find(&name).is_none() {
@@ -60,8 +56,7 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     run(&name, &["--test", "--noflush", "--wait=10"], &format!("*{table}\nCOMMIT\n")).map(drop)
 }
 
-/// Runs it with `input` and returns what it printed.
-/// Fails with code 100 with what it printed on stderr, code 11 if a signal came first.
+/// Fails with code 100 and the command's stderr, or code 11 if a signal came first.
 pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
     let program = find(name).ok_or_else(|| missing(name))?;
     let mut command = Command::new(&program);
@@ -77,7 +72,7 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
         }
     })?;
     if output.status.success() {
-        // Most of it is moved and not copied: it may be large.
+        // No copy: it may be large.
         return Ok(String::from_utf8(output.stdout)
             .unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()));
     }

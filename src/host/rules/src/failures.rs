@@ -1,12 +1,10 @@
-//! When several things are tried, and when nf_tables isn't there.
-
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
-/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or expression that it doesn't know.
+/// How the kernel refuses what it wasn't built with. ENOENT is for an unknown kind of chain or expression.
 pub(super) fn is_unsupported(errno: Errno) -> bool {
     matches!(
         errno,
@@ -14,7 +12,7 @@ pub(super) fn is_unsupported(errno: Errno) -> bool {
     )
 }
 
-/// The error of a rule in a bridge's table, for a key of the configuration. `need` says what the rule takes.
+/// Explains an error of a rule in a bridge's table. `need` says what the rule takes.
 pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     match err.errno {
         Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
@@ -26,7 +24,6 @@ pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     }
 }
 
-/// The error of STATUS for something that ADD would need.
 pub(super) fn not_available(err: Error) -> Error {
     Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
 }
@@ -36,7 +33,7 @@ pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
     failures.value(nft.is_supported()).unwrap_or(false)
 }
 
-/// Several things are tried; the first failure is reported, with the others as details.
+/// The first failure is reported, with the others as details.
 #[derive(Default)]
 pub(super) struct Failures(Option<Error>);
 
@@ -51,7 +48,6 @@ impl Failures {
         }
     }
 
-    /// The value of one that didn't fail.
     pub(super) fn value<T, E: Into<Error>>(&mut self, outcome: Result<T, E>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),

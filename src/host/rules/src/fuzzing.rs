@@ -35,7 +35,6 @@ pub fn iptables(bytes: &[u8]) {
     }
 }
 
-/// A container's chain is removed with the jumps to it, and nothing else.
 fn removal(rules: &[String], parent: &str, chain: &str) {
     assert!([MASQUERADE, DNAT, OLD_SNAT].iter().any(|chains| chains.has(chain)), "{chain}");
     let input = xtables::removal(rules, parent, &BTreeSet::from([chain.to_owned()]));

@@ -1,7 +1,7 @@
-//! The chains of containers that the Go plugins and our iptables backends make in iptables' table `nat`.
+//! The chains that the Go plugins and our iptables backends make in iptables' table `nat`.
 //!
-//! Each container has a chain with a hash in its name. Rules of a parent chain lead to it, and a comment names network
-//! and container.
+//! Each container has a chain with a hash in its name. Rules of a parent chain lead to it, with network and container
+//! in a comment.
 
 use std::collections::BTreeSet;
 
@@ -15,45 +15,38 @@ use super::xtables::{self, FAMILIES, nat};
 /// The longest name of a chain that iptables takes.
 const LENGTH: usize = 28;
 
-/// The chains of one purpose.
 pub(super) struct GoChains {
     /// The chain with the jumps to those of the containers.
     pub(super) parent: &'static str,
-    /// The beginning of their names.
     prefix: &'static str,
-    /// The beginning of their comments.
     mark: &'static str,
 }
 
 /// Masquerading of bridge and ptp.
 pub(super) const MASQUERADE: GoChains = GoChains { parent: "POSTROUTING", prefix: "CNI-", mark: "" };
-/// Port mappings of portmap.
 pub(super) const DNAT: GoChains = GoChains { parent: "CNI-HOSTPORT-DNAT", prefix: "CNI-DN-", mark: "dnat " };
-/// The same by releases up to 0.6, which also had such chains for source addresses.
+/// portmap up to 0.6 also had such chains for source addresses.
 pub(super) const OLD_SNAT: GoChains =
     GoChains { parent: "CNI-HOSTPORT-SNAT", prefix: "CNI-SN-", mark: "snat " };
 
 impl GoChains {
-    /// The name of a container's chain: the prefix and as many digits of a hash as iptables takes.
+    /// The prefix and as many digits of a hash as iptables takes.
     pub(super) fn name(&self, network: &str, container_id: &str) -> String {
         let mut name = format!("{}{}", self.prefix, sha512_hex(format!("{network}{container_id}"), 12));
         name.truncate(LENGTH);
         name
     }
 
-    /// The name of the owner's chain.
     pub(super) fn of(&self, owner: &Owner) -> String {
         self.name(&owner.network, &owner.attachment.container_id)
     }
 
-    /// Whether this is the name of a container's chain.
     pub(super) fn has(&self, name: &str) -> bool {
         let digits = LENGTH - self.prefix.len();
         name.strip_prefix(self.prefix)
             .is_some_and(|hash| hash.len() == digits && hash.bytes().all(|b| b.is_ascii_hexdigit()))
     }
 
-    /// The comment on the rules of a container.
     pub(super) fn comment(&self, network: &str, container_id: &str) -> String {
         format!("{}{container_id}\"", self.comment_prefix(network))
     }
@@ -62,12 +55,11 @@ impl GoChains {
         format!("{}name: \"{network}\" id: \"", self.mark)
     }
 
-    /// Removes the owner's chain from the nf_tables variant.
     pub(super) fn remove(&self, nft: &mut Nft, family: Family, owner: &Owner) -> netlink::Result<()> {
         xtables::remove_chain(nft, family, self.parent, &self.of(owner))
     }
 
-    /// Removes the chains of attachments of `network` that aren't in `valid` from the nf_tables variant.
+    /// Removes chains of attachments of `network` outside `valid`.
     pub(super) fn gc(&self, nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
         let kept = self.kept(network, valid);
         let prefix = self.comment_prefix(network);
@@ -88,12 +80,10 @@ impl GoChains {
         Ok(())
     }
 
-    /// The same in the legacy variant.
     pub(super) fn gc_legacy(&self, network: &str, valid: &[Attachment]) -> Result<(), Error> {
         xtables::remove_legacy_chains(self.parent, |rules| self.stale_legacy(rules, network, valid))
     }
 
-    /// The chains of such attachments, among rules as iptables-save prints them.
     pub(super) fn stale_legacy(
         &self,
         rules: &[String],
@@ -116,7 +106,7 @@ impl GoChains {
     }
 }
 
-/// Network and container in a comment of [`GoChains::comment`], possibly among other words.
+/// Network and container in a comment, possibly among other words.
 pub(super) fn names_in(comment: &str) -> Option<(&str, &str)> {
     let (_, rest) = comment.split_once("name: \"")?;
     let (network, rest) = rest.split_once("\" id: \"")?;

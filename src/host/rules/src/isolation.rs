@@ -1,15 +1,14 @@
 //! Isolation of ports by way of a router (`portIsolation`).
 //!
-//! A bridge separates the frames of isolated ports, but not from the gateway. The host would then route a packet back
-//! to another port of the same bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
+//! A bridge separates isolated ports from each other, but not from the gateway, by which the host would route back to
+//! the bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
 //!
 //! ```text
 //! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
 //! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
 //! ```
-//!
-//! The check uses the port of a frame, so a forged source does not help. It comes before address translation: a packet
-//! to a published port or a service has the address of the host or the service, and passes.
+//! The check uses a frame's port, so a forged source does not help. It comes before address translation: a packet to a
+//! published port or a service has the address of the host or the service, and passes.
 
 use std::net::IpAddr;
 
@@ -35,7 +34,7 @@ const PRIORITY: i32 = -299;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// The port of an element, or `None` for an element that holds an address. An IPv6 address is as long as a name.
+/// The port of an element, or `None` for an address. An IPv6 address is as long as a name.
 pub(super) fn port(placed: &Placed) -> Option<String> {
     if placed.set == PORTS { placed.element.key.as_ifname() } else { None }
 }

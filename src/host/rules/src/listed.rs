@@ -32,7 +32,7 @@ pub enum RuleOwner {
 }
 
 impl RuleOwner {
-    /// Whether it is this attachment's. A container of iptables rules owns them through all of its interfaces.
+    /// Whether it is this attachment's. A container owns iptables rules through all of its interfaces.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
             RuleOwner::Comment(comment) => owner::tag_of(comment) == tag,
@@ -91,7 +91,6 @@ pub enum Effect {
     },
 }
 
-/// The effect, in a line.
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

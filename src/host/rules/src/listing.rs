@@ -1,8 +1,7 @@
-//! All packet rules with their owners, for people to look at.
+//! All packet rules with their owners, for people.
 //!
-//! The rules of the nf_tables backends are read whole. Of the rules in iptables' nf_tables variant
-//! (made by the Go plugins, or by our iptables backends) only the chain is named, since its comment
-//! names the owner. The legacy variant isn't looked at.
+//! Of rules in iptables' nf_tables variant only the chain is named, since its comment names the owner. The legacy
+//! variant isn't looked at.
 
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
@@ -38,7 +37,6 @@ pub fn policies(nft: &mut Nft) -> Result<Vec<(String, Policy)>> {
     forward::nftables::policies(nft)
 }
 
-/// The rules that lead to a container's chain.
 fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     for family in FAMILIES {

@@ -8,7 +8,7 @@ pub(super) fn network_name(net: &IpNetwork) -> String {
     format!("{}/{}", net.network(), net.prefix()).replace(':', "-")
 }
 
-/// The network that [`network_name`] named.
+/// The inverse of [`network_name`].
 pub(super) fn network_named(name: &str) -> Option<IpNetwork> {
     name.replace('-', ":").parse().ok()
 }

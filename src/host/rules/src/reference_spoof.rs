@@ -1,7 +1,7 @@
 //! The Go bridge plugin's MAC spoof check: found and removed.
 //!
-//! In the table `bridge nat`, the chain PREROUTING jumps for a port to the chain `cni-br-iface-<container>-<interface>`.
-//! Newer releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps to one with `-mac` behind its name, which
+//! In the table `bridge nat`, PREROUTING jumps for a port to the chain `cni-br-iface-<container>-<interface>`. Newer
+//! releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps to one with `-mac` behind its name, which
 //! returns frames with the right source and drops the rest.
 
 use nix::errno::Errno;
@@ -28,7 +28,7 @@ fn chain_name(attachment: &Attachment) -> String {
     format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
 }
 
-/// Writes them, as the releases up to 1.9.1 do; idempotent. They find the rule of the base chain by its comment.
+/// As the releases up to 1.9.1, which find the rule of the base chain by its comment. Idempotent.
 pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<()> {
     let [(table, base), _] = PLACES;
     let chain = chain_name(attachment);
@@ -70,7 +70,6 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
     })
 }
 
-/// Removes the attachment's chains and the rules that jump to them.
 pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<()> {
     remove_chain(nft, &chain_name(attachment))
 }
@@ -135,13 +134,12 @@ fn trimmed(name: &[u8]) -> &[u8] {
     name.get(..end).unwrap_or_default()
 }
 
-/// Removes the chains of missing ports. The rules do not name the network. So an attachment with an existing port may
-/// belong to another network, and stays.
+/// Removes the chains of missing ports. The rules do not name the network, and an existing port may be another's.
 pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }
 
-/// The chains of ports that don't exist any more, each with its table.
+/// The chains of missing ports, each with its table.
 pub(super) fn stale(nft: &mut Nft) -> netlink::Result<Vec<(Table<'static>, String)>> {
     let mut stale = Vec::new();
     for (table, base) in PLACES {

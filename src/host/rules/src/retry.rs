@@ -10,8 +10,8 @@ pub(super) const ATTEMPTS: usize = 20;
 /// Attempts with a command, which reads the whole table each time.
 const COMMANDS: usize = 3;
 
-/// Makes a change that depends on a look at nf_tables. Repeats look and change if the kernel answers with one of
-/// `overtaken`: the ruleset has changed since the look.
+/// Makes a change that depends on a look at nf_tables. Repeats both after an error among `overtaken`: the ruleset has
+/// changed since the look.
 pub(super) fn retry<T>(
     overtaken: &[Errno],
     mut change: impl FnMut() -> netlink::Result<T>,
@@ -25,8 +25,7 @@ pub(super) fn retry<T>(
     change()
 }
 
-/// Makes a change by a command, from what another command has printed. A command doesn't tell why it failed, so any
-/// failure may come from a concurrent change.
+/// Makes a change by commands. They don't tell why they failed, so any failure may come from a concurrent change.
 pub(super) fn retry_command<T>(mut change: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..COMMANDS {
         if let Ok(done) = change() {

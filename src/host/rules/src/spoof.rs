@@ -1,13 +1,12 @@
 //! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
 //!
-//! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC that are allowed, and two
-//! rules over them. They look at the frame's addresses, so ARP, IPv4, IPv6 and everything else are alike:
+//! The table `bridge cnimble` has two sets, the guarded ports and the allowed pairs of port and MAC. Its rules look at
+//! the frame's addresses, so ARP, IPv4, IPv6 and everything else are alike:
 //!
 //! ```text
 //! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
 //! iifname @ports iifname . ether saddr != @sources drop
 //! ```
-//!
 //! The first rule drops frames to the addresses that bridges and switches use among themselves.
 
 use cnimble_cni::{Attachment, Error, Owner};
@@ -54,7 +53,7 @@ impl Layout for Spoof {
         batch.create_set(Self::TABLE.set(set), key);
     }
 
-    /// The sets come in this order, and so do the rules.
+    /// Sets and rules come in this order.
     fn add_rule(batch: &mut Batch, set: &str) {
         let chain = Self::TABLE.chain(CHAIN);
         match set {
@@ -63,7 +62,6 @@ impl Layout for Spoof {
         }
     }
 
-    /// Both rules ask for the ports.
     fn is_rule_over(rule: &Rule, set: &str) -> bool {
         rule.uses_set(PORTS) && rule.uses_set(SOURCES) == (set == SOURCES)
     }
@@ -100,18 +98,17 @@ fn pair(port: &str, mac: Mac) -> Key {
     Key::ifname(port).and_mac(mac)
 }
 
-/// The owner's comment with the MAC behind the tag, so that removal knows both elements from the port alone.
+/// The owner's comment with the MAC, so that removal knows both elements from the port alone.
 fn port_comment(owner: &Owner, mac: Mac) -> String {
     owner.comment_with(&format!(", mac: {mac}"))
 }
 
-/// The MAC in a comment of [`port_comment`].
+/// The inverse of [`port_comment`].
 fn mac_of(comment: &str) -> Option<Mac> {
     let (_, rest) = comment.split_once(", mac: ")?;
     Mac::parse(rest.get(..17)?)
 }
 
-/// The elements of a port.
 pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
     vec![
         Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
@@ -119,7 +116,7 @@ pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
     ]
 }
 
-/// Deletes the allowed source of the attachment that had the port before, and notes it.
+/// Deletes and notes the source of the attachment that had the port before.
 pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::Result<()> {
     let old: Vec<Key> = changes
         .replaced()
@@ -135,8 +132,7 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
     Ok(())
 }
 
-/// Drops frames that come in at `port` with another source than `mac`. Idempotent; takes over a
-/// port that is guarded for another attachment.
+/// Drops frames that come in at `port` with another source than `mac`. Idempotent. Takes over another's port.
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
@@ -218,7 +214,7 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Spoof::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }
 
-/// The port and the MAC of an element, of those that have both.
+/// The port and the MAC, of an element with both.
 pub(super) fn pair_in(placed: &Placed) -> Option<(String, Mac)> {
     placed.element.key.as_ifname_and_mac().filter(|_| placed.set == SOURCES)
 }

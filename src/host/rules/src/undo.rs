@@ -1,5 +1,3 @@
-//! The undo of an ADD.
-
 use std::fmt;
 
 use cnimble_cni::Error;
@@ -15,29 +13,25 @@ type Action = Box<dyn FnOnce(&mut Nft) -> Result<(), Error> + Send>;
 pub struct Applied(Vec<Action>);
 
 impl Applied {
-    /// Adds an action that takes the last change back.
     pub(super) fn push(&mut self, action: impl FnOnce(&mut Nft) -> Result<(), Error> + Send + 'static) {
         self.0.push(Box::new(action));
     }
 
-    /// Adds the actions of another undo.
     pub(super) fn join(&mut self, other: Applied) {
         self.0.extend(other.0);
     }
 
-    /// Whether there is nothing to take back.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The undo of a part's changes.
     pub(super) fn of<L: Layout>(changes: Changes) -> Self {
         let mut undo = Applied::default();
         undo.push_changes::<L>(changes);
         undo
     }
 
-    /// Adds the removal of a part's elements.
+    /// Undoes a part's changes.
     pub(super) fn push_changes<L: Layout>(&mut self, changes: Changes) {
         if !changes.is_empty() {
             self.push(move |nft| Ok(elements::revert::<L>(nft, &changes)?));
@@ -62,7 +56,7 @@ impl fmt::Debug for Applied {
     }
 }
 
-/// Adds to the error of a failed ADD that its changes could not be taken back, if so.
+/// Adds to the error of a failed ADD that its changes could not be taken back.
 pub(super) fn undone<E: Into<Error>>(err: impl Into<Error>, undo: Result<(), E>) -> Error {
     let err = err.into();
     match undo {

@@ -1,8 +1,7 @@
 //! iptables' table `nat`, in both variants, as the Go reference plugins use it.
 //!
-//! Where iptables is the nf_tables variant, all of it is nf_tables objects in the tables
-//! `ip nat` and `ip6 nat`, and looked at and removed by netlink. Only for the legacy variant
-//! is a command run, and only if the kernel has a legacy table `nat` in this namespace.
+//! The nf_tables variant is objects in the tables `ip nat` and `ip6 nat`, reached by netlink. A command runs only for
+//! the legacy variant, and only if this namespace has such a table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,13 +18,11 @@ use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;
 
-/// The table `nat` of the nf_tables variant.
 pub(super) fn nat(family: Family) -> Table<'static> {
     Table::new(family, "nat")
 }
 
-/// Removes a chain of the nf_tables variant and all rules of `parent` that jump to it. The matches of these rules differ
-/// between releases of the Go plugins.
+/// Removes a chain and all rules of `parent` that jump to it. Their matches differ between releases of the Go plugins.
 pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     // A concurrent DEL removes it too, or an ADD is about to add to it.
@@ -45,8 +42,7 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
     })
 }
 
-/// Removes a chain of nf_tables' variant that nothing leads to. The kernel refuses it, and all stays as it is, if by
-/// now something does.
+/// Removes a chain without a jump to it. If there is one by now, the kernel refuses, and all stays.
 pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     let mut batch = Batch::new();
@@ -71,53 +67,50 @@ pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     }
 }
 
-/// The commands of the legacy variant.
+/// Distributions without nf_tables have no other variant, and no name for it.
 pub(super) fn legacy_command(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     let legacy = format!("{iptables}-legacy-{action}");
-    // Distributions without nf_tables have no other variant, and no name for it.
     if command::find(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
 }
 
-/// Whether a command of iptables is the legacy variant's: both are links to one binary each,
-/// and its name tells. A binary with another name is from before there was a choice.
+/// Whether a command is the legacy variant's, by the binary behind its link. A binary with another name is from before
+/// there was a choice.
 pub(super) fn is_legacy(name: &str) -> bool {
     names_nft(name) == Some(false)
 }
 
-/// Whether a command of iptables is surely the nf_tables variant's. A script in its place isn't.
+/// Whether a command is surely the nf_tables variant's. A script in its place isn't.
 pub(super) fn is_nf_tables(name: &str) -> bool {
     names_nft(name) == Some(true)
 }
 
-/// Whether the name of the binary behind a command says that it is the nf_tables variant.
+/// Whether the binary's name says so; `None` without the command.
 fn names_nft(name: &str) -> Option<bool> {
     let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok())?;
     Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
-/// The rules of the legacy table `nat` as iptables-save prints them, if this namespace has it.
+/// The legacy rules of the table `nat`, if this namespace has it.
 pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error> {
     legacy_rules_of(family, "nat")
 }
 
-/// The same of another table.
 pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<String>>, Error> {
     Ok(legacy_table(family, table)?.map(|text| rules_in(&text)))
 }
 
-/// The rules in what iptables-save prints.
 pub(super) fn rules_in(saved: &str) -> Vec<String> {
     saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
 }
 
-/// Whether a chain drops what none of its rules decides about, by what iptables-save prints.
+/// Whether a chain drops what its rules don't decide.
 pub(super) fn drops(saved: &str, chain: &str) -> bool {
     let policy = format!(":{chain} DROP ");
     saved.lines().any(|line| line.starts_with(&policy))
 }
 
-/// Where the kernel lists the legacy tables. Not /proc/net: that is the namespace of the process's first thread.
+/// The kernel's list of legacy tables. Not /proc/net: that is the namespace of the process's first thread.
 fn legacy_names(family: Family) -> &'static str {
     match family {
         Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
@@ -125,14 +118,13 @@ fn legacy_names(family: Family) -> &'static str {
     }
 }
 
-/// Returns true if and only if this namespace has the legacy table.
 pub(super) fn has_legacy(family: Family, table: &str) -> bool {
     // The file isn't there without the legacy modules, and empty without tables.
     let listed = std::fs::read_to_string(legacy_names(family)).unwrap_or_default();
     listed.lines().any(|name| name.trim() == table)
 }
 
-/// A legacy table as iptables-save prints it, if this namespace has it.
+/// A legacy table, if this namespace has it.
 pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     if !has_legacy(family, table) {
         return Ok(None);
@@ -146,18 +138,16 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
     command::run(&save, &["-t", table], "").map(Some)
 }
 
-/// Deletes rules of the legacy variant, given as iptables-save prints them.
 pub(super) fn delete_legacy_rules(family: Family, rules: &[String]) -> Result<(), Error> {
     let lines: Vec<String> = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
     restore_legacy(family, &format!("*nat\n{}\nCOMMIT\n", lines.join("\n")))
 }
 
-/// Changes legacy tables by the input of `iptables-restore`, all or nothing.
 pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
     command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
 }
 
-/// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of `parent` to them.
+/// Removes the chains that `choose` finds among the rules, and the jumps of `parent` to them.
 pub(super) fn remove_legacy_chains(
     parent: &str,
     choose: impl Fn(&[String]) -> BTreeSet<String>,
@@ -174,7 +164,7 @@ pub(super) fn remove_legacy_chains(
     Ok(())
 }
 
-/// The input of iptables-restore that removes chains and the jumps to them.
+/// The input of iptables-restore for that.
 pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
     let mut input = String::from("*nat\n");
     for chain in chains {
@@ -188,17 +178,15 @@ pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>)
     input
 }
 
-/// Whether a rule as iptables-save prints it is in this chain.
 pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
     rule.split(' ').nth(1) == Some(chain)
 }
 
-/// The destination of a rule, as iptables-save prints it.
 pub(super) fn destination(rule: &str) -> Destination {
     let words: Vec<&str> = rule.split(' ').collect();
     let behind = |option: &str| {
         let at = words.iter().position(|word| *word == option)?;
-        // Another than this.
+        // Not preceded by `!`.
         let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
         words.get(at + 1).filter(|_| !negated).copied()
     };
@@ -224,7 +212,6 @@ pub(super) fn destination(rule: &str) -> Destination {
     }
 }
 
-/// Whether a rule as iptables-save prints it leads from one chain to the other.
 pub(super) fn jumps_to(rule: &str, parent: &str, chain: &str) -> bool {
     in_chain(rule, parent) && rule.ends_with(&format!(" -j {chain}"))
 }

@@ -1,5 +1,3 @@
-//! Elements are put in place, and taken back.
-
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
@@ -47,7 +45,7 @@ fn insert_if_free<L: Layout>(
         look_around(nft, &plan.looked_at)?;
         match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
-            // Another process was faster: made the table, took or left the address.
+            // A concurrent process made the table, took or left the address.
             Err(err) if attempt < ATTEMPTS && OVERTAKEN.contains(&err.errno) => {}
             Err(err) => return Err(err.into()),
         }
@@ -66,8 +64,7 @@ fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
     }
 }
 
-/// Whether the changes of the plan have been made, of which none was there before. A batch is carried out as a whole or
-/// not at all.
+/// Whether the changes of the plan, none of which was there before, have been made. A batch is applied as a whole.
 fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     match plan.inserted.first() {
         Some((placed, _)) => is_in_place(nft, L::TABLE, placed),
@@ -75,8 +72,8 @@ fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     }
 }
 
-/// [`insert`](super::transaction::insert) for many elements of a container that are probably new. Creates them without a look at each, and looks at
-/// all if the kernel has one already. Calls `look_around` first, with all sets that rules use.
+/// [`insert`](super::transaction::insert) for a container's many elements that are probably new: looks at each only
+/// if the kernel has one already. Calls `look_around` first, with all sets that rules use.
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
@@ -106,8 +103,7 @@ pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     })
 }
 
-/// Deletes an element that belonged to one that [`insert`](super::transaction::insert) replaced, and notes it there. Returns
-/// whether there was one.
+/// Deletes an element that belonged to one that was replaced, and notes it there. Returns whether there was one.
 pub(crate) fn also_delete<L: Layout>(
     nft: &mut Nft,
     changes: &mut Changes,
@@ -121,8 +117,8 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Undoes [`insert`](super::transaction::insert): removes the elements that are still ours, then the unused sets and chains that it created or
-/// found. A concurrent DEL may have left the found ones for these elements.
+/// Removes the elements that are still ours, then the unused sets and chains that it created or found. A concurrent DEL
+/// may have left the found ones for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     retry(&[Errno::ENOENT, Errno::EEXIST], || {
         let batch = reverting::<L>(nft, changes)?;

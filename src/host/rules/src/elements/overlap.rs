@@ -1,10 +1,8 @@
 //! One address, two networks.
 //!
-//! Two networks of a node may give out the same address, and a set has one element for it, with a comment that names
-//! one owner. So the later network gets a set of its own *beside* the first, with a rule of its own:
-//! `forward4-b70a60970e0f5394`, with the network's hash. Either pod may go without the other's losing anything.
-//!
-//! The same is done for a host port that one container wants for two of its interfaces.
+//! Two networks of a node may give out the same address, and a set has one element for it, with one owner's comment. So
+//! the later network gets a set and a rule of its own *beside* the first, named with the network's hash:
+//! `forward4-b70a60970e0f5394`. Either pod may go alone. So may two interfaces of a container with one host port.
 
 use cnimble_cni::Owner;
 use cnimble_cni::hash::is_hash16;
@@ -27,7 +25,7 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// The place for an element when `present` has its own: the set beside, if `present` is another network's.
+/// The set beside, if `present` is another network's.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
@@ -38,31 +36,26 @@ pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option
     beside::<L>(placed)
 }
 
-/// The same element in the set beside its own, if two may have a place in that.
+/// The same element in the set beside its own, if there may be one.
 pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
     let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
     let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;
     Some(Placed { set, element: placed.element.clone() })
 }
 
-/// Whether there may be sets beside this one.
 fn is_shared<L: Layout>(set: &str) -> bool {
     matches!(L::claim(set), Claim::Network | Claim::Container)
 }
 
-/// The outcome of [`look_up`].
 #[derive(Debug)]
 pub(crate) enum LookUp {
-    /// An element of the owner.
     Own(Placed),
     /// Another owner's, in the place that it should have.
     Foreign(Element),
-    /// There is no element.
     Missing,
 }
 
 impl LookUp {
-    /// The owner's element. Fails with what CHECK says about the place.
     pub(crate) fn or_fault(self, set: Set<'_>, key: &Key) -> std::result::Result<Placed, String> {
         match self {
             LookUp::Own(placed) => Ok(placed),
@@ -73,7 +66,6 @@ impl LookUp {
         }
     }
 
-    /// The element, if it is the owner's.
     pub(crate) fn own(self) -> Option<Placed> {
         match self {
             LookUp::Own(placed) => Some(placed),
@@ -95,7 +87,6 @@ pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: 
     })
 }
 
-/// The owner's element with this key beside a set.
 pub(super) fn look_beside<L: Layout>(
     nft: &mut Nft,
     owner: &Owner,

@@ -1,5 +1,3 @@
-//! Elements by their owner: found, and removed.
-
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
@@ -20,7 +18,6 @@ pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
 
 struct Look {
     found: Vec<Placed>,
-    /// There are sets, and none has an element.
     only_empty_sets: bool,
 }
 
@@ -38,7 +35,7 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
     Ok(Look { found, only_empty_sets: !sets.is_empty() && !any })
 }
 
-/// Deletes elements, as long as they are what they were when they were found.
+/// Deletes elements that have not changed since they were found.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     for chunk in elements.chunks(CHUNK) {
         let mut remaining = chunk.to_vec();
@@ -61,8 +58,8 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes the owner's elements, and the sets and chains that are unused without them; returns the elements. `hints`
-/// are where they should be: if all are there and the owner's, nothing is listed.
+/// Removes and returns the owner's elements, then unused sets and chains. If all are where `hints` says, nothing is
+/// listed.
 pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
     let (mut found, mut only_empty_sets) = (Vec::new(), false);
     for Placed { set: name, element } in hints {
@@ -94,8 +91,7 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
     Ok(found)
 }
 
-/// Leaves no rules on a host without pods. Nearly always one look at the owner's own sets says
-/// that other elements are still there.
+/// Leaves no rules on a host without pods. Nearly always one look at the owner's own sets shows other elements.
 fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
     // Sets beside others have few elements, however many the others have.
@@ -109,8 +105,8 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
-/// Deletes all elements with this tag, of an owner that is gone; returns them. Others may do the same
-/// at the same time and have a place by now: nothing is deleted that wasn't seen.
+/// Deletes and returns all elements with this tag, whose owner is gone. Deletes only what it saw: others may have a
+/// place by now.
 pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> {
     let (mut expelled, mut attempts) = (Vec::new(), 0);
     loop {
@@ -124,17 +120,13 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
         match nft.commit(&batch) {
             Ok(()) if found.is_empty() => return Ok(expelled),
             Ok(()) => expelled.append(&mut found),
-            // Something has changed in between.
             Err(err) if err.is(Errno::ERESTART) && attempts < ATTEMPTS => attempts += 1,
             Err(err) => return Err(err),
         }
     }
 }
 
-/// Removes the elements of all attachments of `network` that aren't in `valid`, then unused
-/// sets, and in the end the part, if it is unused.
-///
-/// Returns the removed elements.
+/// Removes and returns the elements of attachments of `network` outside `valid`, then unused sets and the unused part.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
         return Ok(Vec::new());
@@ -148,7 +140,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     Ok(stale)
 }
 
-/// The elements that have not changed since they were found.
+/// Those that have not changed since they were found.
 pub(crate) fn unchanged<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
     let mut unchanged = Vec::new();
     for placed in found {

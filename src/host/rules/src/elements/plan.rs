@@ -10,12 +10,10 @@ use cnimble_netlink::{Error, Result};
 use super::overlap::{beside, elsewhere};
 use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
 
-/// Why elements were not put in place.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The kernel refused the request.
     Kernel(Error),
-    /// In the place of one is this, which may not be replaced.
+    /// The owner of a place may not be replaced.
     Taken(Box<Placed>),
     /// These sets have to be made before, with their rules: [`Layout::makes`].
     Lacks(Vec<String>),
@@ -27,7 +25,6 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The changes that [`insert`](super::insert()) made.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// The part is wanted for itself.
@@ -35,17 +32,15 @@ pub(crate) struct Changes {
     made_table: bool,
     pub(super) made_part: bool,
     pub(super) made_sets: Vec<String>,
-    /// Chains and rules that had been deleted from under the sets; they stay when the rest is taken back.
+    /// Chains and rules that had been deleted from under the sets. An undo keeps them.
     repairs: Repairs,
-    /// Each with the element of another owner that it replaced.
+    /// Each with the element that it replaced, of another owner.
     pub(super) inserted: Vec<(Placed, Option<Element>)>,
     /// Shared elements that were there, and have to be when the rest is.
     kept: Vec<Placed>,
     /// Elements that went with those that were replaced.
     pub(super) removed: Vec<Placed>,
-    /// The sets that the elements are in or go into.
     sets: BTreeSet<String>,
-    /// The missing ones.
     missing: Vec<String>,
     /// All sets that rules of the part look at.
     pub(super) looked_at: BTreeSet<String>,
@@ -58,45 +53,41 @@ struct Repairs {
     chains: Vec<&'static str>,
     /// Chains that are empty.
     first_rules: Vec<&'static str>,
-    /// Sets without their rules.
     rules: Vec<String>,
-    /// The present rules, by chain and handle.
     replaced: Vec<(String, u64)>,
 }
 
 impl Changes {
-    /// The elements that replaced one of another owner, each with that one.
+    /// The elements that replaced another owner's, each with that one.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Placed, &Element)> {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }
 
-    /// Whether this element is one of those that were put there.
+    /// Whether ADD put this element there.
     pub(crate) fn has_inserted(&self, set: &str, element: &Element) -> bool {
         self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
     }
 
-    /// Notes what was made for these changes before.
+    /// Notes earlier changes.
     pub(crate) fn also_made(&mut self, other: Changes) {
         self.made_part |= other.made_part;
         self.made_sets.extend(other.made_sets);
     }
 
-    /// The same of sets that were made elsewhere.
+    /// Notes sets that were made elsewhere.
     pub(crate) fn also_made_sets(&mut self, sets: Vec<String>) {
         self.made_sets.extend(sets);
     }
 
-    /// Whether the part was made: nothing of it had been there.
     pub(crate) fn has_made_part(&self) -> bool {
         self.made_part
     }
 
-    /// Whether nothing was changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.inserted.is_empty() && self.removed.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 
-    /// The plan for these elements, after a look at the place of each.
+    /// Looks at the place of each element.
     pub(super) fn after_look<L: Layout>(
         nft: &mut Nft,
         wanted: &[Placed],
@@ -116,14 +107,13 @@ impl Changes {
         }
     }
 
-    /// The plan for the part alone.
     pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {
         let mut plan = Changes { without_elements: true, ..Changes::default() };
         plan.complete::<L>(nft)?;
         Ok(plan)
     }
 
-    /// The same without a look at each place, which most likely is free.
+    /// Plans without a look at each place, which most likely is free.
     pub(super) fn unseen<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Self> {
         let inserted = wanted.iter().map(|placed| (placed.clone(), None)).collect();
         let mut plan = Changes { inserted, ..Changes::default() };
@@ -178,7 +168,6 @@ impl Changes {
         Ok(())
     }
 
-    /// Notes what has to be made besides the elements.
     fn complete<L: Layout>(&mut self, nft: &mut Nft) -> Result<()> {
         let lacking = self.without_elements || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
@@ -202,8 +191,8 @@ impl Changes {
         Ok(())
     }
 
-    /// An element that got a place beside when its own was taken stays there: two would be one
-    /// too many for DEL. The rules, which had to be listed anyway, tell what sets there are.
+    /// An element beside stays where it is, since two would be one too many for DEL. The rules, which had to be listed
+    /// anyway, tell what sets there are.
     fn leave_beside<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         let flushed = !self.made_part && is_flushed::<L>(rules);
         let mut remaining = Vec::with_capacity(self.inserted.len());
@@ -263,14 +252,12 @@ impl Changes {
         Ok(())
     }
 
-    /// All of it, for the kernel to do at once.
     pub(super) fn batch<L: Layout>(&self) -> Batch {
         let mut batch = Batch::new();
         self.fill::<L>(&mut batch, &mut Vec::new());
         batch
     }
 
-    /// Adds all of it to a batch that makes `tables` already.
     pub(super) fn fill<L: Layout>(&self, batch: &mut Batch, tables: &mut Vec<Table<'static>>) {
         if self.made_table && !tables.contains(&L::TABLE) {
             batch.create_table(L::TABLE);
@@ -317,7 +304,6 @@ fn is_flushed<L: Layout>(rules: &[Rule]) -> bool {
     chains.any(|chain| !rules.iter().any(|rule| rule.chain == *chain))
 }
 
-/// Creates all that is always there.
 pub(super) fn create_part<L: Layout>(batch: &mut Batch) {
     for chain in L::CHAINS {
         L::create_chain(batch, chain);

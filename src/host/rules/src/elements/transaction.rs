@@ -1,4 +1,4 @@
-//! Elements of one part or of several, put in place in one transaction.
+//! Elements of one or several parts, put in place in one transaction.
 
 use nix::errno::Errno;
 
@@ -9,19 +9,17 @@ use super::plan::{Changes, Refusal};
 use super::{Layout, Placed, is_in_place};
 use crate::retry::retry;
 
-/// Changes of several parts that are made together.
 #[derive(Default)]
 pub(crate) struct Transaction {
     batch: Batch,
-    /// The tables that it makes.
     tables: Vec<Table<'static>>,
     /// One of the new elements, with its table.
     first: Option<(Table<'static>, Placed)>,
 }
 
 impl Transaction {
-    /// Adds the elements of an owner, as the [`Claim`](super::Claim) on each set says. An element that is the owner's
-    /// already stays.
+    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says. Those that are the owner's already
+    /// stay.
     pub(crate) fn add<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
         if wanted.is_empty() {
             return Ok(Changes::default());
@@ -65,7 +63,6 @@ pub(crate) fn transact<T>(
     })
 }
 
-/// Puts the elements of one part in place.
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
     // Without memory for its answer, the kernel has made the changes or not: the next look tells.
     let overtaken = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];

@@ -1,7 +1,7 @@
 //! Removes unused sets and chains.
 //!
-//! Before Linux 6.12 the kernel refuses to delete a non-empty set only if the set has a size, and ours have none. So
-//! each deletion is bound to the generation in which the sets were seen to be empty: a concurrent ADD is safe.
+//! Before Linux 6.12 the kernel deletes non-empty sets without a size, such as ours. So each deletion is bound to the
+//! generation in which the sets were seen to be empty: a concurrent ADD is safe.
 
 use nix::errno::Errno;
 
@@ -14,7 +14,6 @@ use crate::retry::ATTEMPTS;
 /// The objects that may go besides the named sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// None.
     Sets,
     /// The part, and the table if that was all.
     Part,
@@ -43,13 +42,12 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scop
     Ok(())
 }
 
-/// Deletes the part, if it has no elements and no sets but those that come with it; whether it is gone.
+/// Deletes the part if it has no elements and only its fixed sets. Returns whether it is gone.
 pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], Scope::Part)
 }
 
-/// Deletes these sets, and what else is in the scope, all or nothing; whether they are gone. Where so much
-/// changes that no look holds until the deletion, what is unused stays.
+/// Deletes all or nothing, and returns whether they are gone. What is unused stays if no look holds until the deletion.
 fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<bool> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;
@@ -77,7 +75,6 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Res
         match nft.commit(&batch) {
             Ok(()) => return Ok(true),
             Err(err) if err.is(Errno::EBUSY) => return Ok(false),
-            // The ruleset has changed since the look.
             Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
             Err(err) => return Err(err),
         }
@@ -85,10 +82,10 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Res
     Ok(false)
 }
 
-/// Deletes chains and fixed sets, and the table if it is empty then. `present` are all sets of the table.
+/// Deletes chains and fixed sets, and then an empty table. `present` are all sets of the table.
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
-    // Those that jump come before what they jump to, and all rules before all chains.
+    // A chain comes before those that it jumps to, and all rules before all chains.
     let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|present| present == *chain));
     for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
         batch.flush_chain(L::TABLE.chain(chain));
@@ -107,7 +104,6 @@ fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) 
     Ok(())
 }
 
-/// [`drop_unused`] for all sets and the part.
 pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
     drop_unused::<L>(nft, &sets, if L::STAYS { Scope::Sets } else { Scope::Part })

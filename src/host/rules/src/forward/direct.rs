@@ -1,8 +1,8 @@
-//! A pod's rules in iptables' nf_tables variant, by netlink. They equal those of `iptables-restore`, but need no child
-//! process that reads the whole table, which may have thousands of foreign rules.
+//! A pod's rules in iptables' nf_tables variant, by netlink: those of `iptables-restore`, without a child process that
+//! reads the whole table, which may have thousands of foreign rules.
 //!
-//! It serves the usual case: the chains and jumps exist, no rule names the pod's addresses yet, and the bridge's policy
-//! does not change. The commands serve all others. Of `FORWARD` only the rules before the jump are read.
+//! It serves the usual case: chains and jumps exist, no rule names the pod's addresses yet, and the policy does not
+//! change. The commands serve all others. Of `FORWARD` only the rules before the jump are read.
 
 use std::net::IpAddr;
 
@@ -41,14 +41,13 @@ fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     rules
 }
 
-/// Whether netlink does what the commands would.
 fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     !addrs.is_empty()
         && forward.policy == Policy::Open
         && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
 }
 
-/// The rules of the chain of pods, if all is there that pods share and nothing is that they mustn't have.
+/// The rules of the chain of pods, if everything shared is there and nothing forbidden is.
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
@@ -71,8 +70,7 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
     Ok(Some(rules))
 }
 
-/// Adds the rules of a pod's addresses. Returns what was added, or `None` if that is for the commands.
-/// The kernel's, of the addition. Nothing of it stays.
+/// Adds a pod's rules and returns them, or `None` if that is for the commands. Nothing stays after an error.
 pub(super) fn add(
     nft: &mut Nft,
     family: Family,
@@ -99,7 +97,7 @@ pub(super) fn add(
             }
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {
-                // Whether it was made isn't known, if it is the answer that got lost.
+                // The kernel may have made it, and only the answer got lost.
                 return Err(undone(err, remove(nft, addrs).map(drop)));
             }
         }
@@ -126,7 +124,7 @@ fn changes(
     Ok(Some(batch))
 }
 
-/// Whether nothing is missing, to the letter. If not, or if it can't be told, the commands say what is.
+/// Whether nothing is missing, to the letter. If unsure, returns false: then the commands say what is.
 pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     let Ok(Some(rules)) =
         (if is_possible(family, forward, addrs) { shared(nft, family, forward) } else { Ok(None) })
@@ -137,8 +135,7 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
 }
 
-/// Removes the rules of addresses from nf_tables' variant, without running a command. Returns
-/// whether there were any rules in the chain.
+/// Removes the rules of addresses without a command. Returns whether there were any rules in the chain.
 pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
     let mut any = false;
     for family in xtables::FAMILIES {

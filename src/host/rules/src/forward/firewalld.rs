@@ -1,8 +1,7 @@
-//! Forwarding with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. The default zone is
-//! `trusted`. firewalld drops other traffic in its own chain, which no other table can overrule.
+//! Forwarding with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. firewalld drops
+//! other traffic in its own chain, which no other table can overrule.
 //!
-//! A source names no owner, so GC can't remove it. firewalld forgets sources when it is
-//! reloaded (`firewall-cmd --reload`) or started again: CHECK says so.
+//! A source names no owner, so GC can't remove it. firewalld forgets sources at a reload or restart: CHECK says so.
 
 use std::net::IpAddr;
 
@@ -16,7 +15,7 @@ const NAME: &str = "org.fedoraproject.FirewallD1";
 /// firewalld's table, with its backend nftables: the default, and the only one in new versions.
 const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
 
-/// How it begins its errors.
+/// firewalld's errors begin with it.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";
 const CONFLICT: &str = "ZONE_CONFLICT";
 /// Its errors for a source that it doesn't know, or that is in another zone.
@@ -25,7 +24,6 @@ const GONE: [&str; 3] = ["UNKNOWN_SOURCE", "INVALID_ZONE", CONFLICT];
 const NOBODY: [&str; 2] =
     ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner"];
 
-/// The sources that were added.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     zone: String,
@@ -66,13 +64,11 @@ fn connect() -> Result<Bus, Error> {
     Bus::system().map_err(|err| failed("connect", &err))
 }
 
-/// Whether there is firewalld's table.
 pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
     Ok(nft.has_table(TABLE)?)
 }
 
-/// Whether firewalld decides about forwarding on this host. Looks for its table first, which takes one message to the
-/// kernel.
+/// Whether firewalld decides about forwarding here. Looks for its table first: one message to the kernel.
 pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     if !has_table(nft)? {
         return Ok(false);
@@ -124,7 +120,7 @@ pub(super) fn revert(made: &Made) -> Result<(), Error> {
     if made.sources.is_empty() { Ok(()) } else { remove_sources(&made.zone, &made.sources) }
 }
 
-/// Removes the addresses from the zone. Where firewalld has ended, or doesn't know them, nothing is left.
+/// Removes the addresses from the zone. If firewalld has ended, or doesn't know them, nothing is left.
 pub(super) fn remove(zone_name: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     let sources: Vec<String> = addrs.iter().copied().map(source).collect();
     if sources.is_empty() { Ok(()) } else { remove_sources(zone_name, &sources) }
@@ -150,7 +146,6 @@ fn remove_sources(zone_name: &str, sources: &[String]) -> Result<(), Error> {
     outcome
 }
 
-/// Returns the missing source.
 pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>, Error> {
     let mut bus = connect()?;
     for source in addrs.iter().copied().map(source) {

@@ -15,8 +15,8 @@ pub(crate) fn uses_firewalld(nft: &mut Nft) -> Result<bool, Error> {
     firewalld::is_running(nft)
 }
 
-/// Writes the rules of pods, by the administrator's chain that they have in front, and the policies of bridges.
-/// Idempotent. Fails with the output of iptables. Rules that were written before stay.
+/// Writes the rules of pods, by the administrator's chain in front of them, and the policies of bridges. Idempotent.
+/// Rules that were written before a failure stay.
 pub(crate) fn write(
     nft: &mut Nft,
     pods: BTreeMap<&str, Vec<IpAddr>>,
@@ -36,7 +36,6 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Removes the rules of addresses in both variants.
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
     if nft.is_supported()? {
         direct::remove(nft, addrs)?;

@@ -34,7 +34,7 @@ fn to_admin(chain: &str) -> String {
     format!("{} -j {chain}", commented(TO_ADMIN))
 }
 
-/// The changes for a pod. Without addresses it is the bridge's policy alone.
+/// Without addresses it is the bridge's policy alone.
 fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     let mut plan = Plan::default();
     if !addrs.is_empty() {
@@ -64,7 +64,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     plan
 }
 
-/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+/// For fuzzers: adds what is missing to a table; then nothing is.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     use super::Policy;
@@ -136,7 +136,7 @@ pub(super) fn add_family(
     })
 }
 
-/// Puts the bridge's policy beside those that are there, in families that have any.
+/// Adds the bridge's policy in families that have any.
 pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {
@@ -150,7 +150,6 @@ pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Er
     Ok(undo)
 }
 
-/// How a line is taken back.
 fn inverse(line: &str) -> Option<String> {
     let (action, rest) = line.split_once(' ')?;
     match action {
@@ -169,8 +168,7 @@ fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
     for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
         outcome = outcome.and(restore(family, &lines));
     }
-    // Rules first, so that the chains are empty. If others have put rules into our chains
-    // since, they can't be deleted, and all of it stays.
+    // Rules first, so that the chains are empty. If others have put rules into our chains since, all of it stays.
     let (chains, rules): (Vec<_>, Vec<_>) =
         back(shared).into_iter().partition(|line| line.starts_with("-X "));
     if !chains.is_empty() {
@@ -182,7 +180,7 @@ fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
     outcome
 }
 
-/// Removes the rules of addresses from the legacy tables. Returns whether there are any tables.
+/// Returns whether there are any legacy tables.
 pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     let mut any = false;
     for family in xtables::FAMILIES {
@@ -208,7 +206,7 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     Ok(any)
 }
 
-/// Returns true if and only if nf_tables has the chain. A kernel without nf_tables has none.
+/// A kernel without nf_tables has none.
 fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
     match nft.has_chain(chain) {
         Err(err) if is_unsupported(err.errno) => Ok(false),
@@ -216,7 +214,7 @@ fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
     }
 }
 
-/// The missing rule; `None` if all are there.
+/// Returns the missing rule.
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
@@ -227,7 +225,7 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
         if command::find(&save).is_none() {
             return Ok(Some(format!("the command {save} is not installed")));
         }
-        // Neither variant has the chain, so no command is run for each pod of a host without it.
+        // No command runs for each pod of a host without the chain.
         if !has_chain(nft, filter(family).chain(PODS))? && !xtables::has_legacy(family, "filter") {
             return Ok(Some(format!("{}: -N {PODS}", command::tool(family, "restore"))));
         }

@@ -28,12 +28,11 @@ fn comment(policy: &str) -> String {
     commented(&format!("{OURS}{policy})"))
 }
 
-/// On rules that both policies share.
+/// The comment on rules that both policies share.
 fn any_policy() -> String {
     comment("same-bridge|isolated")
 }
 
-/// The rules of a bridge with a policy, without `-A`.
 fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
     let own = comment(&policy.to_string());
     let mut rules = vec![
@@ -46,10 +45,10 @@ fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
     rules
 }
 
-/// How the comments of all those rules begin. Others in the same chains are the administrator's.
+/// How the comments of these rules begin. Others in the same chains are the administrator's.
 const OURS: &str = "CNI firewall plugin rules (ingressPolicy: ";
 
-/// The bridge that a rule is about, if it is one of those; without `-A`.
+/// The bridge of such a rule, without `-A`.
 fn bridge_of(rule: &str) -> Option<&str> {
     let mut words = rule.split(' ').take_while(|_| rule.contains(OURS));
     match (words.next()?, words.next()?) {
@@ -58,7 +57,6 @@ fn bridge_of(rule: &str) -> Option<&str> {
     }
 }
 
-/// The rule that leads to the policies, if it is there.
 pub(super) fn jump(saved: &Saved<'_>) -> Option<String> {
     find(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
 }
@@ -67,7 +65,7 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
-/// Adds to a plan what the policy of the bridge takes.
+/// Adds to a plan what the bridge's policy takes.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
     let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
@@ -109,7 +107,7 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     }
 }
 
-/// Whether policies are in iptables that the bridge has to be put beside, or for `open` its own.
+/// Whether iptables has policies that the bridge must join; for `open` only its own.
 pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Result<bool, Error> {
     if forward.interfaces.is_empty() {
         return Ok(false);
@@ -126,22 +124,21 @@ pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Resu
     })
 }
 
-/// The rules of both chains in the nf_tables variant.
 fn nf_tables(nft: &mut Nft, family: Family) -> Result<Vec<Rule>, Error> {
     let mut rules = nft.rules(filter(family), Some(STAGE1))?;
     rules.extend(nft.rules(filter(family), Some(STAGE2))?);
     Ok(rules)
 }
 
-/// The same in the nf_tables variant, where a name is compared with its NUL.
+/// The same in the nf_tables variant, which compares a name with its NUL.
 fn named(rule: &Rule) -> Option<String> {
     let ours = rule.comment.starts_with(OURS);
     let name = rule.constants().next().filter(|_| ours)?.strip_suffix(&[0])?;
     Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
 }
 
-/// Removes the rules of bridges that are unused, of `own` also if no pod has rules any more, and with the last of them
-/// the chains. Nothing is removed if anything has changed between the look and the removal.
+/// Removes the rules of unused bridges, of `own` also if no pod has rules any more, and the chains with the last.
+/// Removes nothing if anything has changed since the look.
 pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;
@@ -160,7 +157,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     Ok(())
 }
 
-/// The rules of the policies in a generation of nf_tables, with the bridges that don't need them.
+/// Removable rules in a generation of nf_tables, with their bridges.
 struct Dead {
     family: Family,
     generation: u32,
@@ -192,7 +189,7 @@ impl Dead {
         named(rule).is_some_and(|name| self.bridges.contains(&name))
     }
 
-    /// The removal of the chains and of the jump to them, or `None` if another rule in them is in use.
+    /// Returns `None` if another rule in the chains is in use.
     fn with_chains(&self, nft: &mut Nft) -> Result<Option<Batch>, Error> {
         let table = filter(self.family);
         let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
@@ -214,7 +211,6 @@ impl Dead {
         Ok(Some(batch))
     }
 
-    /// The removal of the rules of these bridges.
     fn rules_alone(&self) -> Batch {
         let mut batch = Batch::only_in(self.generation);
         for rule in self.rules.iter().filter(|rule| self.has(rule)) {
@@ -224,8 +220,7 @@ impl Dead {
     }
 }
 
-/// The same for the legacy variant, where the chains stay. There is no way to make the removal
-/// depend on what was seen: what turns out to be of use is put back.
+/// The chains stay. Here a removal can't depend on what was seen: what turns out to be of use is put back.
 pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };

@@ -1,20 +1,15 @@
 //! Traffic that the host forwards to and from pods (the plugin `firewall`).
 //!
-//! Every backend does three things:
+//! Every backend accepts traffic from pods and answers to it, puts the administrator's rules first, and separates
+//! bridges from each other by their [`Policy`].
 //!
-//! - it accepts traffic from pods, and answers to it;
-//! - it puts the administrator's rules first;
-//! - it separates bridges from each other, if their policy says so ([`Policy`]).
+//! An accept of **nf_tables**, in our own table, ends only our own chain: another chain can still drop the packet.
+//! **iptables** uses the Go plugin's chains *in* `FORWARD`, before the rules of Docker, ufw or an administrator.
+//! **firewalld** drops all traffic that it does not know. Without a configured backend a running firewalld is used,
+//! else iptables if `FORWARD` has foreign rules (`others`), else nf_tables.
 //!
-//! **nf_tables** (`nftables`) uses our own table. An accept there ends only our own chain, so another chain can still
-//! drop the packet. **iptables** (`iptables`) uses the Go plugin's chains *in* the chain `FORWARD`, before the rules of
-//! Docker, ufw or an administrator. **firewalld** (`firewalld`) drops all traffic that it does not know. Without a
-//! configured backend a running firewalld is used, else iptables if `FORWARD` has foreign rules (`others`), else
-//! nf_tables.
-//!
-//! A host can have policies of bridges in nf_tables and in iptables, and all must exclude each other. So a policy is
-//! written in each place that has any. Each ADD writes its own first and then looks at the other place, so at least one
-//! of two concurrent ADDs sees the other.
+//! Policies in nf_tables and in iptables must exclude each other, so each place that has any gets a new one. Each ADD
+//! writes its own first and then looks at the other place, so one of two concurrent ADDs sees the other.
 
 pub(super) mod direct;
 mod firewalld;
@@ -56,8 +51,8 @@ pub enum Backend {
     Firewalld,
 }
 
-/// The pods that may open connections to a pod (`ingressPolicy`). All pods of a bridge share it, and the latest ADD
-/// decides. A vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
+/// The pods that may open connections to a pod (`ingressPolicy`). The latest ADD decides for all pods of a bridge. A
+/// vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
     /// All pods may.
@@ -70,7 +65,6 @@ pub enum Policy {
 }
 
 impl fmt::Display for Policy {
-    /// As in a configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Policy::Open => "open",
@@ -110,8 +104,8 @@ pub struct Forward {
     pub addrs: Vec<IpAddr>,
     /// The other pods that may reach it.
     pub policy: Policy,
-    /// The interfaces by which the host receives its packets: the bridge and the vlan's gateway, or the host's end of a
-    /// pod without a bridge. Any policy but `Open` needs one.
+    /// The interfaces by which the host receives its packets: bridge and vlan gateway, or the host's end. Any policy
+    /// but `Open` needs one.
     pub interfaces: Vec<String>,
     /// The administrator's chain, for iptables.
     pub admin: Admin,
@@ -120,7 +114,6 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// The interfaces that have a policy.
     fn policed(&self) -> &[String] {
         if self.policy == Policy::Open { &[] } else { &self.interfaces }
     }
@@ -135,21 +128,19 @@ impl Forward {
 pub struct Chosen {
     /// The backend that makes the rules.
     pub backend: Backend,
-    /// Whether iptables may have policies of bridges.
     has_iptables: bool,
 }
 
 /// The configured backend, or else the one that works for this host (see the module).
 /// # Errors
-/// The kernel's. If iptables is needed and isn't there, and without it no new pod could send
-/// anything, or a chain of the administrator's that was asked for would be passed by.
+/// The kernel's. iptables isn't there, and without it no new pod could send, or `admin` would be passed by.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
     let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
         return chosen(backend);
     }
     if !nft.is_supported()? {
-        // An error about nf_tables says more than one about a command that isn't there.
+        // An error about nf_tables tells more than one about a missing command.
         return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
     if firewalld::is_running(nft)? {
@@ -192,7 +183,7 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
     Ok(chains)
 }
 
-/// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it. Empty without nf_tables.
+/// The chains of nf_tables that surely drop what pods send, and in which no plugin accepts it.
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
@@ -244,7 +235,7 @@ fn add_all(
     Ok(())
 }
 
-/// Whether a bridge is of no use any more, by its name.
+/// Whether the bridge of this name is of no use any more.
 pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
 
 /// A pod that leaves.
@@ -260,14 +251,13 @@ pub struct Leaving<'a> {
     pub addrs: &'a [IpAddr],
     /// The interfaces that its packets came by, as in [`Forward`].
     pub interfaces: &'a [String],
-    /// Whether these are all. Without the result of ADD, unused ones may be its own, too.
+    /// Whether these are all. Without ADD's result, unused ones may be its own, too.
     pub knows_interfaces: bool,
 }
 
-/// Removes the rules that accept the pod's traffic. Elements in nf_tables are found by their owner. Rules of iptables
-/// and sources of firewalld name no owner and are found by the addresses, also those of the Go plugin. firewalld is
-/// asked if it is configured or has a table. The policy of a bridge is removed if the bridge is `unused` without the
-/// pod.
+/// Removes the rules that accept the pod's traffic, and the policy of a bridge that is `unused` without the pod.
+/// Elements are found by their owner; iptables' rules and firewalld's sources, also the Go plugin's, by the addresses.
+/// firewalld is asked if it is configured or has a table.
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(
@@ -305,7 +295,7 @@ pub fn remove(
     if nf_tables && !leaving.knows_interfaces {
         failures.note(nftables::remove_unused(nft, &mut unused));
     }
-    // Other bridges' go along if they are unused, too: the Go plugin never removes any.
+    // Other unused bridges' go along: the Go plugin never removes any.
     if nf_tables && (policed || in_iptables) {
         failures.note(isolation::remove_nf_tables(nft, leaving.interfaces, &mut unused));
     }
@@ -315,8 +305,8 @@ pub fn remove(
     failures.outcome()
 }
 
-/// Removes the elements of all attachments of `network` outside `valid`, the policies of `unused` bridges, and then
-/// unused sets and chains. Rules of iptables and sources of firewalld name no owner and stay.
+/// Removes the elements of attachments of `network` outside `valid`, policies of `unused` bridges, then unused sets and
+/// chains. Rules of iptables and sources of firewalld name no owner and stay.
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(

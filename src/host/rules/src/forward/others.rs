@@ -1,8 +1,7 @@
-//! Rules of others in the chain `FORWARD` of iptables, in both variants.
+//! Rules of others in iptables' chain `FORWARD`, in both variants.
 //!
-//! An accept in one chain doesn't overrule a drop in another. So where `FORWARD` has rules of
-//! others, a pod's accepts have to stand in it, in front. The nf_tables variant is looked at by
-//! netlink; a command is run only for a legacy table that the kernel lists.
+//! An accept in one chain doesn't overrule a drop in another. So where `FORWARD` has rules of others, a pod's accepts
+//! stand in it, in front. A command runs only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
@@ -19,16 +18,13 @@ fn is_ours(target: Option<&str>) -> bool {
 /// The content of iptables' tables `filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
-    /// There are no such rules.
     Nothing,
     /// Nothing that a pod's packets meet in `FORWARD`, but for policies of bridges.
     Harmless,
-    /// `FORWARD` drops by policy or has rules that aren't ours or the Go plugin's, or there are
-    /// chains with the rules of their pods or the administrator's.
+    /// `FORWARD` drops by policy or has rules of others, or there are chains with pods' or the administrator's rules.
     Rules,
 }
 
-/// Looks at both families.
 pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
@@ -55,7 +51,7 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     Ok(if any { Found::Rules } else { Found::Harmless })
 }
 
-/// The same of a legacy table as iptables-save prints it.
+/// The same of a legacy table.
 fn is_taken(saved: &str) -> bool {
     let foreign = |rule: &String| {
         xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))
@@ -73,8 +69,7 @@ fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Resul
     Ok(rules.iter().map(Line::from).collect())
 }
 
-/// The chains of nf_tables that surely drop what pods send, and that no plugin has accept it: those beside iptables'
-/// and firewalld's.
+/// The chains beside iptables' and firewalld's that surely drop what pods send, and in which no plugin accepts it.
 pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut closed = Vec::new();
     for base in nft.chains_at(HookPoint::Forward)? {

@@ -7,11 +7,8 @@ use cnimble_netlink::nft::{Family, Nft, Table};
 
 use crate::xtables;
 
-/// The chain of packets that pass through the host.
 pub(super) const FORWARD: &str = "FORWARD";
-/// The chain with the rules of pods.
 pub(crate) const PODS: &str = "CNI-FORWARD";
-/// The administrator's chain unless another is configured.
 pub(crate) const ADMIN: &str = "CNI-ADMIN";
 /// The chain that packets from bridges with a policy go through.
 pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
@@ -21,12 +18,11 @@ pub(super) const TO_PODS: &str = "CNI firewall plugin rules";
 /// The comment of the rule that leads from there to the administrator's.
 pub(super) const TO_ADMIN: &str = "CNI firewall plugin admin overrides";
 
-/// The table `filter` of iptables' nf_tables variant.
 pub(super) fn filter(family: Family) -> Table<'static> {
     Table::new(family, "filter")
 }
 
-/// The rules of an address, without `-A`.
+/// Without `-A`.
 pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
     [
@@ -51,7 +47,6 @@ impl<'a> Saved<'a> {
         self.rules().any(|saved| saved == rule)
     }
 
-    /// All rules, without `-A`.
     pub(super) fn rules(&self) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter_map(|line| line.strip_prefix("-A "))
     }
@@ -81,18 +76,15 @@ pub(super) fn uncommented(rule: &str) -> String {
     out
 }
 
-/// Changes to a table, as lines for iptables-restore.
+/// Lines for iptables-restore.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Chains and rules that all pods share.
     pub(super) shared: Vec<String>,
-    /// The rules of the bridge.
     pub(super) policy: Vec<String>,
-    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL has removed them.
+    /// Rules of the bridge, taken out and put back: that fails if a concurrent DEL has removed them.
     pub(super) kept: Vec<String>,
-    /// The rules of the pod.
     pub(super) rules: Vec<String>,
-    /// Whether something isn't as it should be.
+    /// Something isn't as it should be.
     pub(super) incomplete: Option<String>,
 }
 
@@ -102,18 +94,15 @@ impl Plan {
         self.incomplete.get_or_insert_with(|| line.to_owned());
     }
 
-    /// All changes, in their order.
     pub(super) fn lines(&self) -> Vec<String> {
         self.shared.iter().chain(&self.kept).chain(&self.policy).chain(&self.rules).cloned().collect()
     }
 }
 
-/// The match that gives a rule a comment.
 pub(super) fn commented(comment: &str) -> String {
     format!("-m comment --comment \"{comment}\"")
 }
 
-/// Whether pods have rules.
 pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
     for family in xtables::FAMILIES {
         let rules = nft.rules(filter(family), Some(PODS))?;

@@ -1,7 +1,6 @@
 //! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches.
 //!
-//! Rules without a condition decide about everything. Of those with one it is only known that
-//! they may let some packets pass: whether a pod's are among them would take more than reading.
+//! A rule with a condition may let some packets pass. Whether a pod's are among them would take more than reading.
 
 use std::cmp::Ordering;
 
@@ -10,10 +9,9 @@ use cnimble_netlink::nft::{Rule, Verdict};
 
 use super::table::{PODS, STAGE1, uncommented};
 
-/// Chains that are looked into; more are for a computer to follow.
+/// A limit of chains that are looked into.
 const CHAINS: usize = 200;
 
-/// The fate of a pod's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Nothing drops them unless a condition matches.
@@ -42,11 +40,9 @@ impl Ord for Way {
     }
 }
 
-/// The lines of a chain up to the first that the function takes for the last of interest, or more; none if there
-/// is no such chain.
+/// The lines of a chain up to the first that the function takes for the last of interest. None without the chain.
 pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
 
-/// A rule of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     conditional: bool,
@@ -66,13 +62,11 @@ impl Line {
         matches!(&self.verdict, Some(Verdict::Jump(chain)) if chain == wanted)
     }
 
-    /// Whether no packet gets behind it.
     fn is_last(&self) -> bool {
         let decides = |verdict: &Verdict| !matches!(verdict, Verdict::Jump(_));
         !self.conditional && self.verdict.as_ref().is_some_and(decides)
     }
 
-    /// As iptables-save prints it.
     pub(super) fn saved(rule: &str) -> Self {
         let uncommented = uncommented(rule);
         let mut words = uncommented.split(' ').skip(2);
@@ -83,7 +77,7 @@ impl Line {
                 ("-j", "ACCEPT") => Some(Verdict::Accept),
                 ("-j", "DROP" | "REJECT") => Some(Verdict::Drop),
                 ("-j", "RETURN") => Some(Verdict::Return),
-                // The other targets have options, or don't end in a chain: no rules will be found.
+                // Others have options, or don't end in a chain: no rules will be found.
                 ("-j", _) => Some(Verdict::Jump(target)),
                 ("-g", _) => Some(Verdict::Goto(target)),
                 _ => {
@@ -104,14 +98,13 @@ enum End {
     Returned,
 }
 
-/// The effect of the chain with the rules of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pods {
     /// It has none for the pod.
     Refused,
     /// It accepts the pod's packets.
     Accepted,
-    /// It will, and if nothing leads to it yet, that will be in front of everything.
+    /// It will, in front of everything if nothing leads to it yet.
     Added,
 }
 
@@ -136,7 +129,6 @@ pub(super) fn through(
 }
 
 struct Walk {
-    /// Whether the chain of pods accepts.
     accepted: bool,
     surely: bool,
     remaining: usize,

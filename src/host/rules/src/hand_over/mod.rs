@@ -1,8 +1,6 @@
-//! Living pods' rules are handed over to the Go plugins: written as those would have made them, and
-//! then removed from our tables.
+//! Living pods' rules are written as the Go plugins make them, and then removed from our tables.
 //!
-//! A DEL by the Go plugins removes what the Go plugins make, and knows nothing of our tables. So
-//! before they take over, each living pod gets
+//! A DEL by the Go plugins knows nothing of our tables. So before they take over, each living pod gets
 //!
 //! | for | in |
 //! |---|---|
@@ -11,15 +9,13 @@
 //! | firewall | rules in `CNI-FORWARD`; its bridge's policy in the chains `CNI-ISOLATION-STAGE-1` and `-2` |
 //! | `macspoofchk` | chains `cni-br-iface-…` in nf_tables' table `bridge nat` |
 //!
-//! which every release up to 1.9.1 removes, also those that make another form.
+//! which every release up to 1.9.1 removes.
 //!
-//! **No moment is without.** The first two NAT chains that a connection meets don't both
-//! change it, and an accept in two chains is as good as one. So both forms are there together, and
-//! a kill in between leaves both: our DEL removes both, and the hand-over can be begun again.
+//! **Both forms overlap.** Two NAT chains don't both change a connection, and two accepts are as good as one. After a
+//! kill our DEL removes both, and the hand-over can be repeated.
 //!
-//! **A concurrent DEL** of ours removes its elements first and then looks for the other form. So if a pod's elements
-//! exist after the other form was written, that DEL removes both. For any other pod the form is
-//! [removed](HandOver::take_back).
+//! **A concurrent DEL** of ours removes its elements first and then looks for the other form. If a pod's elements exist
+//! after the other form was written, that DEL removes both. Otherwise the form is [removed](HandOver::take_back).
 
 mod pod;
 
@@ -47,7 +43,6 @@ use super::{command, masquerade, portmap, reference_spoof, spoof};
 pub struct HandOver {
     pods: Vec<Pod>,
     policies: Vec<(String, Policy)>,
-    /// The elements of bridges.
     bridges: Vec<Placed>,
 }
 
@@ -111,7 +106,7 @@ impl HandOver {
         Ok(())
     }
 
-    /// The table `nat` of a family, in one step.
+    /// Changes the table `nat` of a family in one step.
     fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
         retry_command(|| match self.nat_lines(nft, family)?.as_slice() {
             [] => Ok(()),
@@ -144,8 +139,8 @@ impl HandOver {
         Ok(lines)
     }
 
-    /// The pods that a DEL has come for since they were looked at: of one of their parts no element
-    /// is there any more. To be asked before [`HandOver::let_go`].
+    /// The pods that a DEL has come for since the look: one of their parts has no element any more. To be asked before
+    /// [`HandOver::let_go`].
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
@@ -183,8 +178,7 @@ impl HandOver {
         if addrs.is_empty() { Ok(()) } else { forward::hand_over::take_back(nft, &addrs) }
     }
 
-    /// Removes our elements, as far as they are still what they were, and what is unused without
-    /// them; connections stay.
+    /// Removes our elements that have not changed, and what is unused without them; connections stay.
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
@@ -201,8 +195,8 @@ impl HandOver {
     }
 }
 
-/// Removes unused objects when there are no elements any more: chains and sets without elements, tables without chains,
-/// and the guard of our iptables backend. Returns what stays of our tables, for people.
+/// Removes chains and sets without elements, tables without chains, and the guard of our iptables backend. Returns what
+/// stays of our tables, for people.
 /// # Errors
 /// Fails if the kernel or iptables refuses the change.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {

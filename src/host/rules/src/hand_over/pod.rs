@@ -121,7 +121,7 @@ impl Pod {
     }
 }
 
-/// Why nothing can be written with iptables, if so.
+/// The reason why iptables can't be used.
 pub(super) fn without_iptables() -> Option<String> {
     let tools =
         FAMILIES.into_iter().flat_map(|family| ["restore", "save"].map(|of| command::tool(family, of)));

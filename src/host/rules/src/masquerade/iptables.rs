@@ -1,8 +1,7 @@
 //! Masquerading with iptables, in one child process per family. Chains and comments are those of the reference, so
 //! either set of plugins can remove the rules of the other.
 //!
-//! A chain belongs to a container, not to an interface: a second interface in the same network
-//! has its rules in the first one's chain.
+//! A chain belongs to a container: it also has the rules of a second interface in the same network.
 
 use ipnetwork::IpNetwork;
 
@@ -36,12 +35,12 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<A
     Ok(undo)
 }
 
-/// Changes the table `nat` by these lines, all or nothing.
+/// All or nothing.
 fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
     command::restore(family, "nat", lines)
 }
 
-/// Adds the rules; returns the lines that take them back.
+/// Returns the lines that take the rules back.
 fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec<String>, Error> {
     let rules = Rules::new(owner, family, addrs);
     let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
@@ -53,7 +52,7 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     Ok(missing.iter().map(Line::delete).collect())
 }
 
-/// The rules that the table `nat`, as iptables-save prints it, lacks for these addresses of a container.
+/// The rules that the saved table `nat` lacks for these addresses.
 pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
     let rules = || Rules::new(owner, family, addrs);
     match rules().missing(saved) {
@@ -62,11 +61,9 @@ pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved
     }
 }
 
-/// A rule that is to be added.
 struct Line {
-    /// Whether before all others of its chain, or behind them.
+    /// In front of its chain, or behind it.
     first: bool,
-    /// As iptables-save prints it, without `-A`.
     rule: String,
 }
 
@@ -80,7 +77,6 @@ impl Line {
     }
 }
 
-/// The rules of an interface.
 struct Rules {
     chain: String,
     lines: Vec<Line>,
@@ -115,13 +111,12 @@ impl Rules {
         std::iter::once(new).chain(self.lines.iter().map(Line::add)).collect()
     }
 
-    /// The opposite of [`whole`](Self::whole).
     fn without(&self) -> Vec<String> {
         let chain = [format!("-X {}", self.chain)];
         self.lines.iter().map(Line::delete).chain(chain).collect()
     }
 
-    /// The rules that the table lacks; `None` if it lacks even the chain.
+    /// `None` if the table lacks even the chain.
     fn missing(self, saved: &str) -> Option<Vec<Line>> {
         let chain = format!(":{} ", self.chain);
         if !saved.lines().any(|line| line.starts_with(&chain)) {
@@ -132,7 +127,7 @@ impl Rules {
     }
 }
 
-/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+/// For fuzzers: adds what is missing to a table; then nothing is.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
     let wanted = || Rules::new(owner, Family::Ipv4, &[&addr]);

@@ -1,8 +1,7 @@
 //! Source NAT for what leaves the pod network (`ipMasq`).
 //!
-//! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command with the chains of the Go
-//! reference plugins (`iptables`), for hosts that need it. With either backend, removal also looks for rules of the Go
-//! plugins (`reference`), because a node may switch while its pods run.
+//! With either backend, removal also looks for rules of the Go plugins (`reference`): a node may switch while its pods
+//! run.
 
 pub(crate) mod iptables;
 pub(super) mod nftables;
@@ -30,7 +29,7 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
         Some("iptables") => Ok(Backend::Iptables),
         Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
             .details("allowed are \"nftables\" and \"iptables\"")),
-        // An error about nf_tables says more than one about a command that isn't there.
+        // An error about nf_tables tells more than one about a missing command.
         None if !nft.is_supported()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
     }
@@ -107,8 +106,8 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
     )
 }
 
-/// Removes all masquerading of the owner: ours, and what the Go plugins left with either backend, older chain forms
-/// included. `addrs` are a hint (from prevResult) that saves listing; they may be stale or missing.
+/// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `addrs` (from
+/// prevResult) save a listing; they may be stale or missing.
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
@@ -139,7 +138,6 @@ pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
     Ok(())
 }
 
-/// Whether the reference's objects are there for all `addrs`.
 fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<bool, Error> {
     for addr in addrs {
         if !reference::is_masqueraded(nft, owner, addr.ip())? {

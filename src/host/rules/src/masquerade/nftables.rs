@@ -1,13 +1,12 @@
 //! Masquerading in nf_tables: the table `inet cnimble`.
 //!
-//! For each pod network there is a set with the addresses of its pods, and a rule:
+//! Each pod network has a set with the addresses of its pods, and a rule:
 //!
 //! ```text
 //! ip saddr @masq-10.1.0.0/16 ip daddr != 10.1.0.0/16 masquerade
 //! ```
-//!
-//! NAT never sees a packet that connection tracking calls invalid: it would leave with the pod's address. So
-//! each set has two more rules, over packets that the first could have been for:
+//! NAT never sees a packet that connection tracking calls invalid: it would leave with the pod's address. So each set
+//! has two more rules:
 //!
 //! ```text
 //! chain masq-invalid {
@@ -19,12 +18,11 @@
 //!     ct state invalid jump masq-invalid
 //! }
 //! ```
+//! The first rules of all sets come before the second ones: packets among pods need no NAT, and may go another way than
+//! their answers.
 //!
-//! The first rules of all sets come before the second ones: what pods send each other has no need of NAT, and
-//! may take another way there than back.
-//!
-//! A pod costs one element. Each network has a plain set. With one verdict map for all, the kernel would walk through
-//! all elements for each new one (see [`cnimble_netlink::nft`]): 2 ms among 20,000 pods, where a set takes 30 µs.
+//! With one verdict map for all networks, the kernel would walk through all elements for each new one (see
+//! [`cnimble_netlink::nft`]): 2 ms among 20,000 pods, where a set takes 30 µs.
 
 use std::net::IpAddr;
 
@@ -44,12 +42,12 @@ use crate::packet::{network_name, network_named};
 pub(crate) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
-/// Where iptables' and everybody's source NAT is: `priority srcnat`.
+/// `priority srcnat`
 const SRCNAT: i32 = 100;
 /// Sends what is invalid to the next.
 const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
-/// Where iptables' filter is: `priority filter`.
+/// `priority filter`
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_INVALID_BIT`
 const STATE_INVALID: u32 = 0x1;
@@ -105,8 +103,7 @@ impl Layout for Masquerade {
         batch.create_set(Self::TABLE.set(set), &[key]);
     }
 
-    /// `ip saddr @SET ip daddr != SUBNET masquerade`, and of what is invalid the same with `drop`, behind all
-    /// `ip daddr @SET return`
+    /// `ip saddr @SET ip daddr != SUBNET masquerade`; for what is invalid `drop`, behind all `ip daddr @SET return`
     fn add_rule(batch: &mut Batch, set: &str) {
         let Some(subnet) = subnet(set) else { return };
         let ip = subnet.ip();
@@ -136,12 +133,11 @@ impl Layout for Masquerade {
     }
 }
 
-/// The set for the pods of a network: `masq-10.1.0.0/16`.
+/// `masq-10.1.0.0/16`
 fn set_name(addr: IpNetwork) -> String {
     format!("masq-{}", network_name(&addr))
 }
 
-/// The network that a set is for.
 fn subnet(set: &str) -> Option<IpNetwork> {
     network_named(elements::first(set).strip_prefix("masq-")?)
 }
@@ -163,7 +159,7 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netli
     elements::remove::<Masquerade>(nft, owner, &wanted(owner, addrs)).map(drop)
 }
 
-/// The missing element or rule for `addr`, or `None` if it is masqueraded.
+/// Returns the missing element or rule.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::Result<Option<String>> {
     let name = set_name(addr);
     let set = Masquerade::TABLE.set(&name);

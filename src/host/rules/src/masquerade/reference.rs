@@ -1,11 +1,9 @@
 //! Finds and removes rules that the Go reference plugins left.
 //!
-//! They masquerade in two ways. With **iptables** each container has a chain `CNI-<hash>` in the table `nat`, which
-//! POSTROUTING jumps to, and each rule has the comment `name: "<network>" id: "<container>"`. Where iptables is the
-//! nf_tables variant, all this is nf_tables objects in the tables `ip nat` and `ip6 nat`, and removed by netlink. Only
-//! for the legacy variant is a command run, and only if the kernel has a legacy table `nat` in this namespace. With
-//! **nftables** there are rules in the chain `masq_checks` of the table `inet cni_plugins_masquerade`, with comments
-//! like ours.
+//! With **iptables** each container has a chain `CNI-<hash>` in the table `nat`, which POSTROUTING jumps to. Each rule
+//! has the comment `name: "<network>" id: "<container>"`. A command runs only for the legacy variant, if this namespace
+//! has such a table `nat`. With **nftables** there are rules in the chain `masq_checks` of the table `inet
+//! cni_plugins_masquerade`, with comments like ours.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -27,10 +25,8 @@ const POSTROUTING: &str = MASQUERADE.parent;
 const GO_TABLE: Table<'static> = Table::new(Family::Inet, "cni_plugins_masquerade");
 const GO_CHAIN: &str = "masq_checks";
 
-/// Removes the owner's objects from nf_tables, whichever of the two ways made them.
-///
-/// A chain is the container's: if rules for others than `addrs` lead there, too, they are
-/// another interface's, and it stays for them.
+/// Removes the owner's objects from nf_tables, whichever way made them. A container's chain stays for another interface
+/// if rules for other addresses than `addrs` lead there.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<()> {
     let chain = MASQUERADE.of(owner);
     for family in FAMILIES {
@@ -42,7 +38,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]
     remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)
 }
 
-/// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether that was so.
+/// Deletes the jumps for `addrs` if there are others, too. Returns whether that was so.
 fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork]) -> netlink::Result<bool> {
     retry(&[Errno::ENOENT], || {
         let mut jumps = nft.rules(nat(family), Some(POSTROUTING))?;
@@ -65,7 +61,6 @@ fn is_of(family: Family, addr: &IpNetwork) -> bool {
     addr.is_ipv4() == (family == Family::Ipv4)
 }
 
-/// Removes rules from the reference's own table by their comments.
 pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> netlink::Result<()> {
     retry(&[Errno::ENOENT], || {
         let mut batch = Batch::new();
@@ -97,7 +92,7 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
     }))
 }
 
-/// Whether a rule as iptables-save prints it is for this address or a network that it is in.
+/// Whether a saved rule is for this address or its network.
 pub(crate) fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
     legacy_source(rule).is_some_and(|source| source.contains(ip))
 }
@@ -106,26 +101,24 @@ fn legacy_source(rule: &str) -> Option<IpNetwork> {
     rule.split(' ').skip_while(|word| *word != "-s").nth(1)?.parse().ok()
 }
 
-/// Whether the rule compares with this address or with the network that it is in.
+/// Whether the rule compares with this address or its network.
 fn mentions(rule: &Rule, ip: IpAddr) -> bool {
     let octets = octets(ip);
     // A prefix that isn't whole bytes is compared masked.
     rule.has("bitwise") || rule.constants().any(|constant| octets.starts_with(constant))
 }
 
-/// Removes what attachments of `network` that aren't in `valid` left in nf_tables.
+/// Removes from nf_tables what attachments of `network` outside `valid` left.
 pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
     MASQUERADE.gc(nft, network, valid)?;
     remove_go_rules(nft, owner::stale(network, valid))
 }
 
-/// The rules of containers in the reference's own table.
 pub(crate) fn go_rules(nft: &mut Nft) -> netlink::Result<Vec<Rule>> {
     nft.rules(GO_TABLE, Some(GO_CHAIN))
 }
 
-/// Removes the owner's chain from iptables' legacy tables, unless another interface of the
-/// container needs it, as in [`remove_nf_tables`].
+/// Removes the owner's chain, unless another interface needs it, as in [`remove_nf_tables`].
 pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let chain = MASQUERADE.of(owner);
     let shared = RefCell::new(Vec::new());

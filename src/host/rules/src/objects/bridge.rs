@@ -5,7 +5,7 @@ use serde_json::Value;
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
-/// The plugin that makes bridges, as in `type`.
+/// As in `type`.
 const PLUGIN: &str = "bridge";
 
 /// The name of a bridge if the configuration has none.
@@ -19,8 +19,7 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the plugin that another one delegates the pod to. flannel does so with the configuration in its key
-/// `delegate`. By default, that is a bridge and a gateway.
+/// Returns the plugin that another one delegates the pod to, as flannel does by its key `delegate`.
 pub fn delegated(plugin: &ListEntry) -> Option<ListEntry> {
     let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
     let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());

@@ -1,10 +1,9 @@
-//! Devices of the host that are moved to a pod. They are not made by a plugin. Their alias has no owner, but the name
-//! that they have on the host.
+//! Devices of the host that are moved to a pod. Their alias has no owner, but their name on the host.
 
 use cnimble_cni::{NetworkList, Owner, names};
 use cnimble_netlink::link::Link;
 
-/// The plugin that moves devices, which is the same for cnimble and the Go plugins.
+/// The same for cnimble and the Go plugins.
 const MOVED_BY: &str = "host-device";
 
 /// Returns the name that a pod's interface has on the host, if a plugin of the network has moved it from there.

@@ -1,7 +1,5 @@
-//! The ifb of the plugin bandwidth, which limits the packets that a pod sends.
-//!
-//! Its name is made of network and container, as with the Go plugin. An ifb of cnimble also has an alias with the
-//! owner.
+//! The ifb of the plugin bandwidth, which limits what a pod sends. Its name is the Go plugin's, made of network and
+//! container. An ifb of cnimble also has an alias with the owner.
 
 use cnimble_cni::Error;
 use cnimble_cni::hash::sha512_hex;
@@ -28,7 +26,7 @@ pub fn is_name(text: &str) -> bool {
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Finds an orphaned ifb: by its alias, or for the Go plugin by its name, unless a link redirects to it.
+/// Finds an orphaned ifb: by its alias, or the Go plugin's by its name, unless a link redirects to it.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),
@@ -49,7 +47,6 @@ pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, 
     Ok(Some(Orphan { why, doubt }))
 }
 
-/// Whether a link of the host redirects received packets to it.
 pub(super) fn is_used(host: &mut Netlink, index: u32) -> Result<bool, Error> {
     for link in host.links(&Filter::default())? {
         if host.redirects(link.index)?.contains(&index) {

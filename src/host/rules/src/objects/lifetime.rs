@@ -1,6 +1,6 @@
 //! Addresses in pods that end with a lease.
 
-/// The IPAM plugins that give addresses a lifetime in the kernel.
+/// IPAM plugins that give addresses a lifetime in the kernel.
 const PLUGINS: [&str; 1] = ["dhcp"];
 
 /// Returns whether the addresses of IPAM plugin `ipam` end with their lease.

@@ -9,9 +9,8 @@
 //! | [`ifb`] | devices for a pod's egress | bandwidth |
 //! | [`rules`] | packet rules of pods | firewall, portmap |
 //!
-//! It knows which plugins make an object, its name, the way to find it, and when it is orphaned. Elements of nf_tables
-//! sets are declared next to the rules that use them, in [`crate::survey`]. The liveness of attachments is not
-//! known here, but comes from the [`Judge`].
+//! Elements of nf_tables sets are declared next to their rules, in [`crate::survey`]. The [`Judge`] tells which
+//! attachments live.
 
 pub mod bridge;
 pub mod device;
@@ -24,8 +23,8 @@ use cnimble_cni::Error;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Kinds of links that are made on the host and name their owner in their alias. In another namespace such an alias
-/// belongs to another node, and its networks may have the same names.
+/// Kinds of links on the host with their owner in their alias. In another namespace it belongs to another node, whose
+/// networks may have the same names.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 
 /// Knowledge of a node, for judging a link.

@@ -1,6 +1,4 @@
-//! Entries of connection tracking for UDP ports.
-//!
-//! Failures are only logged: the entries expire without traffic.
+//! Connection tracking of mapped UDP ports. Failures are only logged: the entries expire without traffic.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,11 +9,11 @@ use cnimble_netlink::conntrack::{self, Families, Flow};
 use super::{Forward, Protocol};
 use crate::elements::Placed;
 
-/// A mapped port: of the host, and where it leads to.
+/// A port of the host, and its destination.
 pub(super) type Target = (u16, IpAddr, u16);
 
-/// A port was just mapped: forgets what was sent to it on this host before, unless that went to where the mapping
-/// leads. Connections that merely pass through this host, to the same port of another machine, go on.
+/// A port was just mapped: forgets what was sent to it on this host before, unless that went to the same destination.
+/// Connections to the same port of another machine go on.
 pub(super) fn before(forward: &Forward) {
     let targets: HashSet<Target> = targets(forward).into_iter().collect();
     if targets.is_empty() {
@@ -49,7 +47,6 @@ pub(super) fn after(targets: Vec<Target>) {
     });
 }
 
-/// The UDP ports among the mappings.
 pub(super) fn targets(forward: &Forward) -> Vec<Target> {
     forward
         .targets()
@@ -58,7 +55,6 @@ pub(super) fn targets(forward: &Forward) -> Vec<Target> {
         .collect()
 }
 
-/// The UDP ports among the elements.
 pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     elements.iter().filter_map(|placed| {
         let (_, protocol, port) = placed.element.key.as_port()?;
@@ -67,7 +63,7 @@ pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     })
 }
 
-/// Of the families that the targets are of.
+/// In the families of the targets.
 fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
     let families: Families = targets.iter().map(|(_, pod, _)| *pod).collect();
     match conntrack::forget_udp(families, choose) {

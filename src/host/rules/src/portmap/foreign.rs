@@ -1,10 +1,8 @@
-//! Ports that rules in the form of the Go plugins lead away: the Go plugin's own of either backend, and those of
-//! our iptables backend. See [`mod@reference`] for what they look like.
+//! Ports that rules in the form of the Go plugins lead away, also by our iptables backend (see [`mod@reference`]).
 //!
-//! Their rules and ours are at the same hooks with the same priority, so the chain that was made first sees a packet
-//! first. A pod that serves a port goes on serving it: a new one that wants it gets an error.
-//!
-//! A rule counts while it exists, under all conditions, unless its container is certainly gone.
+//! Their rules have the priority of ours, so the chain that was made first sees a packet first. A pod keeps a port that
+//! it serves: a new one that wants it gets an error. A rule counts under all conditions, unless its container is
+//! certainly gone.
 
 use std::net::IpAddr;
 
@@ -17,15 +15,13 @@ use crate::backend::Refused;
 use crate::go_chains::DNAT;
 use crate::xtables::{self, in_chain, legacy_rules, nat};
 
-/// A port that is led away.
 struct Found {
     mapping: Mapping,
     holder: Holder,
-    /// The place in words.
     place: String,
 }
 
-/// Refuses ports of other containers. Removes the rules of a container that `is_gone`.
+/// Removes the rules of a container that `is_gone`.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,
@@ -43,8 +39,8 @@ pub(super) fn refuse(
     Ok(())
 }
 
-/// Removes the container's own rules from the Go plugin's table, if one of them leads a wanted port away: those are
-/// of a run before. Others may be of the container's other network, which they don't name.
+/// Removes the container's own rules of an earlier run from the Go plugin's table, if one leads a wanted port away.
+/// Others may be of its other network, which they don't name.
 pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let container = &owner.attachment.container_id;
     for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
@@ -59,7 +55,6 @@ pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Res
     Ok(())
 }
 
-/// As the DEL of the container would.
 fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     let attachment =
         cnimble_cni::Attachment { container_id: holder.container.clone(), ifname: String::new() };
@@ -102,7 +97,6 @@ fn find(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Found>
     Ok(None)
 }
 
-/// In the containers' chains of iptables' nf_tables variant.
 fn in_chains(
     nft: &mut Nft,
     owner: &Owner,
@@ -147,7 +141,6 @@ fn in_go_table(
     Ok(None)
 }
 
-/// Among rules as iptables-save prints them.
 fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping]) -> Option<Found> {
     for jump in rules.iter().filter(|rule| in_chain(rule, DNAT.parent)) {
         let chain = jump.rsplit(' ').next().filter(|chain| DNAT.has(chain));
@@ -179,13 +172,13 @@ fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> O
     })
 }
 
-/// Whether a rule that maps ports takes some of a mapping's packets.
+/// Whether a rule takes some of a mapping's packets.
 fn takes(to: &Destination, mapping: &Mapping) -> bool {
     let (Some(_), false) = (to.protocol, to.ports.is_empty()) else { return false };
     may_take(to, mapping) && overlaps(to.address, mapping)
 }
 
-/// The same as far as it says what it is for.
+/// The same as far as the rule names its packets.
 fn may_take(to: &Destination, mapping: &Mapping) -> bool {
     to.protocol.is_none_or(|protocol| protocol == mapping.protocol.number())
         && (to.ports.is_empty() || to.ports.iter().any(|ports| ports.contains(&mapping.host_port)))

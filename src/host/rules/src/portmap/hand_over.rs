@@ -1,4 +1,4 @@
-//! Mappings that are in the kernel's maps, read back and written as iptables' rules.
+//! Reads mappings from the kernel's maps, and writes them as iptables' rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::elements::Placed;
 use crate::go_chains::DNAT;
 use crate::xtables::{FAMILIES, jumps_to};
 
-/// The port mappings in the elements of an attachment, for each of its addresses.
+/// The mappings in an attachment's elements, for each of its addresses.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     let mut pods: BTreeMap<IpAddr, Vec<Mapping>> = BTreeMap::new();
     for placed in elements.iter().filter(|placed| has_ports(&placed.set)) {
@@ -48,13 +48,12 @@ pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     pods.into_iter().filter_map(of_pod).collect()
 }
 
-/// Whether a mapping is for packets that meet conditions in the language of `nft`.
+/// Conditions are in the language of `nft`.
 pub(crate) fn has_conditions(placed: &Placed) -> bool {
     super::nftables::is_conditional(&placed.set)
 }
 
-/// The changes to the table `nat` with the rules `saved`. A container's chain and the jumps to it are
-/// written anew, so that nothing is there twice.
+/// The changes to a saved table `nat`. A container's chain and jumps are written anew, so nothing is there twice.
 pub(crate) fn lines(
     nft: &mut Nft,
     family: Family,
@@ -91,7 +90,7 @@ pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
     forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
 }
 
-/// Removes the guard that our iptables backend has, and the Go plugin hasn't.
+/// Removes the guard, which the Go plugin hasn't.
 pub(crate) fn remove_guard(nft: &mut Nft) -> Result<(), Error> {
     for family in FAMILIES {
         let mangle = Table::new(family, "mangle");

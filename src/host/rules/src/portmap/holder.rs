@@ -15,12 +15,11 @@ pub struct Holder {
     pub network: Option<String>,
     /// The ID of the container.
     pub container: String,
-    /// [`Owner::tag`], where it is written. The container's ID may be cut then, and this tells whether it is the one.
+    /// [`Owner::tag`], where it is written: it identifies a container whose ID may be cut.
     pub tag: Option<String>,
 }
 
 impl Holder {
-    /// By a comment of [`Owner::comment`].
     pub(super) fn of_comment(comment: &str) -> Option<Self> {
         let Owner { network, attachment } = Owner::named(comment)?;
         let tag = Some(tag(comment)?.to_owned());
@@ -49,7 +48,6 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The refusal of a port.
 pub(super) fn refusal(port: &str, holder: &str) -> Error {
     Error::new(Code::CONFLICT, format!("{port} is already taken"))
         .details(format!("it belongs to {holder}"))

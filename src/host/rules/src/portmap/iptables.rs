@@ -1,8 +1,6 @@
 //! Port mappings with iptables, in one child process per family. Chains and comments are those of the reference, so
-//! either set of plugins can remove the rules of the other.
-//!
-//! The Go plugin doesn't have the chain CNI-HOSTPORT-GUARD in the table `mangle`, which
-//! keeps others from 127.0.0.0/8 (see the module above).
+//! either set of plugins can remove the rules of the other. The Go plugin doesn't have the chain CNI-HOSTPORT-GUARD in
+//! the table `mangle`, which keeps others from 127.0.0.0/8.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +20,7 @@ use crate::xtables::{self, in_chain, jumps_to, nat};
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
 pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
-/// How many ports the match `multiport` takes.
+/// Ports that the match `multiport` takes.
 const MULTIPORT: usize = 15;
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGone<'_>) -> Result<(), Error> {
@@ -30,7 +28,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGo
         super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
     }
     foreign::refuse(nft, owner, forward, is_gone)?;
-    // What a run before left of this container would be in front of what comes.
+    // An earlier run's rules of this container would be in front of the new ones.
     remove(nft, owner)?;
     if nft.is_supported()? {
         foreign::remove_own(nft, owner, forward)?;
@@ -53,7 +51,7 @@ fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> 
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
         let Err(err) = restored else { return Ok(()) };
-        // A concurrent ADD may have made the chain since. Nothing removes it again.
+        // A concurrent ADD may have made the chain since.
         let had_chain = present.dnat;
         present = Shared::look(nft, family)?;
         if had_chain || !present.dnat {
@@ -105,14 +103,12 @@ impl Shared {
     }
 }
 
-/// An argument as iptables-restore reads it.
 fn quoted(argument: &str) -> String {
     format!("\"{}\"", argument.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// `:CHAIN` makes a chain, or empties it: nothing is there twice. `-N` doesn't empty one that exists: what others
-/// have put there since the look stays. The legacy variant refuses it, and the whole table with it; that of nf_tables
-/// may let it pass, and the jumps are there twice then, which changes nothing.
+/// `:CHAIN` makes or empties a chain: nothing is there twice. `-N` keeps what others put there since the look. The
+/// legacy variant refuses it, and the whole table. The nf_tables variant may let it pass, and harmless second jumps.
 fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {
@@ -135,7 +131,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.join("\n")
 }
 
-/// The chains of the table `nat` that containers share; `mark` is the bit of those that masquerade.
+/// `mark` is the bit of packets that are masqueraded.
 pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
@@ -160,7 +156,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
     }
 }
 
-/// The rules of the container's own chain, and what leads to it.
+/// The container's own chain, and the jumps to it.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
     let chain = DNAT.of(owner);
@@ -201,7 +197,6 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
     }
 }
 
-/// Removes the container's chains.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
     if nft.is_supported()? {
         reference::remove_chains(nft, owner)?;

@@ -1,11 +1,10 @@
 //! `route_localnet` on the link towards a pod.
 //!
-//! Other pods behind the same link may rely on it by the time that a mapping goes. So the links
-//! where it was switched on are noted in a set beside the mappings, and it is switched off when
-//! the last mapping of the host goes, and with it the guard.
+//! Other pods behind the link may rely on it when a mapping goes. So a set notes these links, and the switch goes off
+//! with the last mapping of the host, and with it the guard.
 //!
-//! A flush of the ruleset loses the notes. The value tells that it was switched on here all the
-//! same: to the kernel any number but 0 is on, and all others write a 1.
+//! A flush of the ruleset loses the notes, but the value still tells: to the kernel any number but 0 is on, and all
+//! others write a 1.
 
 use std::net::IpAddr;
 
@@ -22,18 +21,15 @@ const ON: &str = "1";
 /// On by us.
 const OURS: &str = "2";
 
-/// The notes of links that were opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notes {
-    /// They are complete.
     Kept,
     /// A flush has removed them.
     Lost,
 }
 
-/// Lets packets of 127.0.0.0/8 leave by the link towards the pod, unless they could before or there is
-/// no such link. `note` is called before; also for a link that was opened earlier, if the notes are
-/// lost. `opened` is the link that has to be closed again: a note stays behind where /proc/sys is read-only.
+/// Lets packets of 127.0.0.0/8 leave by the link towards the pod. Calls `note` before it does, and if the notes are
+/// lost. `opened` is the link to close again: a note stays behind where /proc/sys is read-only.
 pub(super) fn open(
     pod: IpAddr,
     notes: Notes,
@@ -51,7 +47,7 @@ pub(super) fn open(
     }
 }
 
-/// The same for mappings without a note: it stays on.
+/// For mappings without a note: it stays on.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {
@@ -60,7 +56,7 @@ pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Switches it on, on a link that may be gone.
+/// The link may be gone.
 pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     let written = match sysctl::write(&key(link), OURS) {
         // A kernel that wants a 0 or a 1.
@@ -70,7 +66,7 @@ pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     written.if_present().map(drop)
 }
 
-/// Switches it off, if it was switched on here; returns whether it was.
+/// Switches it off if it is on by us; returns whether it was.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     match is_ours(link)? {
         true => sysctl::write(&key(link), OFF).map(|()| true),
@@ -78,12 +74,12 @@ pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     }
 }
 
-/// Whether it is on, and by us; no if the link is gone.
+/// False if the link is gone.
 fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
     Ok(value(link).if_present()?.is_some_and(|value| value == OURS))
 }
 
-/// The links of this host where it is on by us, except those to one pod alone, which go with it.
+/// Links where it is on by us, except those to one pod alone, which go with it.
 pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     let mut opened = Vec::new();
     for link in Netlink::open()?.links(&Filter::default())? {
@@ -94,8 +90,7 @@ pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     Ok(opened)
 }
 
-/// The links where it may be on by us for a pod with these addresses, whatever its ports are today; all links of
-/// this host if they are not known.
+/// Links where it may be on by us for a pod with these addresses, whatever its ports are today. All if unknown.
 pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<Vec<String>> {
     let Some(addrs) = pod else { return opened() };
     let mut links = Vec::new();
@@ -105,13 +100,12 @@ pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<V
     Ok(links)
 }
 
-/// The link towards the pod, if it is on there by us.
+/// The link towards the pod, if it is on by us.
 pub(super) fn opened_towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let Some(link) = towards(pod)? else { return Ok(None) };
     Ok(is_ours(&link)?.then_some(link))
 }
 
-/// It is on.
 pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
     if let Some(link) = towards(pod)?
         && value(&link)? == OFF
@@ -138,7 +132,6 @@ fn towards_or_warn(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     Ok(link)
 }
 
-/// The name of the link towards the pod.
 pub(super) fn towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let mut host = Netlink::open()?;
     let Some(index) = host.link_towards(pod)? else { return Ok(None) };

@@ -1,22 +1,17 @@
 //! Ports of the host that lead into a pod (`portMappings`).
 //!
-//! Two backends: nf_tables in the table that masquerading uses as well (`nftables`), and
-//! the iptables command with the chains of the Go reference plugins (`iptables`). Whatever
-//! the backend, removal also looks for what the Go plugins made (`reference`).
+//! With either backend, removal also looks for what the Go plugins made (`reference`).
 //!
 //! Three things have to happen to a packet besides the new destination:
 //!
-//! - **Hairpin.** A pod that talks to another pod (or to itself) by way of the host would be
-//!   answered directly, from an address that it never asked. Such packets are masqueraded.
-//! - **Localhost.** What the host sends to 127.0.0.1 has that as its source, too, which
-//!   doesn't leave a host: `route_localnet` lets it, on the link towards the pod and only if
-//!   such a mapping exists, and masquerading gives it an address that can be answered. The
-//!   same switch would let *others* on that link reach 127.0.0.0/8, hence a guard that drops
-//!   what comes in with such an address (`localnet`). IPv6 has no such switch: a mapped port
-//!   of ::1 is left to a program that listens there.
-//! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
-//!   client where it sent the first. So what it remembers of a mapped port is dropped when
-//!   the mapping comes and when it goes (`conntrack`).
+//! - **Hairpin.** Another pod (or the same) would be answered directly, from an address that it never asked.
+//!   Such packets are masqueraded.
+//! - **Localhost.** Packets to 127.0.0.1 have that as their source, too, which doesn't leave a host.
+//!   `route_localnet` lets it, on the link towards the pod and only for such a mapping. Masquerading gives it an
+//!   address that can be answered. The switch would let *others* on that link reach 127.0.0.0/8, hence a guard that
+//!   drops them (`localnet`). IPv6 has no such switch: a mapped port of ::1 is left to a program that listens there.
+//! - **UDP** has no connections to end: the kernel would go on sending a busy client's packets to the first
+//!   destination. So it forgets a mapped port's entries when a mapping comes or goes (`conntrack`).
 
 mod conntrack;
 mod foreign;
@@ -67,12 +62,10 @@ impl Protocol {
         })
     }
 
-    /// The one with this `IPPROTO_*`.
     fn numbered(number: u8) -> Option<Self> {
         [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|of| of.number() == number)
     }
 
-    /// `IPPROTO_*`
     fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
@@ -106,7 +99,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether both would take the same packets, of one family at least, and neither is more special.
+    /// Whether both would take the same packets of one family, and neither is more special.
     pub fn collides_with(&self, other: &Mapping) -> bool {
         let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
         let same_family = match (family(self.host_ip), family(other.host_ip)) {
@@ -116,24 +109,22 @@ impl Mapping {
         self.place() == other.place() && same_family
     }
 
-    /// The place of a mapping, which a pod can have once in each family.
+    /// A pod can have each place once in each family.
     fn place(&self) -> (Protocol, u16, Option<IpAddr>) {
         (self.protocol, self.host_port, self.address())
     }
 
-    /// The one address of the host that it is for.
+    /// The one address of the host, if any.
     fn address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|ip| !ip.is_unspecified())
     }
 
-    /// Whether it is for packets of this family.
     fn is_for(&self, pod: &IpNetwork) -> bool {
         self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
     }
 }
 
 impl Mapping {
-    /// `8080/tcp`, or `8080/tcp of 192.0.2.1`.
     fn port_text(&self) -> String {
         let on = self.address().map(|ip| format!(" of {ip}")).unwrap_or_default();
         format!("{}/{}{on}", self.host_port, self.protocol)
@@ -173,7 +164,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Each mapping with the pod's address that it leads to. Of a port that is there twice, the first.
+    /// Each mapping with the pod's address of its family. Of a duplicate port, the first.
     fn targets(&self) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
         self.addrs.iter().flat_map(|pod| {
             let mut seen = HashSet::new();
@@ -182,7 +173,6 @@ impl Forward {
         })
     }
 
-    /// The address that localhost has to be let through to.
     fn localhost(&self) -> Option<IpAddr> {
         let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
         let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
@@ -190,16 +180,13 @@ impl Forward {
     }
 }
 
-/// The changes of an ADD, by backend.
 enum Made {
     Nftables(Box<Changes>),
     Iptables(Owner),
 }
 
-/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
-///
-/// A port belongs to a container, whichever of its interfaces it leads to, and in whichever form it was
-/// mapped. What has it of a container that `is_gone` is removed, as by that one's DEL.
+/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way. A port belongs to a container,
+/// whichever of its interfaces it leads to. The mapping of a container that `is_gone` is removed.
 /// # Errors
 /// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
 pub fn add(
@@ -218,7 +205,7 @@ pub fn add(
     let mut link = None;
     let opened = match (forward.localhost(), &made) {
         (None, _) => Ok(()),
-        // Whatever of the part was there has been flushed, and the notes with it.
+        // A flush has taken the part and the notes.
         (Some(pod), Made::Nftables(changes)) => {
             let note = |link: &str| Ok(nftables::note_link(nft, link)?);
             let notes = if changes.has_made_part() { Notes::Lost } else { Notes::Kept };
@@ -251,8 +238,8 @@ pub fn add(
     Ok(undo)
 }
 
-/// Notes the link towards a pod if `route_localnet` was switched on there by us and the note was lost with the
-/// rules. Without it the switch would stay on when the last mapping goes, and the guard would go.
+/// Notes the link towards a pod if `route_localnet` is on there by us and the note was lost with the rules. Without it
+/// the switch would stay on after the last mapping, and the guard would go.
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
@@ -268,13 +255,12 @@ pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> 
     nftables::orphans(nft, localnet::opened()?)
 }
 
-/// Switches it off on [`open_links`].
 pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
     nftables::close_orphans(nft, localnet::opened()?)
 }
 
-/// Removes all port mappings of the owner: ours, and what the Go plugins left with either
-/// backend. `forward` is what the configuration says, if it says something.
+/// Removes all port mappings of the owner, also the Go plugins' with either backend. `forward` is a hint from the
+/// configuration.
 /// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
@@ -284,7 +270,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
         match nftables::remove(nft, owner, forward) {
             Ok(removed) => {
                 flows.extend(conntrack::of_elements(&removed));
-                // Flushed, perhaps: then nothing but the link tells what else there was.
+                // After a flush only the link tells what else there was.
                 if removed.is_empty() {
                     let opened = localnet::opened_for(forward.map(|forward| forward.addrs.as_slice()));
                     failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));

@@ -1,13 +1,12 @@
 //! Finds and removes rules that the Go reference plugins left.
 //!
-//! With **iptables**, each container has a chain `CNI-DN-<hash>` in the table `nat` (and
-//! older releases one `CNI-SN-<hash>`), which CNI-HOSTPORT-DNAT jumps to by rules with the
-//! comment `dnat name: "<network>" id: "<container>"`. The chains that containers share stay.
+//! With **iptables**, CNI-HOSTPORT-DNAT in the table `nat` jumps to a chain `CNI-DN-<hash>` for each container (in
+//! older releases also `CNI-SN-<hash>`) by rules with the comment `dnat name: "<network>" id: "<container>"`. Shared
+//! chains stay.
 //!
-//! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`,
-//! with a comment that is the container ID and nothing else. So GC, which is told about one network
-//! and not about the containers of others, leaves them; a DEL removes them. Releases differ in
-//! how they write a mapping, and in the chains between the hooks and `hostports`:
+//! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`, with the container ID
+//! alone as comment. So GC, which knows one network only, leaves them; a DEL removes them. Releases differ in how they
+//! write a mapping, and in the chains between the hooks and `hostports`:
 //!
 //! | release | a mapping | to one address of the host |
 //! |---|---|---|
@@ -33,14 +32,13 @@ use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
 /// The chain that leads to those of the containers.
 pub(super) const DNAT: &str = go_chains::DNAT.parent;
-/// A container's chains.
 const OWN: [GoChains; 2] = [go_chains::DNAT, OLD_SNAT];
 
 /// The reference's own table, of either family.
 pub(crate) const GO_TABLE: &str = "cni_hostport";
 pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 
-/// The comment on the rules that lead to a container's chain; iptables takes 255 bytes.
+/// iptables takes 255 bytes.
 pub(super) fn comment(network: &str, container_id: &str) -> String {
     const LIMIT: usize = 255;
     let mut comment = go_chains::DNAT.comment(network, container_id);
@@ -51,13 +49,12 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
     comment
 }
 
-/// The holder that such a comment names, possibly among other words.
+/// The holder that a comment names, possibly among other words.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
     let (network, container) = names_in(comment)?;
     Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
 }
 
-/// Removes the owner's objects from nf_tables, whichever of the two ways made them.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     remove_chains(nft, owner)?;
     for family in FAMILIES {
@@ -66,7 +63,6 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<
     Ok(())
 }
 
-/// Removes the owner's chains from iptables' nf_tables variant.
 pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     for family in FAMILIES {
         for chains in OWN {
@@ -76,7 +72,6 @@ pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()>
     Ok(())
 }
 
-/// Removes a container's rules from the reference's own table.
 pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<()> {
     retry(&[Errno::ENOENT], || {
         let mut batch = Batch::new();
@@ -93,7 +88,6 @@ pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> n
     Ok(rules)
 }
 
-/// Removes the owner's chains from iptables' legacy tables.
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     for chains in OWN {
         let (parent, chain) = (chains.parent, chains.of(owner));
@@ -124,7 +118,7 @@ fn go_maps(
     }))
 }
 
-/// The chains that rules of `from` lead to, directly or not, and itself.
+/// The chains that `from` leads to, directly or not, and itself.
 fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::from([from]);
     loop {
@@ -138,7 +132,7 @@ fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     }
 }
 
-/// Whether a rule gives what is for the host's port the pod's address and port.
+/// Whether a rule sends the host's port to the pod's address and port.
 fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
     let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
     let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);
@@ -150,8 +144,7 @@ fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
         && loads(&mapping.container_port.to_be_bytes())
 }
 
-/// Whether the Go plugins or our iptables backend map these ports for the owner. Each family must have the chain, a
-/// jump to it, and a rule for each port.
+/// The Go plugins or our iptables backend map these ports. Each family has the chain, a jump to it, and all rules.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
     let chain = go_chains::DNAT.of(owner);
     for pod in &forward.addrs {

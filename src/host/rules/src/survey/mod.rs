@@ -1,8 +1,7 @@
-//! Everything in the packet rules that is for one pod, ours and the Go plugins', with what it
-//! tells of that pod: what `cnimble doctor` looks through.
+//! Everything in the packet rules that is for one pod, ours and the Go plugins', for `cnimble doctor`.
 //!
-//! The liveness of a pod is unknown here. Our elements and the Go plugins' nf_tables rules carry the attachment's tag.
-//! Their iptables chains carry the container's ID, and the rules in their chain CNI-FORWARD only an address.
+//! The liveness of a pod is unknown here. Our elements and the Go plugins' nf_tables rules carry the attachment's tag,
+//! their iptables chains the container's ID, and the rules in their chain CNI-FORWARD only an address.
 
 mod reference;
 
@@ -51,7 +50,6 @@ pub enum Named {
     Nothing,
 }
 
-/// How it is removed.
 #[derive(Debug, Clone)]
 enum Place {
     Element(Part, Placed),
@@ -73,7 +71,6 @@ pub(super) const PARTS: [Part; 5] =
 pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
-/// The operations of a part's [`Layout`].
 pub(super) struct Operations {
     table: Table<'static>,
     pub(super) all: fn(&mut Nft) -> netlink::Result<Vec<Placed>>,
@@ -99,7 +96,6 @@ impl Part {
         }
     }
 
-    /// The name in messages.
     fn name(self) -> &'static str {
         match self {
             Part::Masquerade => "masquerading",
@@ -215,8 +211,8 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     Ok(idle)
 }
 
-/// Removes what [`idle`] lists. `route_localnet` is switched off where portmap has switched
-/// it on, before the rules go that make it harmless.
+/// Removes what [`idle`] lists. Where portmap has switched `route_localnet` on, switches it off before the rules go
+/// that make it harmless.
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
@@ -240,7 +236,7 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     Ok(())
 }
 
-/// The container's ID in a comment or alias of ours, and whether it is all of it: a comment may have been cut.
+/// The container's ID in a comment or alias of ours, and whether it is whole: a comment may have been cut.
 pub fn container(comment: &str) -> Option<(&str, bool)> {
     let (_, id) = comment.split_once(", id: ")?;
     Some((id, comment.len() < cnimble_cni::owner::COMMENT_LIMIT))

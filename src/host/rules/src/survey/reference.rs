@@ -13,7 +13,6 @@ use crate::portmap::reference as portmap;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
 use crate::{forward, reference_spoof};
 
-/// How it is removed.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// A container's chain of iptables, and the chain that leads to it.
@@ -24,7 +23,6 @@ pub(super) enum Place {
     Masquerade { tag: String },
     /// Rules in `ip cni_hostport`, or `ip6`.
     Hostport { family: Family, id: String },
-    /// Chains of the MAC check.
     Spoof { chain: String },
     /// Rules of an address in CNI-FORWARD.
     Forward { ip: IpAddr },
@@ -61,17 +59,15 @@ impl Place {
     }
 }
 
-/// A variant of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Variant {
     NfTables,
     Legacy,
 }
 
-/// All chains of containers.
 const KINDS: [GoChains; 3] = [MASQUERADE, DNAT, OLD_SNAT];
 
-/// Adds everything of the Go plugins. `nft` is missing on a kernel without nf_tables.
+/// `nft` is missing on a kernel without nf_tables.
 pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let mut forwarded = BTreeSet::new();
     for family in FAMILIES {
@@ -108,7 +104,6 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
     Ok(())
 }
 
-/// Containers' chains among rules as iptables-save prints them.
 fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     let jumps = rules.iter().filter_map(|rule| {
         let (_, target) = rule.rsplit_once(" -j ")?;
@@ -118,13 +113,13 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     chains(Variant::Legacy, family, jumps.collect())
 }
 
-/// The addresses in CNI-FORWARD, as iptables-save prints it.
+/// The addresses in CNI-FORWARD.
 fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
     let ours = rules.iter().filter(|rule| in_chain(rule, forward::table::PODS));
     ours.flat_map(|rule| sources(rule)).collect()
 }
 
-/// For fuzzers: the chains that are found in such rules, each with the one that leads to it.
+/// For fuzzers: the chains in such rules, each with the one that leads to it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     let _ = legacy_addresses(rules);
@@ -162,8 +157,8 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
         .collect()
 }
 
-/// Containers' chains for masquerading that nothing leads to, among all rules: chain, target, comment. The plugin
-/// fills such a chain before it leads there, and may be killed in between. The addresses in it are no pod's.
+/// Chains for masquerading without a jump to them. The plugin fills such a chain first, and may be killed then. The
+/// addresses in it are no pod's.
 fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
     let used: BTreeSet<&str> = rules.iter().filter_map(|(_, target, _)| target.as_deref()).collect();
     let filled = rules.iter().filter(|(chain, ..)| MASQUERADE.has(chain) && !used.contains(chain));
@@ -223,12 +218,11 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The addresses that a rule compares with.
 fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
     rule.constants().filter_map(|bytes| address(bytes, family)).collect()
 }
 
-/// The address that these bytes are, if their number is that of the family's.
+/// Only of the family's length.
 fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     let ip = match family {
         Family::Ipv4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
@@ -237,7 +231,7 @@ fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip.filter(|ip| !ip.is_unspecified())
 }
 
-/// The addresses after `-s` and `-d` of a rule as iptables-save prints it.
+/// The addresses after `-s` and `-d`.
 fn sources(rule: &str) -> Vec<IpAddr> {
     let words: Vec<&str> = rule.split(' ').collect();
     let pairs = words.windows(2).filter_map(|pair| match pair {

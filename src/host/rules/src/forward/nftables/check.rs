@@ -9,7 +9,6 @@ use super::wanted;
 use crate::elements::{self, Layout, LookUp, Placed};
 use crate::forward::{Forward, Policy};
 
-/// The missing element or rule.
 pub(in crate::forward) fn check(
     nft: &mut Nft,
     owner: &Owner,
@@ -42,7 +41,7 @@ pub(in crate::forward) fn check(
     missing_rule(nft, &pods, forward)
 }
 
-/// The missing rule; `pods` are the sets that the pod is in.
+/// `pods` are the sets that the pod is in.
 fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Forwarding::TABLE;
     let rules = nft.rules(table, None)?;

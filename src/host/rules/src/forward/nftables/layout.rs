@@ -1,5 +1,3 @@
-//! The chains, sets and rules of forwarding.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, of_family};
@@ -17,9 +15,8 @@ pub(super) const POLICY: &str = "forward-policy";
 pub(super) const FORWARD: &str = "forward";
 const PODS4: &str = "forward4";
 const PODS6: &str = "forward6";
-/// Bridges with a policy.
 pub(super) const BRIDGES: &str = "forward-bridges";
-/// Ways between them that are open.
+/// Pairs of bridges with an open way between them.
 pub(super) const INSIDE: &str = "forward-inside";
 /// Where iptables' filter is: `priority filter`.
 const FILTER: i32 = 0;
@@ -100,13 +97,12 @@ impl Layout for Forwarding {
         }
     }
 
-    /// The address of a pod. Policies are listed by bridge.
+    /// Policies are listed by bridge.
     fn effect(placed: &Placed) -> Option<Effect> {
         Some(Effect::Forward { address: address(placed)? })
     }
 }
 
-/// The set for an address of a pod.
 pub(super) fn pods(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { PODS4 } else { PODS6 }
 }
@@ -116,12 +112,11 @@ pub(super) fn pair(bridge: &str) -> Key {
     Key::ifname(bridge).and_ifname(bridge)
 }
 
-/// Whether the elements of a set are addresses of pods.
 pub(super) fn has_pods(set: &str) -> bool {
     [PODS4, PODS6].contains(&first(set))
 }
 
-/// The address of an element, of those that are a pod's.
+/// The address in an element of a pod.
 pub(crate) fn address(placed: &Placed) -> Option<IpAddr> {
     placed.element.key.as_ip().filter(|_| has_pods(&placed.set))
 }

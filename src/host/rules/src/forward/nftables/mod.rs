@@ -14,9 +14,8 @@
 //!     …
 //! }
 //! ```
-//!
-//! A pod is one element for each address. A bridge with a policy is one element, too, and the
-//! pair of itself with itself is another one unless it is isolated.
+//! A pod is one element for each address. A bridge with a policy is one element, and the pair of itself with itself
+//! another, unless it is isolated.
 
 mod check;
 mod layout;
@@ -50,7 +49,6 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     policies.chain(of_pod(owner, &forward.addrs)).collect()
 }
 
-/// The elements of a pod.
 fn of_pod(owner: &Owner, addrs: &[IpAddr]) -> Vec<Placed> {
     let comment = owner.comment();
     let placed = |ip: &IpAddr| Placed {
@@ -69,7 +67,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
     Ok(changes)
 }
 
-/// Removes the pod's elements. Returns whether its bridge has a policy.
+/// Returns whether the pod's bridge has a policy.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
     elements::remove::<Forwarding>(nft, owner, &of_pod(owner, leaving.addrs))?;
     for interface in leaving.interfaces {
@@ -80,7 +78,7 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net
     Ok(false)
 }
 
-/// How many rules of the operator's own there are.
+/// The number of the operator's own rules.
 pub(crate) fn admin_rules(nft: &mut Nft) -> netlink::Result<usize> {
     Ok(nft.rules(Forwarding::TABLE, Some(ADMIN))?.len())
 }

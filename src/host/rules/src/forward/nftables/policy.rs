@@ -1,4 +1,4 @@
-//! The policies of bridges: written beside each other, and removed with the bridge.
+//! Policies of bridges: written beside each other, and removed with the bridge.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(super) fn policy_comment(policy: Policy) -> &'static str {
     }
 }
 
-/// Deletes what an earlier ADD with another policy has left of the bridge.
+/// Deletes the bridge's earlier policy.
 pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {
     for bridge in &forward.interfaces {
         let has_inside = match forward.policy {
@@ -50,16 +50,13 @@ pub(in crate::forward) fn add_policy(
     add(nft, owner, &Forward { addrs: Vec::new(), ..forward.clone() })
 }
 
-/// The reason to remove a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::forward) enum When {
-    /// The bridge is unused.
     Unused,
-    /// The bridge is unused, or no pod has rules. This is for the bridge of a pod that leaves.
+    /// Or no pod has rules. This is for the bridge of a pod that leaves.
     Idle,
 }
 
-/// Removes the policies of all unused bridges.
 pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Result<(), Error> {
     let mut bridges = BTreeSet::new();
     for set in [BRIDGES, INSIDE] {
@@ -72,8 +69,8 @@ pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Re
     Ok(())
 }
 
-/// Removes the policy of a bridge. Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its
-/// port before its rules, so it is either seen or restores the policy.
+/// Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its port before its rules, so it
+/// is either seen or restores the policy.
 pub(in crate::forward) fn remove_policy(
     nft: &mut Nft,
     bridge: &str,
@@ -101,7 +98,7 @@ pub(in crate::forward) fn remove_policy(
     Ok(())
 }
 
-/// Whether any pod has rules: the ports of pods that are being deleted at this moment don't keep a policy.
+/// Whether any pod has rules. Ports of pods that are being deleted at this moment don't keep a policy.
 pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     for set in nft.sets(Forwarding::TABLE)? {
         if has_pods(&set) && !nft.is_empty(Forwarding::TABLE.set(&set))? {
@@ -116,7 +113,6 @@ pub(crate) fn bridge(placed: &Placed) -> Option<String> {
     [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| placed.element.key.first_ifname())
 }
 
-/// Which bridges have which policy, by name.
 pub(crate) fn policies(nft: &mut Nft) -> netlink::Result<Vec<(String, Policy)>> {
     let all = [Policy::SameBridge, Policy::Isolated];
     let found = nft.elements(Forwarding::TABLE.set(BRIDGES))?;

@@ -11,7 +11,6 @@ use super::wanted;
 use crate::elements::{self, Layout};
 use crate::portmap::Forward;
 
-/// A missing element or rule, or `None` if all is there.
 pub(in crate::portmap) fn check(
     nft: &mut Nft,
     owner: &Owner,

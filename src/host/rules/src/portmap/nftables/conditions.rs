@@ -1,15 +1,12 @@
 //! `conditionsV4` and `conditionsV6` in the language of the `nft` command.
 //!
-//! Mappings with conditions are in maps of their own, one for each text of conditions, with a rule that has the
-//! conditions in front of the look-up:
+//! Mappings with conditions are in a map for each text of conditions, and its rule has them in front of the look-up:
 //!
 //! ```text
 //! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
 //! ```
-//!
-//! Only the command knows its language, so it makes map and rule, in one transaction, before the first mapping
-//! comes. Before that they are without effect. Everything else is as with other maps: an ADD that finds them runs
-//! no command, and they go with the last mapping.
+//! Only the command knows its language, so it makes map and rule, in one transaction, before the first mapping comes.
+//! An ADD that finds them runs no command, and they go with the last mapping.
 
 use std::fmt::Write;
 
@@ -24,7 +21,6 @@ use crate::portmap::Forward;
 
 const NFT: &str = "nft";
 
-/// The hash of conditions, if there are any.
 pub(super) fn hash(conditions: &[String]) -> Option<String> {
     let text = text(conditions);
     (!text.is_empty()).then(|| hash16(&text))
@@ -36,11 +32,10 @@ fn text(conditions: &[String]) -> String {
     words.join(" ")
 }
 
-/// A failure of [`make`].
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) err: Error,
-    /// Whether the ruleset has changed meanwhile: a concurrent call may have made the same, or removed what it needs.
+    /// The ruleset has changed: a concurrent call may have made the same, or removed what it needs.
     pub(super) is_overtaken: bool,
 }
 
@@ -50,7 +45,7 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-/// Makes sets that aren't there, with their rules, or the rules alone. The kernel's, or what the command printed.
+/// Makes sets with their rules, or the rules alone.
 pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
     let before = nft.generation()?;
@@ -61,12 +56,12 @@ pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<
     }
     let Err(err) = command::run(NFT, &["-f", "-"], &script) else { return Ok(()) };
     let err = err.details("its commands were made of conditionsV4 and conditionsV6");
-    // What it needs may have gone before `before`, with another call's last mapping.
+    // Another call's last mapping may have taken what it needs before `before`.
     let is_overtaken = nft.generation()? != before || !nft.has_chain(Portmap::TABLE.chain(DISPATCH))?;
     Err(Failure { err, is_overtaken })
 }
 
-/// The commands that make a set and the rule over it. Those for one address come in front of all others.
+/// A set's rules for one address come in front of all others.
 fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     let ipv4 = family(set).is_none_or(|ip| ip.is_ipv4());
     let (ip, addr, conditions) =
@@ -88,7 +83,6 @@ fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     commands
 }
 
-/// Whether the command is there. Fails with code 100.
 pub(in crate::portmap) fn available() -> Result<(), Error> {
     if command::find(NFT).is_some() {
         return Ok(());

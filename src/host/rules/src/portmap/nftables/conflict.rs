@@ -9,13 +9,13 @@ use super::names::{Portmap, family, has_ports, is_of_addresses};
 use crate::elements::{Layout, Placed, Refusal};
 use crate::portmap::holder::{self, Holder};
 
-/// How many ports of ours are looked up one by one; where there are more, a set is listed.
+/// A longer list of ports is not looked up one by one: a set is listed.
 const FEW: usize = 8;
 
-/// An address of the host, if it is for one, a protocol and a port.
+/// An address of the host, if any, a protocol and a port.
 type Port = (Option<std::net::IpAddr>, u8, u16);
 
-/// The refusal of a port, which names its holder.
+/// The refusal names the holder.
 pub(super) fn taken(old: &Element) -> Error {
     let port = match old.key.as_port() {
         Some((addr, protocol, port)) => {
@@ -30,22 +30,19 @@ pub(super) fn taken(old: &Element) -> Error {
     holder::refusal(&port, &format!("{names}{target}"))
 }
 
-/// The holder that an element names.
 pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }
 
-/// The wanted keys that a set is looked through for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// All.
     All,
     /// Those that are wanted in another set. The kernel itself refuses the very same key in the very same set.
     OfOtherSets,
 }
 
-/// Looks through sets for ports of other containers that the kernel wouldn't refuse to have beside those that
-/// are wanted: of all addresses and of one, and in the sets beside others. One would take packets from the other.
+/// Looks for ports of other containers that the kernel wouldn't refuse beside the wanted ones: of all addresses and of
+/// one, and in the sets beside others. One would take packets from the other.
 pub(super) fn look_around(
     nft: &mut Nft,
     owner: &Owner,
@@ -79,7 +76,7 @@ pub(super) fn look_around(
     Ok(())
 }
 
-/// Elements of a set that may be in the way of these ports: with a few the mappings of others cost nothing.
+/// Elements of a set that may be in the way. A few ports are looked up: others' mappings then cost nothing.
 fn suspects(nft: &mut Nft, set: &str, ports: &[Port]) -> cnimble_netlink::Result<Vec<Element>> {
     let place = Portmap::TABLE.set(set);
     let mut keys = Vec::new();

@@ -1,5 +1,3 @@
-//! The chains, sets and rules of port mappings.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cnimble_cni::hash::hash16;
@@ -147,7 +145,7 @@ impl Layout for Portmap {
         batch.add_rule(Self::TABLE.chain(POSTROUTING), &rule, "");
     }
 
-    /// A mapping. The elements for hairpin and localhost aren't listed.
+    /// Elements for hairpin and localhost aren't listed.
     fn effect(placed: &Placed) -> Option<Effect> {
         let (host_address, protocol, host_port) = placed.element.key.as_port()?;
         let (address, port) = placed.element.data.as_ref()?.as_service()?;
@@ -182,8 +180,8 @@ fn addr_type(ip: IpAddr) -> KeyType {
     if ip.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr }
 }
 
-/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source: no packet from outside has such an address. Before
-/// connection tracking, so that answers to localhost, which get their old destination back after it, pass.
+/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source. Before connection tracking: answers to localhost get
+/// their old destination back after it, and pass.
 fn guard(end: (u32, u32)) -> Vec<Expr> {
     let mut lo = b"lo".to_vec();
     lo.resize(16, 0);
@@ -204,7 +202,7 @@ fn to_this_host() -> Vec<Expr> {
     ]
 }
 
-/// `ip6 daddr ::1 return`: packets from ::1 can't leave the host. Rather a refusal at once than silence.
+/// `ip6 daddr ::1 return`: packets from ::1 can't leave the host, and a refusal is better than silence.
 fn not_localhost6() -> Vec<Expr> {
     let mut rule = of_family(V6);
     rule.push(load_address(V6, DESTINATION));
@@ -232,7 +230,7 @@ fn dnat(map: &str, ip: IpAddr) -> Vec<Expr> {
     rule
 }
 
-/// `ct status dnat` and the family: packets of connections that were given a new destination.
+/// `ct status dnat` and the family
 fn redirected(ip: IpAddr) -> Vec<Expr> {
     let mut rule = vec![
         Expr::ct_status(REG1),

@@ -1,4 +1,4 @@
-//! Links where `route_localnet` was switched on, and what becomes of them and of the part when mappings go.
+//! Links where `route_localnet` was switched on, and their end when mappings go.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,6 @@ use super::{local, local_pods};
 use crate::elements::{self, Changes, Layout, Placed, Scope, first};
 use crate::portmap::localnet;
 
-/// Notes that `route_localnet` is about to be switched on.
 pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Result<()> {
     let mut batch = Batch::new();
     batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
@@ -30,13 +29,12 @@ pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Resul
     }
 }
 
-/// Whether the link is noted.
 pub(in crate::portmap) fn is_noted(nft: &mut Nft, link: &str) -> netlink::Result<bool> {
     let set = Portmap::TABLE.set(LINKS);
     Ok(nft.has_set(set)? && nft.element(set, &Key::ifname(link))?.is_some())
 }
 
-/// Switches `route_localnet` off again, unless pods of others than of `changes` are that way.
+/// Switches `route_localnet` off again, unless pods other than those of `changes` are that way.
 pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> netlink::Result<()> {
     for Placed { set, element } in local(nft)? {
         let others = element.key.as_ip().filter(|_| !changes.has_inserted(&set, &element));
@@ -56,8 +54,7 @@ fn forget_links(nft: &mut Nft, links: &[Element]) -> netlink::Result<()> {
     elements::delete::<Portmap>(nft, &links)
 }
 
-/// Those of these links that no note tells of and no mapping needs: the ruleset was flushed under
-/// the mappings that they were opened for.
+/// Links that no note tells of and no mapping needs: the ruleset was flushed under their mappings.
 pub(in crate::portmap) fn orphans(nft: &mut Nft, opened: Vec<String>) -> netlink::Result<Vec<String>> {
     if opened.is_empty() {
         return Ok(opened);
@@ -70,7 +67,6 @@ pub(in crate::portmap) fn orphans(nft: &mut Nft, opened: Vec<String>) -> netlink
     Ok(opened.into_iter().filter(|link| !known.contains(link)).collect())
 }
 
-/// Switches `route_localnet` off on [`orphans`].
 pub(in crate::portmap) fn close_orphans(nft: &mut Nft, opened: Vec<String>) -> netlink::Result<()> {
     for link in orphans(nft, opened)? {
         let closed = localnet::close(&link)?;
@@ -83,10 +79,9 @@ pub(in crate::portmap) fn close_orphans(nft: &mut Nft, opened: Vec<String>) -> n
     Ok(())
 }
 
-/// Mappings are gone, perhaps the last of a network: then its set goes; perhaps the last of all:
-/// then `route_localnet` is switched off where it was switched on, and the part goes.
+/// The last mapping of a network takes its set along. The last of all switches `route_localnet` off and takes the part.
 pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
-    // Nearly always a look at the sets that they were in says that there are others.
+    // Nearly always a look at their sets shows others.
     let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
     let mut shared = !sets.is_empty();
     for set in sets {

@@ -1,14 +1,13 @@
 //! Port mappings in nf_tables: maps in the table `inet cnimble`.
 //!
-//! A mapping is one element of a map, from protocol and port (and address of the host, if it
-//! is for one) to the pod's address and port, and one rule looks all of them up:
+//! A mapping is one element of a map, from protocol and port (and address of the host, if any) to the pod's address and
+//! port. One rule looks all of them up:
 //!
 //! ```text
 //! dnat ip to meta l4proto . th dport map @portmap4
 //! ```
-//!
-//! Only packets to an address of this host get there (`fib daddr type local`): port 80 of
-//! another machine is left alone, although its packets may pass (CVE-2025-67499).
+//! Only packets to an address of this host (`fib daddr type local`) get there: port 80 of another machine is left
+//! alone, although its packets may pass (CVE-2025-67499).
 
 mod check;
 pub(super) mod conditions;
@@ -40,12 +39,11 @@ pub(crate) use names::Portmap;
 use names::{ALL, LOCAL, element, for_family, hairpin_set};
 pub(super) use names::{hairpin_network, has_ports, is_all, is_conditional};
 
-/// The owner's comment with the number of its elements behind the tag, so that DEL knows whether it has found all.
+/// The owner's comment with the number of its elements, so that DEL knows whether it has found all.
 fn comment(owner: &Owner, count: usize) -> String {
     owner.comment_with(&format!(", of: {count}"))
 }
 
-/// The number in a comment.
 fn count_in(comment: &str) -> Option<usize> {
     let (_, rest) = comment.split_once(", of: ")?;
     rest.split(',').next()?.parse().ok()
@@ -82,11 +80,10 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
 
 /// How many elements DEL asks for one by one.
 const ONE_BY_ONE: usize = 64;
-/// How often maps for conditions are made: each time, another call may take them along with its last mapping.
+/// Attempts to make maps for conditions: another call may take them along with its last mapping.
 const ATTEMPTS: usize = 40;
 
-/// Puts the owner's elements in place. What is there of a container that `is_gone` goes, as by its DEL; it
-/// stays gone when the rest is taken back.
+/// Elements of a container that `is_gone` go, as by its DEL. An undo does not restore them.
 pub(super) fn add(
     nft: &mut Nft,
     owner: &Owner,
@@ -110,7 +107,6 @@ pub(super) fn add(
     }
 }
 
-/// The elements of an ADD.
 struct Elements<'a> {
     owner: &'a Owner,
     forward: &'a Forward,
@@ -119,7 +115,7 @@ struct Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// Puts them in place. `made` is what has to be taken back besides, if they are.
+    /// `made` are other changes to take back.
     fn insert(&self, nft: &mut Nft, made: &mut Changes) -> Result<Changes, Refused> {
         let Elements { owner, forward, wanted, is_gone } = *self;
         let id = &owner.attachment.container_id;
@@ -152,7 +148,6 @@ impl Elements<'_> {
     }
 }
 
-/// Removes what a container that is gone has left.
 fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Refused> {
     let gone = conflict::holder(old).filter(is_gone);
     let Some(Holder { tag: Some(tag), .. }) = gone else { return Err(Refused::Taken(conflict::taken(old))) };
@@ -162,7 +157,7 @@ fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Re
     Ok(())
 }
 
-/// Refuses ports that elements of other containers lead away, for the backend that has none.
+/// For the backend without elements.
 pub(super) fn refuse_taken(
     nft: &mut Nft,
     owner: &Owner,
@@ -182,8 +177,7 @@ pub(super) fn refuse_taken(
     }
 }
 
-/// Removes the owner's elements and returns them. If those that the configuration leads to are
-/// all that the owner has, nothing is listed.
+/// Removes and returns the owner's elements. If the configuration leads to all of them, nothing is listed.
 pub(super) fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -193,7 +187,7 @@ pub(super) fn remove(
     elements::delete::<Portmap>(nft, &removed)?;
     let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
     let complete = !removed.is_empty() && removed.iter().all(is_counted);
-    // Again, as a listing may lack something while the kernel's hash table grows, because of others.
+    // A listing may lack something while the kernel's hash table grows, because of others.
     if !complete {
         loop {
             let found = elements::remove::<Portmap>(nft, owner, &[])?;
@@ -210,7 +204,7 @@ pub(super) fn remove(
     Ok(removed)
 }
 
-/// The owner's elements among those that the configuration leads to; none if there are too many to ask for each.
+/// None if there are too many to ask for each.
 fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
     let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
@@ -223,7 +217,6 @@ fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlin
     Ok(found)
 }
 
-/// The rules and switches that let localhost talk to pods.
 fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     let mut sets = elements::our_sets::<Portmap>(nft)?;
     sets.retain(|set| first(set) == LOCAL);

@@ -1,5 +1,3 @@
-//! The chains and sets of port mappings, by name.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
@@ -19,7 +17,6 @@ pub(super) const OUTPUT: &str = "portmap-output";
 pub(super) const POSTROUTING: &str = "portmap-postrouting";
 pub(super) const GUARD: &str = "portmap-guard";
 
-/// Mappings for all addresses of the host, IPv4 and IPv6.
 pub(super) const PORTS: [&str; 2] = ["portmap4", "portmap6"];
 /// Mappings for one address.
 pub(super) const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
@@ -27,13 +24,12 @@ pub(super) const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
 pub(super) const LOCAL: &str = "portmap-local4";
 /// Links where `route_localnet` was switched on. No rule looks at it: it is a note for [`leave`](super::leave).
 pub(super) const LINKS: &str = "portmap-localnet";
-/// Pods that see the host instead of everybody.
+/// Pods that see the host instead of the client.
 pub(super) const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];
-/// Pods of a network: what comes from there is masqueraded. The network is in the name.
+/// What comes from pods of a network is masqueraded. The name has the network.
 pub(super) const HAIRPIN: &str = "portmap-hairpin-";
 
-/// Mappings for packets that meet conditions of a configuration, with their hash and what follows in the name:
-/// [`conditions`](super::conditions).
+/// Mappings with conditions ([`conditions`](super::conditions)). The name has their hash.
 pub(super) const WHEN: &str = "portmap-when-";
 const ENDS: [&str; 2] = ["-4", "-6"];
 const ADDR_ENDS: [&str; 2] = ["-addr4", "-addr6"];
@@ -41,22 +37,18 @@ const ADDR_ENDS: [&str; 2] = ["-addr4", "-addr6"];
 pub(super) const V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub(super) const V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// Whether a set is one of these, or beside one.
 pub(super) fn is_in(names: &[&str; 2], set: &str) -> bool {
     names.contains(&first(set))
 }
 
-/// Whether mappings are in a set.
 pub(in crate::portmap) fn has_ports(set: &str) -> bool {
     is_in(&PORTS, set) || is_in(&ADDR_PORTS, set) || is_conditional(set)
 }
 
-/// Whether mappings in a set are for packets that meet conditions.
 pub(in crate::portmap) fn is_conditional(set: &str) -> bool {
     set.starts_with(WHEN)
 }
 
-/// Whether the mappings in a set are for one address each.
 pub(super) fn is_of_addresses(set: &str) -> bool {
     is_in(&ADDR_PORTS, set) || is_conditional(set) && is_in_any(&ADDR_ENDS, set)
 }
