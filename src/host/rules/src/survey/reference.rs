@@ -23,6 +23,7 @@ pub(super) enum Place {
     Masquerade { tag: String },
     /// Rules in `ip cni_hostport`, or `ip6`.
     Hostport { family: Family, id: String },
+    /// Chains of the MAC check.
     Spoof { chain: String },
     /// Rules of an address in CNI-FORWARD.
     Forward { ip: IpAddr },
