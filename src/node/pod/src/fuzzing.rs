@@ -1,4 +1,4 @@
-//! The readers of what pods are made from, for fuzzers: each takes any bytes.
+//! Readers of what pods are made from, for fuzzers: each takes any bytes.
 
 use super::manifest::{Defaults, Manifest, Origin, Parsed};
 use super::sandbox::fuzzing as sandbox;
@@ -10,12 +10,12 @@ pub fn manifest(bytes: &[u8]) {
     let origin = Origin::Other("here".to_owned());
     let nodes =
         [("", false), ("Node1", true)].map(|(node, suffix)| Defaults { node: node.to_owned(), suffix });
-    // YAML's lines: a carriage return alone ends one, too.
+    // In YAML a carriage return alone ends a line, too.
     let lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).count();
     for defaults in &nodes {
         let Parsed { pods, errors } = Manifest::parse_each(bytes, &origin, defaults);
         for err in errors {
-            // What people read is one line, and leads to a place that is there.
+            // Messages are one line, and lead to a place that is there.
             assert!(!err.to_string().contains(char::is_control), "{err:?}");
             assert!(err.position.is_none_or(|(line, _)| line <= lines + 1), "{err:?}");
         }
@@ -23,7 +23,7 @@ pub fn manifest(bytes: &[u8]) {
         for (pod, whole) in pods.into_iter().zip(whole) {
             assert!(!pod.uid.is_empty() && !pod.id.name.is_empty());
             let config = settings(&pod);
-            // What it was completed to is whole: it says the same when it is read.
+            // The completed pod says the same when it is read again.
             let text = serde_json::to_vec(&whole).unwrap_or_default();
             match Manifest::parse(&text, &origin, &Defaults::default()) {
                 Ok(again) => assert_eq!(again.iter().map(settings).collect::<Vec<_>>(), [config]),
@@ -33,7 +33,6 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// Reads all facts that the network needs.
 fn settings(pod: &Manifest) -> SandboxConfig {
     let dns = DnsOptions {
         cluster_dns: vec![std::net::Ipv4Addr::new(10, 96, 0, 10).into()],

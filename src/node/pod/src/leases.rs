@@ -1,7 +1,6 @@
-//! How full the address ranges of a network are.
-//!
-//! Read from host-local's files (`<dataDir>/<network>/<address>`), whichever set of plugins
-//! writes them, and its configuration. Nothing is locked: the numbers may be a moment old.
+//! How full the address ranges of a network are, by host-local's configuration and files
+//! (`<dataDir>/<network>/<address>`), whichever set of plugins writes them. Nothing is locked: the numbers may be a
+//! moment old.
 
 use cnimble_cni::NetworkList;
 use cnimble_leases::config::{self, Config};
@@ -19,8 +18,7 @@ pub struct RangeUsage {
     pub free: u128,
 }
 
-/// The ranges of all plugins of the network that use host-local; none if no plugin does, or
-/// if the ranges come from elsewhere (the capability `ipRanges`).
+/// The ranges of the network's plugins with host-local. None if they come from elsewhere (the capability `ipRanges`).
 /// # Errors
 /// The leases are there and can't be listed.
 pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {

@@ -2,12 +2,10 @@
 //!
 //! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
 //! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
-//! - [`network`]: the network plugin layer. Which network is the default one, what plugins are
-//!   told about a pod, one operation at a time for each pod. It tells whether the network is ready, which the
-//!   CRI server reports as NetworkReady.
+//! - [`network`]: the network plugin layer. It knows the default network, tells plugins about a pod, one operation at a
+//!   time for each, and whether the network is ready (NetworkReady of a CRI server).
 //! - [`leases`]: how full the address ranges of a network are.
-//! - [`sandbox`]: a network namespace for each pod, and its record on disk, from which a later
-//!   process finds it.
+//! - [`sandbox`]: a network namespace for each pod, and its record on disk.
 //! - [`sync`]: the loop that makes existing pods match the wanted ones.
 //!
 //! Everything is async on tokio, without state outside the values you make.

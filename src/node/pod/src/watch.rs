@@ -1,8 +1,7 @@
-//! Directories that are watched: by inotify(7), and by the clock as a safety net.
+//! Watches directories by inotify(7), and by the clock as a safety net.
 //!
-//! inotify misses what happens on a network file system, in a directory that doesn't exist
-//! yet, or after the watch limit of the user is reached. So a [`DirWatch`] also reports when
-//! a time has passed, and the waiter reads the directory again, which is cheap.
+//! inotify misses changes on network file systems, in missing directories, and above the user's watch limit. So a
+//! [`DirWatch`] also reports periodically. Then the waiter reads the directory, which is cheap.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,9 +15,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// A file is written in several steps: wait until nothing has happened for so long …
+/// Writing a file takes several steps: wait for a pause of this length …
 const SETTLE: Duration = Duration::from_millis(30);
-/// … but not for ever.
+/// … but at most this long.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Watches directories for files that appear, change or go.
@@ -40,8 +39,8 @@ impl AsRawFd for Handle {
 }
 
 impl DirWatch {
-    /// Watches these directories, whether they exist already or not; looks at least every `poll`. Needs a tokio runtime
-    /// with I/O. Where inotify can't be had there is a warning, and only the clock is left.
+    /// Watches these directories, missing ones too; reports at least every `poll`. Needs a tokio runtime with I/O.
+    /// Without inotify it warns, and only the clock is left.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(io::Error::from)
@@ -59,8 +58,8 @@ impl DirWatch {
         watch
     }
 
-    /// Waits until something in the directories has changed and the changes have settled, or until the poll time has
-    /// passed. May return without a change. Changes between two calls are not lost, also when the future is dropped.
+    /// Waits until a change has settled, or the poll time has passed. May return without a change. Changes between two
+    /// calls are not lost, also when the future is dropped.
     pub async fn changed(&mut self) {
         let end = Instant::now() + self.poll;
         let Some(inotify) = &self.inotify else {
@@ -75,12 +74,11 @@ impl DirWatch {
                 }
             }
         }
-        // A directory may have been made, or replaced by another of its name.
+        // A directory may be new or replaced.
         self.attach();
     }
 
-    /// Adds a watch to each directory that has none. The kernel knows one that is watched
-    /// already, and gives it the same descriptor again.
+    /// Watches each directory. For a known one the kernel returns the same descriptor.
     fn attach(&mut self) {
         let Some(inotify) = &self.inotify else { return };
         let flags = AddWatchFlags::IN_CLOSE_WRITE
@@ -96,7 +94,7 @@ impl DirWatch {
         for dir in &self.dirs {
             match inotify.add_watch(dir, flags) {
                 Ok(watch) => {
-                    // Of a directory that was moved away the kernel would go on reporting.
+                    // The kernel would go on reporting a moved directory.
                     if let Some(old) = self.watches.insert(dir.clone(), watch)
                         && old != watch
                         && !self.watches.values().any(|other| *other == old)
@@ -113,7 +111,7 @@ impl DirWatch {
     }
 }
 
-/// Waits for events and takes all that are there.
+/// Waits for events and takes all.
 async fn next(inotify: &AsyncFd<Handle>) -> io::Result<()> {
     loop {
         let mut ready = inotify.readable().await?;
@@ -160,7 +158,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("net.d");
         runtime().block_on(async {
-            // Not there yet: only the clock can tell.
+            // Only the clock can tell of a missing directory.
             let mut watch = DirWatch::new([dir.clone()], Duration::from_millis(10));
             watch.changed().await;
             fs::create_dir(&dir).unwrap();

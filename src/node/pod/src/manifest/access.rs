@@ -35,8 +35,7 @@ impl Manifest {
         }
     }
 
-    /// The ports that have a host port, also of init containers that stay (sidecars). None with
-    /// hostNetwork, where they are the node's anyway.
+    /// The ports that have a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
     pub fn port_mappings(&self) -> &[PortMapping] {
         &self.facts.ports
     }
@@ -56,25 +55,23 @@ impl Manifest {
         self.facts.dns.as_deref().cloned().unwrap_or_default()
     }
 
-    /// The annotations that are kept. A static pod keeps all. For pods of an API server see
+    /// All of a static pod's. For an API server's see
     /// [`ApiSource::annotations`](crate::source::ApiSource::annotations).
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         &self.facts.annotations
     }
 
-    /// The same, as they are kept.
     pub(crate) fn shared_annotations(&self) -> Arc<BTreeMap<String, String>> {
         Arc::clone(&self.facts.annotations)
     }
 
-    /// The same pod with another annotation.
     pub(crate) fn annotate(&mut self, key: &str, value: &str) {
         if self.facts.annotations.get(key).is_none_or(|old| old != value) {
             Arc::make_mut(&mut self.facts.annotations).insert(key.to_owned(), value.to_owned());
         }
     }
 
-    /// The same pod with these annotations, which may be those of other pods, too.
+    /// The annotations may be shared with other pods.
     pub(crate) fn set_annotations(&mut self, annotations: Arc<BTreeMap<String, String>>) {
         self.facts.annotations = annotations;
     }
@@ -89,8 +86,8 @@ impl Manifest {
         self.facts.deletion.is_some()
     }
 
-    /// How much longer the pod's containers may run, if it is to be gone: until its deletionTimestamp, in which the
-    /// grace period is counted already. Where the clocks differ, at most its grace period.
+    /// How long a deleted pod's containers may still run: until its deletionTimestamp, which includes the grace period.
+    /// If clocks differ, at most its grace period.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))
@@ -101,13 +98,12 @@ impl Manifest {
         self.facts.ended
     }
 
-    /// Whether it says that no kubelet looks after it, and we do: the annotation
-    /// [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION) is `true`.
+    /// Whether it says that we look after it and no kubelet does: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
     pub fn is_managed(&self) -> bool {
         self.facts.managed
     }
 
-    /// About how many bytes it takes that a server can choose the number of.
+    /// About how many bytes of unlimited content it has.
     pub(crate) fn weight(&self) -> usize {
         let texts =
             |list: &Vec<String>| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
@@ -121,19 +117,18 @@ impl Manifest {
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
     }
 
-    /// Whether a pod wants something else now, as far as the network goes.
+    /// Whether a pod wants something else of the network now.
     pub(crate) fn differs(&self, other: &Manifest) -> bool {
         self.facts != other.facts
     }
 }
 
-/// The containers that may publish ports: all containers, and init containers that keep running.
 pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     spec.init_containers.iter().flatten().filter(stays).chain(&spec.containers)
 }
 
-/// The mapping that a port asks for; `None` if it asks for none. Valid ports have no other `None`.
+/// `None` without a host port; valid ports have no other `None`.
 pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     Some(PortMapping {
@@ -144,7 +139,6 @@ pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     })
 }
 
-/// A protocol by its name in a manifest. TCP without a name.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or_default() {
         "" | "TCP" => Some(Protocol::Tcp),
@@ -154,7 +148,7 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-/// An address; `None` for one that says "all".
+/// `None` for one that says "all".
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
 }

@@ -7,9 +7,7 @@ use cnimble_api::yaml::Step;
 use super::{MAX_SIZE, Origin};
 use crate::PodId;
 
-/// A manifest that can't be used: what is wrong, and where.
-///
-/// Shown as `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
+/// What is wrong with a manifest: `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     /// The file or URL.
@@ -83,7 +81,7 @@ impl From<cnimble_api::yaml::Problem> for Problem {
     }
 }
 
-/// A way as people write it: `a.b[0].c`, and `metadata.annotations[example.com/x]`.
+/// `a.b[0].c`, and `metadata.annotations[example.com/x]`.
 pub(super) fn shown(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -101,10 +99,9 @@ pub(super) fn shown(steps: &[Step]) -> String {
     short(text)
 }
 
-/// How many characters of a text from outside an error shows.
+/// The number of characters of a text from outside that an error shows.
 const SHOWN: usize = 300;
 
-/// A text as an error shows it: not without end.
 pub(super) fn short(text: String) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

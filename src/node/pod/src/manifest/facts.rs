@@ -1,5 +1,4 @@
-//! The facts of a pod that are kept. A Pod object takes kilobytes, and a node may have thousands of pods, so only
-//! the facts that the network needs are in memory.
+//! The facts of a pod that the network needs. A whole Pod takes kilobytes, and a node may have thousands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +9,16 @@ use super::MANAGED_ANNOTATION;
 use super::access::{DnsPolicy, containers_with_ports, mapping};
 use crate::network::{Dns, PortMapping};
 
-/// The facts of a pod that the network needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Facts {
     pub(super) host_network: bool,
-    /// `spec.hostname`, if it is given.
     pub(super) hostname: Option<Box<str>>,
     pub(super) ports: Box<[PortMapping]>,
     pub(super) dns_policy: DnsPolicy,
     pub(super) dns: Option<Box<Dns>>,
     /// Shared: most pods have the same few.
     pub(super) annotations: Arc<BTreeMap<String, String>>,
-    /// The grace period in seconds.
+    /// In seconds.
     pub(super) grace: Option<u32>,
     /// The deletionTimestamp, in seconds since 1970.
     pub(super) deletion: Option<u64>,

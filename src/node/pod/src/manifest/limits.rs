@@ -1,16 +1,15 @@
-//! Limits on a manifest. A brace of one byte may become a container of a kilobyte. The limits keep the memory at a
-//! few times the size of the text.
+//! Limits on a manifest: a few times the size of the text. One byte may become a container of a kilobyte.
 
 use serde_json::Value;
 
 use cnimble_api::yaml::Step;
 
-/// How many entries a list in a pod's spec may have: containers, volumes.
+/// The most entries of a list in a pod's spec: containers, volumes.
 pub(crate) const MAX_MEMBERS: usize = 1000;
-/// Of so many faults of a text it is told what is wrong; of the others how many there are.
+/// Further faults of a text are only counted.
 pub(super) const MAX_FAULTS: usize = 100;
 
-/// No fewer values than JSON has; of bad JSON no fewer than a parser would make of it.
+/// No fewer values than JSON has, or than a parser makes of bad JSON.
 pub(super) fn values(json: &str) -> usize {
     let (mut count, mut in_string, mut escaped) = (1, false, false);
     for byte in json.bytes() {
@@ -25,7 +24,7 @@ pub(super) fn values(json: &str) -> usize {
     count
 }
 
-/// The list in a pod's spec that has too many entries, if one has.
+/// The first list in a pod's spec with too many entries.
 pub(super) fn crowded(pod: &Value) -> Option<Vec<Step>> {
     let spec = pod.get("spec")?.as_object()?;
     let (key, _) =

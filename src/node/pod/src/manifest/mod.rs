@@ -1,7 +1,7 @@
 //! Manifests: Kubernetes' Pod objects as people write them, read, completed and judged.
 //!
-//! A manifest is YAML with any number of documents, or JSON. Each document is a Pod, a PodList or a List. [`Pod`] of
-//! the crate k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps the facts that the network needs.
+//! A manifest is YAML with any number of documents, or JSON: each a Pod, a PodList or a List. [`Pod`] of the crate
+//! k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps the facts that the network needs.
 //!
 //! ```
 //! use cnimble_pod::manifest::{Defaults, Manifest, Origin};
@@ -18,21 +18,18 @@
 //! ";
 //! let origin = Origin::File("/etc/pods/web.yaml".into());
 //! let pods = Manifest::parse(text, &origin, &Defaults::default()).unwrap();
-//! assert_eq!(pods[0].id.to_string(), "default/web");
 //! assert_eq!(pods[0].port_mappings()[0].host_port, 8080);
 //!
 //! let text = String::from_utf8_lossy(text).replace("8080", "80800");
 //! let err = Manifest::parse(text.as_bytes(), &origin, &Defaults::default()).unwrap_err();
 //! assert_eq!(
 //!     err.to_string(),
-//!     "/etc/pods/web.yaml:9:37: pod default/web: \
+//!     "/etc/pods/web.yaml:9:37: pod default/web: \\
 //!      spec.containers[0].ports[0].hostPort: 80800 is not between 1 and 65535",
 //! );
 //! ```
-//!
-//! Static pods come from files and URLs. They get the defaults of a kubelet ([`Defaults`]): the namespace `default`,
-//! and a UID if they have none. The UID is a hash of node, origin and pod, so an edited manifest is another pod. On
-//! request the node's name is appended to the pod's. Unknown fields are ignored, as by the kubelet.
+//! Static pods (from files and URLs) get a kubelet's [`Defaults`]: the namespace `default`, and a UID, a hash of node,
+//! origin and pod. So an edited manifest is another pod. Unknown fields are ignored, as by the kubelet.
 
 mod access;
 mod error;
@@ -60,14 +57,14 @@ pub(super) use parse::whole;
 use crate::PodId;
 use error::shown;
 
-/// The largest file or answer that is read, in bytes. The kubelet has the same limit.
+/// The largest file or answer that is read, in bytes; the kubelet's limit.
 pub const MAX_SIZE: usize = 10 << 20;
 
 /// The annotation in which the kubelet keeps the UID that it made for a static pod.
 pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 
-/// The annotation that says, with the value `true`, that no kubelet looks after a pod of an API
-/// server, and that its status is ours to write (`cnimble run --write-status`).
+/// With the value `true` no kubelet looks after a pod of an API server, and we write its status (`cnimble run
+/// --write-status`).
 pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 
 /// Where a manifest comes from.
@@ -87,7 +84,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File(path) => path.display().fmt(f),
-            // What stands behind a question mark may be a secret.
+            // The query may be a secret.
             Origin::Url(text) => f.write_str(text.split(['?', '#']).next().unwrap_or_default()),
             Origin::Api(text) | Origin::Other(text) => f.write_str(text),
         }
@@ -112,7 +109,6 @@ pub struct Manifest {
     pub uid: String,
     /// Where it was found.
     pub origin: Arc<Origin>,
-    /// The facts that the network needs.
     facts: Facts,
 }
 
@@ -156,14 +152,12 @@ impl Manifest {
         }
     }
 
-    /// A pod that has been judged.
     fn of(id: PodId, mut pod: Pod, origin: &Arc<Origin>) -> Manifest {
         let uid = pod.metadata.uid.take().unwrap_or_default();
         Manifest { id, uid, origin: Arc::clone(origin), facts: Facts::of(pod) }
     }
 }
 
-/// A pod's ID, if it has a name, and one that isn't longer than any name.
 fn id(pod: &Pod) -> Option<PodId> {
     let namespace =
         pod.metadata.namespace.as_deref().filter(|namespace| (1..=253).contains(&namespace.len()));

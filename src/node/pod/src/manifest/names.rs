@@ -1,6 +1,6 @@
-//! The forms of names in Kubernetes. Each function says what is wrong, or nothing.
+//! Kubernetes' names. Each function says what is wrong, or nothing.
 //!
-//! From apimachinery's `validation` package, which takes them from RFC 1123 and RFC 6335.
+//! From apimachinery's `validation` package, by RFC 1123 and RFC 6335.
 
 /// A DNS label by RFC 1123: a namespace, a container, a host name.
 pub(super) fn label(text: &str) -> Option<&'static str> {
@@ -29,7 +29,7 @@ pub(super) fn subdomain(text: &str) -> Option<&'static str> {
         return Some("is longer than 253 characters");
     }
     for part in text.split('.') {
-        // Only the whole is limited in length, a single part isn't.
+        // Only the whole is limited in length.
         let bytes = part.as_bytes();
         if !bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-') {
             return Some("may hold lower-case letters, digits, \"-\" and \".\" only");
@@ -83,7 +83,6 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
     if name.is_empty() { Some("has an empty name") } else { label_value(name) }
 }
 
-/// The value of a label.
 pub(super) fn label_value(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.len() > 63 {

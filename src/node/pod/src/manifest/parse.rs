@@ -16,19 +16,18 @@ use super::{
 };
 use crate::PodId;
 
-/// The reader of one text.
 struct Parser<'a> {
     origin: Arc<Origin>,
     defaults: &'a Defaults,
     parsed: Parsed,
-    /// How many faults aren't told of.
+    /// The number of faults that aren't told of.
     more: usize,
     /// The pods after their completion.
     #[cfg(feature = "fuzzing")]
     whole: Vec<Pod>,
 }
 
-/// The static pods in a text; one that is wrong doesn't keep the others out.
+/// A wrong pod doesn't keep the others out.
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
@@ -46,7 +45,7 @@ pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed
     parser.parsed
 }
 
-/// For fuzzers: the pods whole, as they were completed.
+/// For fuzzers: the completed pods.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<Pod> {
     let mut parser = Parser::new(origin, defaults);
@@ -54,7 +53,6 @@ pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<P
     parser.whole
 }
 
-/// Returns the line and the column of a field, if they are known.
 type Locate<'a> = dyn Fn(&[Step]) -> Option<(usize, usize)> + 'a;
 
 impl<'a> Parser<'a> {
@@ -102,7 +100,7 @@ impl<'a> Parser<'a> {
             }
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => {
-                    // YAML knows the lines of nearly all JSON; it isn't asked until somebody wants to know.
+                    // YAML knows the lines of nearly all JSON; it is asked only on demand.
                     let tree = std::cell::OnceCell::new();
                     let locate = |way: &[Step]| {
                         let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());
@@ -131,7 +129,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One document: a pod, or a list of them.
     fn document(&mut self, value: &Value, locate: &Locate<'_>) {
         let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -163,7 +160,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One pod, which is at the end of `base` in its document.
+    /// `base` is its place in its document.
     fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
         if let Some(crowd) = limits::crowded(value) {
             let way: Vec<Step> = base.iter().cloned().chain(crowd).collect();
@@ -194,13 +191,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Gives a static pod what it doesn't say.
     fn complete(&self, pod: &mut Pod) {
         let Defaults { node, suffix } = self.defaults;
         if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
             let mut hash = Sha256::new();
             hash.update(format!("host:{node}\0{:?}\0", self.origin));
-            // Of the pod rather than the text: a comment more is no other pod.
+            // Of the pod rather than the text: another comment is no other pod.
             hash.update(serde_json::to_vec(pod).unwrap_or_default());
             let hash: String = hex(hash.finalize().into_iter().take(16));
             pod.metadata.uid = Some(hash);
@@ -223,7 +219,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Which pod it is, as far as that can be told.
+/// Its ID, as far as that can be told.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")

@@ -17,7 +17,7 @@ fn one(text: &str) -> Manifest {
     parse(text).unwrap().remove(0)
 }
 
-/// A pod with these lines in it (each `KEY: VALUE` in flow style).
+/// Lines are `KEY: VALUE` in flow style.
 fn with(meta: &str, spec: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n{meta}spec:\n  containers: [{{name: c}}]\n{spec}"
@@ -56,7 +56,7 @@ fn documents_lists_and_json_are_read() {
     assert_eq!(parse(&many).unwrap().len(), 2);
     let list = "apiVersion: v1\nkind: List\nitems: []\n";
     assert_eq!(parse(list).unwrap(), []);
-    // YAML in JSON's clothes.
+    // YAML that looks like JSON.
     assert_eq!(one("{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {}} # fine").id.name, "web");
 }
 
@@ -164,7 +164,7 @@ fn what_the_network_wants_to_know() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  hostname: h\n  terminationGracePeriodSeconds: 5\n  containers:\n  - name: c\n    ports: [{containerPort: 80}, {containerPort: 53, hostPort: 5353, protocol: UDP, hostIP: 10.1.2.3}]\n  initContainers:\n  - {name: i, ports: [{containerPort: 1, hostPort: 1}]}\n";
     let pod = one(text);
     let ports = pod.port_mappings();
-    // Neither a port without a host port, nor one of a container that ends.
+    // A port has no host port, and a container ends.
     assert_eq!(ports.len(), 1);
     assert_eq!((ports[0].host_port, ports[0].container_port, ports[0].protocol), (5353, 53, Protocol::Udp));
     assert_eq!(ports[0].host_ip, Some("10.1.2.3".parse().unwrap()));
@@ -188,7 +188,7 @@ fn a_pod_of_the_api_is_taken_as_it_is() {
     let manifest = Manifest::from_pod(pod.clone(), &api).unwrap();
     assert_eq!((manifest.uid.as_str(), manifest.id.namespace.as_str()), ("u", "a"));
     assert!(manifest.is_managed() && manifest.is_deleting() && !manifest.has_ended());
-    // Until the deletionTimestamp; a clock that is behind makes no more of it than the grace period.
+    // Until the deletionTimestamp. With a clock that is behind, no more than the grace period.
     let left = |now| manifest.time_left(SystemTime::UNIX_EPOCH + Duration::from_secs(now)).unwrap().as_secs();
     assert_eq!((left(50), left(60), left(1_000), left(0)), (10, 0, 0, 20));
     for (phase, ended) in [("Pending", false), ("Succeeded", true), ("Failed", true), ("Unknown", false)] {

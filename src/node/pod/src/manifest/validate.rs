@@ -1,5 +1,4 @@
-//! Checks a Pod by the rules of Kubernetes' validation for names and the network. Images, volumes and probes are not
-//! checked, because no container runs here.
+//! Kubernetes' validation rules for names and the network. Images, volumes and probes don't matter: no container runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +20,6 @@ const MAX_SEARCH_CHARS: usize = 2048;
 /// All annotations of an object together.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// A field, and what is wrong with it.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) way: Vec<Step>,
@@ -42,7 +40,6 @@ impl Findings {
         }
     }
 
-    /// Adds what is wrong with a value, if anything is.
     fn judge(&mut self, way: Vec<Step>, value: &str, wrong: Option<&'static str>) {
         if let Some(wrong) = wrong {
             self.add(way, format!("\"{}\" {wrong}", value.escape_debug()));
@@ -54,7 +51,6 @@ impl Findings {
     }
 }
 
-/// Everything that is wrong with a pod.
 pub(super) fn validate(pod: &Pod) -> Vec<Finding> {
     let mut findings = Findings::default();
     metadata(pod, &mut findings);
@@ -86,7 +82,7 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
     }
     let Some(annotations) = &meta.annotations else { return };
     for key in annotations.keys() {
-        // Here, and only here, capitals before the slash are fine.
+        // Capitals before the slash are fine only here.
         let lower = key.to_ascii_lowercase();
         findings.judge(way!["metadata", "annotations", key.as_str()], key, names::qualified(&lower));
     }
@@ -126,7 +122,7 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
     }
 }
 
-/// All containers, each with the name of its list and its place there.
+/// All containers, each with its place.
 fn containers(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> {
     let init = spec.init_containers.iter().flatten().enumerate();
     let usual = spec.containers.iter().enumerate();

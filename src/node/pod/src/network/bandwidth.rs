@@ -1,4 +1,4 @@
-//! Traffic limits in a pod's annotations, read and judged as the kubelet does (pkg/util/bandwidth in Kubernetes).
+//! Traffic limits in a pod's annotations, as the kubelet reads them (Kubernetes' pkg/util/bandwidth).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 const MIN: u64 = 1_000;
 const MAX: u64 = 1_000_000_000_000_000;
-/// The burst that a kubelet asks for. It is nearly no limit, and does not overflow in plugins.
+/// The burst that a kubelet asks for: nearly no limit, and no overflow in plugins.
 const BURST: u64 = i32::MAX as u64;
 
 /// Traffic limits of a pod, in bits per second.
@@ -40,22 +40,17 @@ pub struct BandwidthError {
 
 impl Bandwidth {
     /// The limits in these annotations, or `None` without any.
+    ///
+    /// ```
+    /// use cnimble_pod::network::Bandwidth;
+    ///
+    /// let annotations = [("kubernetes.io/egress-bandwidth".to_owned(), "1.5M".to_owned())].into();
+    /// let limits = Bandwidth::from_annotations(&annotations).unwrap().unwrap();
+    /// assert_eq!((limits.ingress, limits.egress), (None, Some(1_500_000)));
+    /// ```
     /// # Errors
     /// A value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
     /// below 1k or above 1P.
-    ///
-    /// ```
-    /// use std::collections::BTreeMap;
-    /// use cnimble_pod::network::Bandwidth;
-    ///
-    /// let mut annotations = BTreeMap::new();
-    /// assert_eq!(Bandwidth::from_annotations(&annotations).unwrap(), None);
-    /// annotations.insert("kubernetes.io/egress-bandwidth".to_owned(), "1.5M".to_owned());
-    /// let limits = Bandwidth::from_annotations(&annotations).unwrap().unwrap();
-    /// assert_eq!((limits.ingress, limits.egress), (None, Some(1_500_000)));
-    /// annotations.insert("kubernetes.io/ingress-bandwidth".to_owned(), "10".to_owned());
-    /// assert!(Bandwidth::from_annotations(&annotations).is_err());
-    /// ```
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Bandwidth>, BandwidthError> {
@@ -73,7 +68,6 @@ impl Bandwidth {
         Ok(Some(limits).filter(|limits| *limits != Bandwidth::default()))
     }
 
-    /// The capability argument `bandwidth`.
     pub(super) fn capability(self) -> Value {
         let mut map = serde_json::Map::new();
         let mut set = |rate_key: &str, burst_key: &str, rate: Option<u64>| {

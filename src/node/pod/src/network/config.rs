@@ -1,8 +1,8 @@
-//! The configuration directory over time: which network is the default one.
+//! The configuration directory over time.
 //!
-//! As under the kubelet it is the first that can be used, in the order of the files' names. A network can be used if
-//! its file makes sense and all its plugins are there and speak its version. When no file can be used any more, but the
-//! default network's own is still there (it is being edited), its former content stays in use.
+//! As under the kubelet the first usable network by file name is the default one. Its file must make sense, and its
+//! plugins must be there and speak its version. If no file is usable, but the default network's is still there (being
+//! edited), its former content stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,19 @@ use serde_json::Value;
 use cnimble_cni::{NetworkList, json};
 use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
 
-/// How long a plugin may take to say which versions it speaks, or whether it could serve.
+/// For a plugin's answer to VERSION or STATUS.
 pub(super) const PROBE: Duration = Duration::from_secs(10);
 
-/// The state of the directory at its last reading.
 #[derive(Debug, Default, Clone)]
 pub(super) struct State {
-    /// The first usable network.
     pub(super) default: Option<Arc<Network>>,
-    /// All usable networks.
     pub(super) networks: Vec<Arc<Network>>,
-    /// The errors of files.
     pub(super) problems: Vec<String>,
-    /// Detects changes of the directory.
+    /// Detects changes.
     print: Fingerprint,
 }
 
-/// The files, and the plugins that they name.
+/// The files, and their plugins.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Fingerprint {
     networks: Vec<(PathBuf, Value)>,
@@ -38,8 +34,7 @@ struct Fingerprint {
     plugins: Vec<Option<(PathBuf, u64, i64, i64)>>,
 }
 
-/// Where plugins of this network are looked for: in `<prefix>/opt/TYPE/bin` first, where
-/// their vendors put them, then in the usual directories.
+/// `<prefix>/opt/TYPE/bin`, where vendors put their plugins, then the usual directories.
 pub(super) fn plugin_path(
     network: &NetworkList,
     vendor_prefix: Option<&Path>,
@@ -55,7 +50,7 @@ pub(super) fn plugin_path(
     path
 }
 
-/// The plugins of a network, and those that they delegate address management to.
+/// Includes plugins for address management.
 fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     network.plugins.iter().flat_map(|plugin| {
         let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
@@ -63,7 +58,7 @@ fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Reads the directory again. `None` if nothing has changed since `before`.
+/// `None` if nothing has changed since `before`.
 pub(super) async fn read(
     dir: &ConfDir,
     invoker: &Invoker,
@@ -87,7 +82,7 @@ pub(super) async fn read(
             .flat_map(|(of, path)| types(&of.list).map(|name| identity(name, path)))
             .collect(),
     };
-    // Without a network the plugins are asked again: what failed may work by now.
+    // Without a network the plugins are asked again: a failure may have passed.
     if print == before.print && before.default.is_some() {
         return None;
     }

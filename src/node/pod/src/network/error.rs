@@ -10,8 +10,7 @@ use crate::PodId;
 
 /// Why no pod can get a network now.
 ///
-/// `Display` is the text of the node's condition, as `kubectl describe node` shows it under a
-/// kubelet with containerd, and then what is wrong in detail.
+/// Shown as the node's condition in `kubectl describe node` under a kubelet with containerd, with details behind it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", self.condition(), Details(details))]
 pub struct NetworkNotReady {
@@ -25,7 +24,6 @@ impl NetworkNotReady {
     /// The reason of the condition.
     pub const REASON: &str = "NetworkPluginNotReady";
 
-    /// No network is configured.
     pub(super) fn uninitialized(details: Vec<String>) -> Self {
         NetworkNotReady {
             message: "Network plugin returns error: cni plugin not initialized".to_owned(),
@@ -85,8 +83,7 @@ pub enum NetworkError {
     /// The pod's limits make no sense.
     #[error("pod {pod}: {source}")]
     Bandwidth { pod: PodId, source: BandwidthError },
-    /// Plugins failed, or the cache did. All failures are there, in the order in which they
-    /// happened; a failed set-up is followed by those of taking it back.
+    /// All failures of plugins or the cache, in order. Those of a set-up precede those of its undo.
     #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
     Plugins { operation: Operation, pod: PodId, sandbox: String, failures: Vec<runtime::Error> },
     /// The pod's network namespace can't be looked at.
@@ -101,7 +98,7 @@ pub enum NetworkError {
         source: netlink::Error,
         rollback: Vec<runtime::Error>,
     },
-    /// Networks are cleaned up when nothing else is going on, and something was all the time.
+    /// At no moment within the limit nothing else was going on.
     #[error(
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
@@ -112,7 +109,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// Whether a set-up that ended so has left nothing behind, so far as the plugins say.
+    /// Whether a failed set-up has left nothing behind, as far as the plugins say.
     pub fn is_clean(&self) -> bool {
         match self {
             NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => true,
@@ -128,7 +125,6 @@ impl NetworkError {
     }
 }
 
-/// Failures, each after the first with `; then` in front.
 pub(crate) struct All<'a, T>(pub(crate) &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for All<'_, T> {
@@ -140,7 +136,6 @@ impl<T: fmt::Display> fmt::Display for All<'_, T> {
     }
 }
 
-/// Failures, each with `; then` in front.
 struct Then<'a, T>(&'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Then<'_, T> {

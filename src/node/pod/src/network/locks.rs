@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// A lock for every key that is held or waited for; it goes with the last user.
+/// A lock for every key in use; it goes with the last user.
 #[derive(Debug)]
 pub(crate) struct Locks<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
@@ -17,23 +17,22 @@ impl<K: Ord> Default for Locks<K> {
     }
 }
 
-/// Holds a key's lock.
 #[derive(Debug)]
 pub(crate) struct Guard<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
     key: K,
-    // An Option because it must be released before the map is looked at.
+    // An Option, to release it before a look at the map.
     lock: Option<OwnedMutexGuard<()>>,
 }
 
 impl<K: Ord + Clone> Locks<K> {
-    /// Waits for the lock of `key`, in the order of asking.
+    /// In the order of asking.
     pub(crate) async fn lock(&self, key: &K) -> Guard<K> {
         let lock = {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(held.entry(key.clone()).or_default())
         };
-        // Made first: it tidies up even if this future is dropped while it waits.
+        // Made first: it tidies up even if this future is dropped.
         let mut guard = Guard { held: Arc::clone(&self.held), key: key.clone(), lock: None };
         guard.lock = Some(lock.lock_owned().await);
         guard

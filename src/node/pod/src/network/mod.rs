@@ -1,62 +1,22 @@
 //! The network plugin layer: between pods and CNI.
 //!
-//! A [`NetworkPlugin`] knows the default network, which is the first usable one of the configuration directory, and
-//! follows changes of the directory. It sets up a pod's network (loopback, then the default network), reads its
-//! addresses, and checks it. It tears the network down with the configuration of the set-up, even if that has changed
-//! since. Plugins get the same facts of a pod as from kubelets and their runtimes.
+//! A [`NetworkPlugin`] follows the configuration directory, whose first usable network is the default one. It sets up a
+//! pod's network (loopback, then the default network), checks it, and reads its addresses. It tears it down with the
+//! configuration of the set-up. Plugins get the same facts of a pod as from kubelets and their runtimes.
 //!
-//! For each pod there is one operation at a time, and as many pods at once as you like. Only
-//! clean-up ([`NetworkPlugin::gc`]) waits until nothing else is going on.
+//! Each pod has one operation at a time, and pods run in parallel. Only clean-up ([`NetworkPlugin::gc`]) works alone.
 //!
-//! **Cancellation.** Dropping a future kills the plugin that it waits for. After a set-up that
-//! was dropped, call [`NetworkPlugin::tear_down`].
-//!
-//! Here a shell script is every plugin, so that the example runs anywhere:
-//!
-//! ```
-//! use std::os::unix::fs::PermissionsExt;
-//! use cnimble_pod::PodId;
-//! use cnimble_pod::network::{NetworkOptions, NetworkPlugin, PodNetwork};
-//! use cnimble_runtime::Invoker;
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir()?;
-//! # let dir = dir.path();
-//! let script = r#"#!/bin/sh
-//!     case $CNI_COMMAND in
-//!     VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}' ;;
-//!     ADD) echo '{"cniVersion":"1.0.0"}' ;;
-//!     esac
-//! "#;
-//! for plugin in ["loopback", "fixed"] {
-//!     std::fs::write(dir.join(plugin), script)?;
-//!     std::fs::set_permissions(dir.join(plugin), std::fs::Permissions::from_mode(0o755))?;
-//! }
-//! let runtime = tokio::runtime::Runtime::new()?;
-//! runtime.block_on(async {
-//!     let invoker = Invoker::new([dir]).with_cache_dir(dir.join("cache"));
-//!     let plugin = NetworkPlugin::open(NetworkOptions::new(dir.join("net.d"), invoker)).await;
-//!     assert!(plugin.ready().unwrap_err().to_string().contains("cni plugin not initialized"));
-//!
-//!     std::fs::create_dir(dir.join("net.d"))?;
-//!     std::fs::write(dir.join("net.d/10-pods.conflist"),
-//!         r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "fixed"}]}"#)?;
-//!     plugin.reload().await;
-//!     assert!(plugin.ready().is_ok());
-//!
-//!     // Tear-down needs neither a set-up nor a namespace to have been there.
-//!     let pod = PodNetwork::new(PodId::new("default", "web"), "c0ffee", "/run/netns/gone");
-//!     plugin.tear_down(&pod).await?;
-//!     Ok(())
-//! })
-//! # }
-//! ```
-//!
-//! With real plugins and a real namespace, as root:
+//! **Cancellation.** Dropping a future kills the plugin that it waits for. Call [`NetworkPlugin::tear_down`] after a
+//! dropped set-up; it needs neither a set-up nor a namespace.
 //!
 //! ```no_run
 //! # use cnimble_pod::PodId;
-//! # use cnimble_pod::network::{Bandwidth, NetworkError, NetworkPlugin, PodNetwork};
-//! # async fn example(plugin: NetworkPlugin) -> Result<(), NetworkError> {
+//! # use cnimble_pod::network::{Bandwidth, NetworkError, NetworkOptions, NetworkPlugin, PodNetwork};
+//! # use cnimble_runtime::Invoker;
+//! # async fn example() -> Result<(), NetworkError> {
+//! let invoker = Invoker::new(["/opt/cni/bin"]).with_cache_dir("/var/lib/cnimble/cni");
+//! let plugin = NetworkPlugin::open(NetworkOptions::new("/etc/cni/net.d", invoker)).await;
+//! plugin.ready()?;
 //! let mut pod = PodNetwork::new(PodId::new("default", "web"), "c0ffee", "/run/netns/web");
 //! pod.bandwidth = Some(Bandwidth { ingress: Some(10_000_000), egress: None });
 //! // Kept, so that the pod can be torn down whatever becomes of the configuration.
@@ -98,12 +58,11 @@ pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
 
-/// The default time limit of an operation on a pod's network. The kubelet's limit of a CRI request is 4 minutes, and
-/// this is a little less.
+/// The default time limit of an operation on a pod's network: a little less than the kubelet's limit of a CRI request,
+/// 4 minutes.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
-/// How long a clean-up of all networks may take by default. It holds everything else up, so it
-/// gets less than an operation on one pod, which waits for itself alone.
+/// The default time limit of a clean-up. It holds everything else up, so it gets less than an operation on one pod.
 pub const GC_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a [`NetworkPlugin`] is made.
@@ -115,19 +74,17 @@ pub struct NetworkOptions {
     pub invoker: Invoker,
     /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`; `None` is nowhere else.
     pub vendor_prefix: Option<PathBuf>,
-    /// The node's share of the cluster's pod addresses, one for each address family. Plugins
-    /// with the capability `ipRanges` get them.
+    /// The node's share of the cluster's pod addresses, by family, for plugins with the capability `ipRanges`.
     pub pod_cidrs: Vec<IpNetwork>,
     /// How long an operation on a network may take in all.
     pub operation_limit: Duration,
-    /// How long a clean-up of all networks ([`NetworkPlugin::gc`]) may take in all. Nothing
-    /// else is done to pods meanwhile.
+    /// The time limit of a clean-up of all networks ([`NetworkPlugin::gc`]), during which pods wait.
     pub gc_limit: Duration,
     /// How often the directory is read even if nothing was reported.
     pub poll: Duration,
-    /// Caches of other runtimes on this node: what they know of counts when networks are cleaned up.
+    /// Other runtimes' caches on this node: their entries count in a clean-up.
     pub shared_caches: Vec<PathBuf>,
-    /// Networks that no runtime but cnimble adds pods to. Only in these are plugins asked to clean up (the verb GC).
+    /// Networks that only cnimble adds pods to. Only there plugins clean up (the verb GC).
     pub own_networks: Vec<String>,
 }
 
@@ -159,21 +116,20 @@ struct Inner {
     options: NetworkOptions,
     conf: ConfDir,
     state: RwLock<Arc<State>>,
-    /// Held while the directory is being read.
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
-    /// The last answer to STATUS, with its network.
+    /// The last answer to STATUS.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
-    /// [`NetworkOptions::pod_cidrs`], or what they were set to since.
+    /// Initially [`NetworkOptions::pod_cidrs`].
     pod_cidrs: RwLock<Vec<IpNetwork>>,
-    /// Operations on pods share it; clean-up has it alone.
+    /// Shared by operations on pods; a clean-up has it alone.
     everything: tokio::sync::RwLock<()>,
 }
 
 impl NetworkPlugin {
-    /// Reads the configuration directory and goes on watching it, in a task that ends with the
-    /// last clone. That there is no network yet is no error: see [`NetworkPlugin::ready`].
+    /// Reads the configuration directory and watches it in a task that ends with the last clone. A missing network is
+    /// no error here: see [`NetworkPlugin::ready`].
     pub async fn open(options: NetworkOptions) -> Self {
         let inner = Inner {
             conf: ConfDir::new(&options.conf_dir),
@@ -190,7 +146,7 @@ impl NetworkPlugin {
             },
         };
         let plugin = NetworkPlugin { inner: Arc::new(inner) };
-        // Watched before it is read, so that nothing falls in between.
+        // The watch comes before the read, so that nothing falls in between.
         let options = &plugin.inner.options;
         let dirs = std::iter::once(&options.conf_dir).chain(options.invoker.path()).cloned();
         let watch = DirWatch::new(dirs, options.poll);
@@ -265,10 +221,9 @@ impl NetworkPlugin {
         self.state().problems.clone()
     }
 
-    /// Whether there is a network to set pods up with, and whether its plugins could serve when
-    /// [`NetworkPlugin::probe`] asked them last.
+    /// Whether there is a network, and its plugins could serve at the last [`NetworkPlugin::probe`].
     /// # Errors
-    /// The condition of the node, and what is wrong with the files that are there.
+    /// The condition of the node, and what is wrong with present files.
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
@@ -278,9 +233,8 @@ impl NetworkPlugin {
         }
     }
 
-    /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb
-    /// STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows of it from then on, and that it is
-    /// another way than before counts as a change.
+    /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb STATUS, from version 1.1.0
+    /// on). Later calls of [`NetworkPlugin::ready`] know it, and a difference counts as a change.
     /// # Errors
     /// As [`NetworkPlugin::ready`]; what a plugin answered.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {
@@ -310,17 +264,17 @@ impl NetworkPlugin {
         outcome
     }
 
-    /// Probes now and then, for ever: every `period`, and as soon as the networks change.
+    /// Probes without end: every `period`, and as soon as the networks change.
     pub async fn keep_probing(&self, period: Duration) {
         let mut changes = self.changes();
         loop {
             changes.mark_unchanged();
-            // What isn't ready is asked more often: pods wait for it.
+            // A failed probe is repeated sooner: pods wait for it.
             let wait = match self.probe().await {
                 Ok(()) => period,
                 Err(_) => period / 5,
             };
-            // Its own news isn't any.
+            // The probe's own change doesn't count.
             changes.mark_unchanged();
             let _ = tokio::time::timeout(wait, changes.changed()).await;
         }
@@ -347,7 +301,6 @@ impl NetworkPlugin {
         self.inner.options.vendor_prefix.as_deref()
     }
 
-    /// The invoker for this network.
     fn invoker(&self, network: &cnimble_cni::NetworkList) -> Invoker {
         let invoker = &self.inner.options.invoker;
         let path = config::plugin_path(network, self.vendor_prefix(), invoker.path());
@@ -355,7 +308,7 @@ impl NetworkPlugin {
     }
 }
 
-/// Reads the directory whenever it changes, until the plugin is dropped.
+/// Ends with the plugin.
 async fn follow(inner: Weak<Inner>, mut watch: DirWatch) {
     loop {
         watch.changed().await;

@@ -12,7 +12,7 @@ use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, PodNetworkStatus
 
 const LOOPBACK: &str = "lo";
 
-/// The loopback network as containerd has it; its plugin brings `lo` up.
+/// The loopback network as in containerd; its plugin brings `lo` up.
 fn loopback() -> Option<&'static NetworkList> {
     static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
     let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
@@ -20,10 +20,8 @@ fn loopback() -> Option<&'static NetworkList> {
 }
 
 impl NetworkPlugin {
-    /// Sets a pod's network up: loopback first, then its network, which is the default one
-    /// unless [`PodNetwork::network`] names it. Returns the addresses that it has then.
-    ///
-    /// If that fails, what was done is taken back; [`NetworkError::is_clean`] tells whether that succeeded.
+    /// Sets up loopback, then the pod's network: [`PodNetwork::network`] or the default one. Returns the addresses. A
+    /// failure is undone; [`NetworkError::is_clean`] tells whether that succeeded.
     /// # Errors
     /// No network; the plugins' failures, or the namespace's.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
@@ -50,7 +48,7 @@ impl NetworkPlugin {
             }
             added.push((list, attach));
         }
-        // A network without addresses (layer 2) is fine, one without an interface isn't.
+        // A network may have no addresses (layer 2), but an interface.
         match self.addresses(Operation::SetUp, pod).await {
             Err(NetworkError::Namespace { operation, pod, sandbox, source, .. }) => {
                 let rollback = self.take_back(&added).await;
@@ -60,7 +58,7 @@ impl NetworkPlugin {
         }
     }
 
-    /// DEL of these, last one first; all failures.
+    /// DEL in reverse order; all failures.
     async fn take_back(&self, added: &[(&NetworkList, Attach)]) -> Vec<Error> {
         let mut failures = Vec::new();
         for (list, attach) in added.iter().rev() {
@@ -69,9 +67,9 @@ impl NetworkPlugin {
         failures
     }
 
-    /// Takes a pod's network down, with the configuration that it was set up with: from the
-    /// cache, else from [`PodNetwork::network`], else the default network. May be repeated,
-    /// and works when the namespace is gone. Goes on past failures.
+    /// Takes a pod's network down, with the configuration of its set-up: from the cache, else from
+    /// [`PodNetwork::network`], else the default network. Repeatable, also without the namespace. Goes on past
+    /// failures.
     /// # Errors
     /// All failures together; then something may be left, and it should be called again.
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
@@ -91,7 +89,7 @@ impl NetworkPlugin {
             failures.extend(self.invoker(&list).del(&list, &attach).await.err());
             known.push((list.name, attach.ifname));
         }
-        // What the cache doesn't know may have been begun all the same.
+        // A set-up may have begun without an entry.
         let fallback = match &pod.network {
             Some(network) => Some(Arc::clone(network)),
             None if known.is_empty() => self.default_network().map(|network| Arc::new(network.list.clone())),
@@ -107,8 +105,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, for
-    /// networks from version 0.4.0 on).
+    /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, from version 0.4.0 on).
     /// # Errors
     /// The cache doesn't know the pod; what the plugins found.
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
@@ -161,17 +158,16 @@ impl NetworkPlugin {
         }
     }
 
-    /// The cache entries of a pod's sandbox.
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
         let cache = self.inner.options.invoker.cache();
         cache.list_of(&pod.sandbox_id).map_err(Error::from)
     }
 
-    /// The path for the plugins: none if there is no namespace. A path alone may be what is left of a bind mount.
+    /// The path for the plugins, empty without a namespace. A path alone may be left of a bind mount.
     fn living(&self, netns: &Path) -> String {
         match NetNs::find(netns) {
             Ok(None) => String::new(),
-            // What can't be opened for want of a descriptor is there for the plugins.
+            // Without a free descriptor the namespace counts as present.
             _ => netns.to_string_lossy().into_owned(),
         }
     }

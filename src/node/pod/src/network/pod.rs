@@ -1,4 +1,4 @@
-//! A pod, as the network layer knows it and passes it to plugins.
+//! A pod as the network layer passes it to plugins.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -87,8 +87,8 @@ pub struct PodNetwork {
     pub aliases: Vec<String>,
     /// The control group of the pod.
     pub cgroup_path: Option<String>,
-    /// The network of the set-up. `None` stands for the present default network. A caller that keeps this can tear the
-    /// pod down after any change of the configuration, even if the process died in the middle of a set-up.
+    /// The network of the set-up; `None` is the present default. A caller that keeps this can tear the pod down after a
+    /// change of the configuration or a crash.
     pub network: Option<Arc<NetworkList>>,
 }
 
@@ -110,7 +110,7 @@ impl PodNetwork {
         }
     }
 
-    /// The attachment that the plugins hear of. Each of them gets only those capability arguments that it asks for.
+    /// Each plugin gets only those capability arguments that it asks for.
     pub(super) fn attach(&self, ifname: &str, pod_cidrs: &[IpNetwork]) -> Attach {
         let mut attach = Attach::new(&self.sandbox_id, self.netns.to_string_lossy(), ifname)
             .arg("IgnoreUnknown", "1")
@@ -151,8 +151,7 @@ impl PodNetwork {
 /// A pod's network as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodNetworkStatus {
-    /// The addresses of global scope on the pod's interface, IPv4 before IPv6, so that the
-    /// first is what the kubelet calls the pod's IP. Empty for a network without addresses.
+    /// The interface's addresses of global scope. IPv4 comes first: the first is what the kubelet calls the pod's IP.
     pub ips: Vec<IpAddr>,
 }
 
@@ -172,7 +171,7 @@ mod tests {
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;\
              K8S_POD_INFRA_CONTAINER_ID=abc;K8S_POD_UID=u1"
         );
-        // Nothing is sent that isn't there: some plugins stumble over empty lists.
+        // Some plugins stumble over empty lists.
         assert_eq!(Value::Object(attach.capability_args), json!({}));
 
         pod.ports = vec![

@@ -1,7 +1,7 @@
 //! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// The value as a whole number, rounded up, as the kubelet's `Quantity.Value` gives it. Negative ones are 0, and what
-/// doesn't fit is the largest number. `None` if the text is no quantity.
+/// The value rounded up, as by the kubelet's `Quantity.Value`. Negative values are 0, larger ones than fit the largest
+/// number. `None` if the text is no quantity.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'+' => (false, text.get(1..)?),
@@ -45,7 +45,6 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
-/// `value` times ten to the power of `exponent`, rounded up.
 fn scaled(value: u128, exponent: i32) -> u128 {
     let power = |by: u32| 10_u128.checked_pow(by);
     match u32::try_from(exponent) {

@@ -1,14 +1,14 @@
-//! A pod's addresses, read where they are: in its namespace.
+//! A pod's addresses, read in its namespace.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cnimble_netlink::{Error, NetNs, Netlink, Result};
 
-/// RT_SCOPE_UNIVERSE, in rtnetlink(7): global.
+/// `RT_SCOPE_UNIVERSE`, in rtnetlink(7).
 const GLOBAL: u8 = 0;
 
-/// The global addresses of interface `ifname`, IPv4 first. Enters the namespace, so on a thread of the blocking pool.
+/// Global addresses, IPv4 first. A thread of the blocking pool enters the namespace.
 pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
     let work = move || read(&netns, ifname);
     tokio::task::spawn_blocking(work)
@@ -25,7 +25,7 @@ fn read(netns: &Path, ifname: &str) -> Result<Vec<IpAddr>> {
         .filter(|addr| addr.scope == GLOBAL && !addr.duplicate)
         .map(|addr| addr.net.ip())
         .collect();
-    // Stable: within a family as the kernel has them.
+    // Stable: keeps the kernel's order within a family.
     ips.sort_by_key(IpAddr::is_ipv6);
     Ok(ips)
 }

@@ -1,15 +1,12 @@
 //! The record of each sandbox on disk.
 //!
-//! It is written before anything else is made, and removed last. So the next start after a crash knows what to take
-//! down. A record appears whole, because it is written elsewhere and renamed. It is synced before networking starts.
-//! A power loss removes namespaces and packet rules, but not leases, and only the record names their owner. A file
-//! that was renamed but not synced may be empty after a power loss.
+//! It is written first and removed last, so the next start after a crash knows what to take down. A record appears
+//! whole, by a rename, and is synced before networking starts: a power loss removes namespaces and packet rules, but
+//! not leases, and only the record names their owner. Without a sync a renamed file may be empty after a power loss.
 //!
-//! Records are in directories by the first two digits of their pod's key, so that a pod's are found
-//! in the same time among thousands.
-//!
-//! Later states are appended, one JSON document a line, and the last whole one counts. That needs neither another file
-//! nor another sync, because after a power loss the first document suffices.
+//! The directory of a record is named by the first two digits of its pod's key: a look-up takes the same time among
+//! thousands. Later states are appended, one JSON document a line, and the last whole one counts. That needs no other
+//! sync, because after a power loss the first document suffices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,27 +25,25 @@ use super::error::Cause;
 use crate::PodId;
 
 const ENDING: &str = ".json";
-/// How many digits of a key name the directory of a record.
+/// The digits of a key that name the directory of a record.
 const SHARD: usize = 2;
-/// How large a record may be, in bytes. Its largest part is the network's configuration, which has a limit of 16 MiB.
+/// In bytes. The largest part is the network's configuration, which has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
 
-/// The directory of the records.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     dir: PathBuf,
     known: Arc<Mutex<Known>>,
 }
 
-/// Records that were read, by ID. A record never changes its name or its pod.
+/// A record never changes its name or its pod.
 type Known = BTreeMap<String, Seen>;
 
-/// The known facts of a record.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The pod, once [`Store::pods`] has read it. The inner `None` stands for an unwanted pod.
+    /// Set by [`Store::pods`]. The inner `None` stands for an unwanted pod.
     pod: Option<Option<PodId>>,
-    /// In which directory it is.
+    /// Its directory.
     shard: [u8; SHARD],
 }
 
@@ -64,7 +59,6 @@ impl Store {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers where a record is.
     fn note(&self, id: &str, path: &Path) {
         let shard =
             path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
@@ -73,8 +67,7 @@ impl Store {
         }
     }
 
-    /// Moves records of an older layout, with one directory for all. A record that cannot be moved is found by its ID
-    /// only.
+    /// Moves records of an older layout, with one directory. An unmovable record is found by its ID only.
     fn migrate(&self) {
         for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
             if let Some(shard) = name.get(..SHARD) {
@@ -89,18 +82,17 @@ impl Store {
         }
     }
 
-    /// Where a pod's records are.
     fn shard(&self, key: &str) -> PathBuf {
         self.dir.join(key.get(..SHARD).unwrap_or(key))
     }
 
-    /// Its name begins with the pod, so that a pod's records are found without reading all.
+    /// The name begins with the pod, so that its records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
         let key = key(pod);
         self.shard(&key).join(format!("{key}-{id}{ENDING}"))
     }
 
-    /// Writes a record in place of the one before, onto the disk.
+    /// Replaces and syncs a record.
     pub(super) fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
@@ -116,10 +108,10 @@ impl Store {
         Ok(())
     }
 
-    /// Moves a record to its place, onto the disk.
+    /// Moves and syncs a record.
     fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
         let shard = to.parent().unwrap_or(&self.dir);
-        // The directory may be removed by another process that has emptied it.
+        // Another process may remove the empty directory.
         for _ in 0..10 {
             match DirBuilder::new().mode(0o700).create(shard) {
                 Ok(()) => File::open(&self.dir)?.sync_all()?,
@@ -134,8 +126,7 @@ impl Store {
         Err(io::Error::other("its directory is removed again and again"))
     }
 
-    /// Adds to a record what has become of its sandbox. A process that is killed in between leaves the
-    /// old record or the new one.
+    /// Appends a record's new state. A kill leaves the old record or the new one.
     pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
@@ -145,22 +136,21 @@ impl Store {
         file.and_then(|mut file| file.write_all(&text)).map_err(failed)
     }
 
-    /// Forgets a sandbox; not to know it is success.
+    /// A missing record is success.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         match fs::remove_file(&path) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            // Not synced: a record that comes back after a power loss is one too many at worst.
+            // Not synced: at worst a record comes back after a power loss.
             removed => removed.map_err(Cause::file("removing", &path))?,
         }
         self.known().remove(&sandbox.id);
-        // Only if it is empty.
+        // Only an empty one.
         let _ = path.parent().map(fs::remove_dir);
         Ok(())
     }
 
-    /// A pod's sandboxes, oldest first. A sandbox with an unreadable record is included, with the facts that its name
-    /// tells, because it must be taken down.
+    /// A pod's sandboxes, oldest first. One with an unreadable record must be taken down: it has the facts in its name.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let key = key(pod);
         let (prefix, shard) = (format!("{key}-"), self.shard(&key));
@@ -171,7 +161,7 @@ impl Store {
             self.note(&id, &path);
             match sandbox {
                 Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
-                // The hash of another pod's name begins alike.
+                // Another pod's hash begins alike.
                 Ok(_) => {}
                 Err(cause) => {
                     log::warn!("{cause}; it will be taken down");
@@ -183,7 +173,6 @@ impl Store {
         Ok(found)
     }
 
-    /// The sandbox with this ID.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
         let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
         let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);
@@ -198,13 +187,12 @@ impl Store {
         path.map(|path| read(&path)).transpose()
     }
 
-    /// The IDs that begin so. Reads no records.
+    /// Reads no records.
     pub(super) fn beginning(&self, prefix: &str) -> Result<Vec<String>, Cause> {
         let paths = self.paths(|name| name.contains(prefix))?;
         Ok(paths.into_iter().map(|(_, id)| id).filter(|id| id.starts_with(prefix)).collect())
     }
 
-    /// All sandboxes, and the records that can't be read.
     pub(super) fn list(&self) -> Result<Listing, Cause> {
         let mut listing = Listing::default();
         for (path, id) in self.paths(|_| true)? {
@@ -220,8 +208,8 @@ impl Store {
         Ok(listing)
     }
 
-    /// The pods of the `wanted` sandboxes, and the unreadable records. `wanted` must always be the same. A record is read
-    /// only once, because its pod does not change.
+    /// The pods of `wanted` sandboxes, with unreadable records. `wanted` must always be the same: a record is read
+    /// once, because its pod does not change.
     pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
         let mut found = Pods::default();
         let mut before = std::mem::take(&mut *self.known());
@@ -248,7 +236,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The records that are wanted by their file names, and the IDs in them.
+    /// Records with `wanted` file names, and their IDs.
     fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
         let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
         let mut paths = Vec::new();
@@ -268,7 +256,6 @@ impl Store {
     }
 }
 
-/// The records in a directory that are wanted by their file names, and the IDs in them.
 fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
     let failed = |source| Cause::File { doing: "listing", path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
@@ -289,16 +276,13 @@ fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Strin
     Ok(names)
 }
 
-/// A directory of records comes and goes with them.
 fn is_shard(dir: &Path) -> bool {
     dir.file_name().is_some_and(|name| name.len() == SHARD) && dir.parent().is_some_and(Path::exists)
 }
 
-/// The result of [`Store::pods`].
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     pub(crate) pods: Vec<PodId>,
-    /// The IDs of records that can't be read, and why.
     pub(crate) problems: Vec<(String, Cause)>,
 }
 
@@ -311,13 +295,13 @@ pub struct Listing {
     pub problems: Vec<(String, Cause)>,
 }
 
-/// Sixteen hexadecimal digits for a pod: its names may be longer together than a file's.
+/// Sixteen hexadecimal digits: a pod's names may be longer than a file's.
 pub(super) fn key(pod: &PodId) -> String {
     let digest = Sha256::digest(pod.to_string().as_bytes());
     hex(digest.into_iter().take(8))
 }
 
-/// Makes a directory and those above it, unless they are there.
+/// Also makes missing parents.
 pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), Cause> {
     DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(Cause::file("making", dir))
 }
@@ -335,11 +319,11 @@ fn read(path: &Path) -> Result<Sandbox, Cause> {
 fn decode(text: &[u8]) -> Result<Sandbox, String> {
     let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Sandbox>();
     let first = documents.next().ok_or("it is empty")?.map_err(|err| err.to_string())?;
-    // What was added may be cut short; then what is before it holds.
+    // The last addition may be cut short.
     Ok(documents.map_while(Result::ok).last().unwrap_or(first))
 }
 
-/// For fuzzers: takes any bytes for a record.
+/// For fuzzers: takes any bytes.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Ok(sandbox) = decode(bytes) else { return };

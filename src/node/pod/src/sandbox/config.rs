@@ -1,4 +1,4 @@
-//! The configuration of a sandbox, and its record.
+//! A sandbox's configuration and record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,8 +30,7 @@ pub struct SandboxConfig {
     /// Its labels, for callers that list sandboxes by them; plugins don't hear of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Its control group, where the caller names one; else it follows from
-    /// [`SandboxOptions::cgroup_root`](super::SandboxOptions).
+    /// Its control group, unless it follows from [`SandboxOptions::cgroup_root`](super::SandboxOptions).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// Its annotations. Shared: most pods have the same few, and there may be thousands.
@@ -61,8 +60,8 @@ impl SandboxConfig {
         }
     }
 
-    /// Whether a sandbox made for `self` serves a pod with this configuration. As under the kubelet not every
-    /// difference counts: annotations and the node's resolv.conf change while a pod runs, and it keeps its network.
+    /// Whether a sandbox with this configuration serves `other`. Not every difference counts, as under the kubelet: a
+    /// pod keeps its network when annotations or the node's resolv.conf change.
     pub fn serves(&self, other: &SandboxConfig) -> bool {
         self.pod == other.pod
             && self.uid == other.uid
@@ -75,12 +74,11 @@ impl SandboxConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Being made; or its maker died, or could not take back a failed step. It is good for nothing but being removed.
+    /// Unfinished: its maker works or died, or could not undo a failed step. Its only use is to be removed.
     SettingUp,
     /// The pod has its network.
     Ready,
-    /// The network is being taken down. The process that did so may have died, or a plugin failed. It must be stopped
-    /// again.
+    /// The network is being taken down, or that was interrupted or failed. It must be stopped again.
     Stopping,
     /// Its network is down and its namespace gone.
     Stopped,
@@ -92,8 +90,8 @@ pub enum State {
 pub struct PauseProcess {
     /// The process ID.
     pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat): with it a
-    /// later process with the same ID isn't taken for this one.
+    /// Its start in clock ticks since boot (field 22 of /proc/PID/stat), which a later process with the same ID doesn't
+    /// share.
     pub start_time: u64,
 }
 
@@ -142,7 +140,6 @@ impl Sandbox {
         cnimble_cni::json::get(self.network.as_ref()?, "name")?.as_str()
     }
 
-    /// The sandbox as the network plugin layer sees it.
     pub(super) fn network(&self) -> PodNetwork {
         let netns = self.netns.as_deref().unwrap_or(Path::new(""));
         let config = &self.config;
@@ -150,7 +147,7 @@ impl Sandbox {
         pod.uid.clone_from(&config.uid);
         pod.annotations = BTreeMap::clone(&config.annotations);
         pod.ports.clone_from(&config.ports);
-        // A limit that makes no sense has kept the sandbox from being made.
+        // An invalid limit has kept the sandbox from being made.
         pod.bandwidth = Bandwidth::from_annotations(&config.annotations).unwrap_or_default();
         pod.dns.clone_from(&config.dns);
         pod.aliases = Some(config.hostname.clone()).filter(|name| !name.is_empty()).into_iter().collect();

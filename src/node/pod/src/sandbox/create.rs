@@ -1,4 +1,4 @@
-//! Making a sandbox beside those that its pod has: for callers that count attempts themselves.
+//! Makes a sandbox beside others of its pod: for callers that count attempts themselves.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,16 +10,13 @@ use super::config::{Sandbox, SandboxConfig};
 use super::error::{Action, Cause, Causes, SandboxError};
 
 impl Sandboxes {
-    /// Makes a sandbox of this attempt, as CRI's RunPodSandbox does. The pod's sandboxes of other attempts, and
-    /// those of a pod of the same name with another UID, stay as they are. One of the same attempt that is of no use
-    /// any more (unfinished, stopped, from before a reboot) is taken down first.
+    /// Makes a sandbox of this attempt, as CRI's RunPodSandbox does. Sandboxes of other attempts or UIDs stay. A
+    /// useless one of the same attempt (unfinished, stopped, from before a reboot) is taken down first.
     ///
-    /// `cancelled` ends it as soon as it is done: what was made is taken back then.
-    ///
-    /// **Cancellation.** As with [`Sandboxes::run`]. Rather than drop the future use `cancelled`.
+    /// **Cancellation.** `cancelled` ends it and undoes what was made; prefer that to dropping the future
+    /// ([`Sandboxes::run`]).
     /// # Errors
-    /// [`Cause::Exists`] if there is one that is ready, [`Cause::Cancelled`]; everything that went wrong, the
-    /// cause first.
+    /// [`Cause::Exists`] if there is one that is ready, [`Cause::Cancelled`]; every failure, the cause first.
     pub async fn create(
         &self,
         config: &SandboxConfig,

@@ -1,5 +1,4 @@
-//! Name resolution of a pod: what the kubelet makes of the pod's policy and the node's
-//! resolv.conf (pkg/kubelet/network/dns in Kubernetes), and the file that says it.
+//! A pod's resolv.conf, by its policy and the node's (Kubernetes' pkg/kubelet/network/dns).
 
 use std::fs;
 use std::net::IpAddr;
@@ -8,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::manifest::DnsPolicy;
 use crate::network::Dns;
 
-/// resolv.conf(5): more name servers are not read.
+/// resolv.conf(5) reads no more.
 const MAX_SERVERS: usize = 3;
-/// The limits that Kubernetes sets to search lists.
+/// Kubernetes' limits of search lists.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 
@@ -26,8 +25,8 @@ pub struct DnsOptions {
 }
 
 impl Default for DnsOptions {
-    /// No cluster, and the node's resolv.conf. Where that only names systemd-resolved on the
-    /// loopback interface, which a pod can't reach, the servers behind it.
+    /// No cluster, and the node's resolv.conf. If that only names systemd-resolved on the loopback interface, out of
+    /// reach for a pod, the servers behind it.
     fn default() -> Self {
         let own = Path::new("/etc/resolv.conf");
         let behind = Path::new("/run/systemd/resolve/resolv.conf");
@@ -44,8 +43,8 @@ impl Default for DnsOptions {
 }
 
 impl DnsOptions {
-    /// The name resolution of a pod in the Kubernetes namespace `namespace`; `own` is its
-    /// `dnsConfig`. Entries over the limits are left out, with a warning.
+    /// A pod's name resolution in `namespace`; `own` is its `dnsConfig`. Warns of entries over the limits and drops
+    /// them.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
         let node = || match fs::read_to_string(&self.resolv_conf) {
             Ok(text) => parse(&text),
@@ -85,7 +84,7 @@ impl DnsOptions {
     }
 }
 
-/// Appends what isn't there yet.
+/// Appends missing entries.
 fn add(to: &mut Vec<String>, more: &[String]) {
     for text in more {
         if !to.contains(text) {
@@ -111,7 +110,7 @@ fn limit(dns: &mut Dns) {
     }
 }
 
-/// Reads resolv.conf(5): the last `search` or `domain` counts, and so do the last options.
+/// By resolv.conf(5): the last `search` or `domain` counts, and so do the last options.
 fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
@@ -126,7 +125,6 @@ fn parse(text: &str) -> Dns {
     dns
 }
 
-/// The text of resolv.conf.
 pub(super) fn resolv_conf(dns: &Dns) -> String {
     let mut text = String::new();
     if !dns.searches.is_empty() {
@@ -141,8 +139,7 @@ pub(super) fn resolv_conf(dns: &Dns) -> String {
     text
 }
 
-/// For fuzzers: takes any text for the node's resolv.conf. The pod's file then holds servers, searches and options
-/// only, and reads back the same.
+/// For fuzzers. The pod's file holds servers, searches and options only, and reads back the same.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
     let dns = parse(text);
@@ -204,7 +201,7 @@ mod tests {
         let many = Dns { searches: (0..40).map(|n| format!("s{n}")).collect(), ..Dns::default() };
         assert_eq!(options.resolve(DnsPolicy::None, "x", &many).searches.len(), 32);
         let long = Dns { searches: (0..10).map(|n| format!("{n}{}", "x".repeat(250))).collect(), ..many };
-        // Eight of 251 characters, with seven spaces, make 2015; a ninth is too much.
+        // Eight of 251 characters and seven spaces make 2015.
         assert_eq!(options.resolve(DnsPolicy::None, "x", &long).searches.len(), 8);
     }
 }

@@ -1,5 +1,3 @@
-//! Errors of sandboxes.
-
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -41,7 +39,7 @@ pub enum Cause {
     /// The process that was to hold the namespace.
     #[error("pause process {program}: {source}")]
     Process { program: String, source: io::Error },
-    /// Other processes are at work on it, and didn't get ready in time; or the lock can't be used.
+    /// Other processes work on it for too long, or the lock can't be used.
     #[error(transparent)]
     Locked(#[from] LockError),
 }
@@ -87,13 +85,13 @@ impl fmt::Display for Action {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
 pub enum SandboxError {
-    /// All failures of an operation on one pod's sandbox, in order. Failures of the undo follow their cause.
+    /// All failures of an operation on a sandbox. Failures of the undo follow their cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
     Pod { action: Action, pod: PodId, causes: Vec<Cause> },
     /// There is no sandbox with this ID.
     #[error("there is no sandbox \"{id}\"")]
     Unknown { id: String },
-    /// The directories of the sandboxes can't be used, or not everything could be cleaned up.
+    /// The directories are unusable, or the clean-up is incomplete.
     #[error("sandboxes: {}", All(causes))]
     Node { causes: Vec<Cause> },
 }
@@ -114,7 +112,6 @@ impl From<Cause> for SandboxError {
     }
 }
 
-/// Everything that went wrong with a sandbox, the cause first.
 #[derive(Debug, Default)]
 pub(super) struct Causes(Vec<Cause>);
 
@@ -125,17 +122,14 @@ impl From<Cause> for Causes {
 }
 
 impl Causes {
-    /// Adds the causes of a failure.
     pub(super) fn add<C: Into<Causes>>(&mut self, outcome: Result<(), C>) {
         self.0.extend(outcome.err().into_iter().flat_map(|causes| causes.into().0));
     }
 
-    /// Success if nothing went wrong.
     pub(super) fn into_result(self) -> Result<(), Causes> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 
-    /// The error of an operation on one pod's sandbox.
     pub(super) fn of(self, action: Action, pod: &PodId) -> SandboxError {
         SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
     }

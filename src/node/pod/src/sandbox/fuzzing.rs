@@ -1,4 +1,4 @@
-//! The readers of what sandboxes are kept in, for fuzzers.
+//! Readers of sandboxes' files, for fuzzers.
 
 use super::{checkpoint, dns, process};
 use crate::network::Dns;
@@ -12,7 +12,7 @@ pub(crate) fn resolv(text: &str) {
     dns::fuzz(text);
 }
 
-/// The file for any manifest has lines of three sorts only.
+/// The file has lines of three sorts only.
 pub(crate) fn resolv_conf(dns: &Dns) {
     let text = dns::resolv_conf(dns);
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! How a sandbox is, beyond what its record says.
+//! The state of a sandbox beyond its record.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -75,8 +75,7 @@ impl Sandboxes {
         dead.then_some(Fault::NoProcess)
     }
 
-    /// Looks at a sandbox: the record, the namespace with its addresses, the process, the host's
-    /// links. Asks no plugins.
+    /// Looks at record, namespace, addresses, process and links. Asks no plugins.
     /// # Errors
     /// Fails for an unknown ID, and if the namespace cannot be read, for example without the interface.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
@@ -86,7 +85,7 @@ impl Sandboxes {
         if fault.is_none() && sandbox.netns.is_some() {
             let status = self.inner.network.status(&sandbox.network()).await;
             ips = status.map_err(|err| inspecting(&sandbox, err.into()))?.ips;
-            // It may have more: those that it has made itself by router advertisements.
+            // It may have more, from router advertisements.
             if sandbox.ips.iter().any(|ip| !ips.contains(ip)) {
                 fault = Some(Fault::NoAddress);
             } else if self.lacks_link(&sandbox).await {
@@ -98,7 +97,7 @@ impl Sandboxes {
 
     async fn lacks_link(&self, sandbox: &Sandbox) -> bool {
         let links = self.links_of(sandbox);
-        // The kernel is asked: not on a thread that others wait for.
+        // Netlink blocks the thread.
         let present = tokio::task::spawn_blocking(links::present).await.ok().flatten();
         present.is_some_and(|present| links.iter().any(|link| !present.contains(link)))
     }

@@ -1,4 +1,4 @@
-//! The host's links that a sandbox' network consists of.
+//! The host's links of a sandbox' network.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::{Sandbox, Sandboxes};
 use crate::network::INTERFACE;
 
 impl Sandboxes {
-    /// The host's links that a sandbox' network consists of, as far as ADD has told of them.
+    /// As far as ADD has told of them.
     pub(crate) fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
         let Some(network) = sandbox.network_name() else { return Vec::new() };
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
@@ -35,7 +35,7 @@ impl Sandboxes {
     }
 }
 
-/// The names of the host's links; `None` if they can't be listed.
+/// `None` if the links can't be listed.
 pub(crate) fn present() -> Option<BTreeSet<String>> {
     let list = || Netlink::open()?.links(&Filter { master: None, kind: None });
     match list() {
@@ -47,7 +47,6 @@ pub(crate) fn present() -> Option<BTreeSet<String>> {
     }
 }
 
-/// The links on the host that an ADD has told of.
 fn host_links(entry: &Entry) -> Vec<String> {
     let interfaces = entry.result.as_ref().and_then(|result| json::get(result, "interfaces")?.as_array());
     let on_host = interfaces.into_iter().flatten().filter(|interface| {

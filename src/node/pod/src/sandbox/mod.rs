@@ -1,13 +1,12 @@
 //! Sandboxes: what a pod has of its own before any container, and how it is found again.
 //!
-//! A sandbox is a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace,
-//! so a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So after a crash, a
-//! kill or a reboot every sandbox can be taken down.
+//! A sandbox is a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace, so
+//! a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So every sandbox can be
+//! taken down after a crash, a kill or a reboot.
 //!
-//! Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in `RUN/pods/ID`, and locks in
-//! `RUN/locks`. Only the records must survive a reboot. They hold the ID of their boot.
-//!
-//! Several processes may work on the same directories; on one pod, one does at a time.
+//! Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in `RUN/pods/ID`, and locks in `RUN/locks`.
+//! Records must survive a reboot, and hold the ID of their boot. Processes may share these directories, one at a time
+//! for a pod.
 //!
 //! As root, with plugins and a network:
 //!
@@ -20,13 +19,10 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let invoker = Invoker::new(["/opt/cni/bin"]).with_cache_dir("/var/lib/cnimble/cni");
 //! let network = NetworkPlugin::open(NetworkOptions::new("/etc/cni/net.d", invoker)).await;
-//! let options = SandboxOptions::new("/var/lib/cnimble", "/run/cnimble");
-//! let sandboxes = Sandboxes::open(options, network).await?;
-//!
+//! let sandboxes = Sandboxes::open(SandboxOptions::new("/var/lib/cnimble", "/run/cnimble"), network).await?;
 //! let config = SandboxConfig::new(PodId::new("default", "web"), "a-uid");
 //! let sandbox = sandboxes.run(&config).await?;
 //! println!("{:?} in {:?}", sandbox.ips, sandbox.netns);
-//! assert_eq!(sandboxes.run(&config).await?.id, sandbox.id);
 //! sandboxes.remove(&sandbox.id).await?;
 //! # Ok(())
 //! # }
@@ -94,7 +90,7 @@ impl SandboxOptions {
             run_dir: run_dir.into(),
             pause: None,
             cgroup_root: None,
-            // Set-up and taking it back may take the time limit of an operation each.
+            // Set-up and undo may take the time limit of an operation each.
             lock_limit: super::network::OPERATION_LIMIT * 2,
         }
     }
@@ -127,7 +123,7 @@ struct Inner {
     pods: Locks<PodId>,
 }
 
-/// For us alone: a pod, in this process and among all. Dropped in this order.
+/// One holder for a pod, in this process and among all. Dropped in this order.
 #[derive(Debug)]
 struct PodLock {
     _among_processes: FileLock,
@@ -161,8 +157,8 @@ impl Sandboxes {
         Ok(self.inner.store.list()?)
     }
 
-    /// The pods that have sandboxes that are `wanted`, which must be the same each time, and the
-    /// records that can't be read, as in [`Sandboxes::list`]. That is cheap to ask again.
+    /// The pods of `wanted` sandboxes, and unreadable records, as in [`Sandboxes::list`]. `wanted` must stay the same:
+    /// that is cheap to ask again.
     pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
         Ok(self.inner.store.pods(wanted)?)
     }
@@ -221,12 +217,10 @@ impl Sandboxes {
         Ok(FileLock::take(&options.locks_dir().join("everything"), Kind::Alone, wait).await?)
     }
 
-    /// Writes a record, on a thread that may wait for the disk.
     async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         self.record(sandbox, Store::put).await
     }
 
-    /// Adds to a record.
     async fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         self.record(sandbox, Store::amend).await
     }
@@ -248,7 +242,7 @@ fn boot_id() -> Result<String, Cause> {
     boot::boot_id().map_err(Cause::file("reading", Path::new(boot::BOOT_ID)))
 }
 
-/// 64 hexadecimal digits, as container IDs are.
+/// 64 hexadecimal digits, as container IDs have.
 fn random_id() -> Result<String, Cause> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 32];

@@ -1,4 +1,4 @@
-//! Network namespaces that live without a process: pinned by a bind mount.
+//! Network namespaces without a process: pinned by a bind mount.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +10,13 @@ use nix::sched::{CloneFlags, unshare};
 
 use cnimble_netlink::{Error, Result};
 
-/// Makes a namespace and pins it at `path` in an existing directory.
+/// Pins a new namespace at `path` in an existing directory.
 pub(super) async fn create(path: PathBuf) -> Result<()> {
     let what = format!("make network namespace {}", path.display());
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    // A thread of its own, which ends: no other may find itself in there.
+    // A thread of its own, which ends: no other task may run in the namespace.
     let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
-        // If the waiter has gone, it stays unused.
+        // Nobody uses it if the waiter has gone.
         if let Err(Ok(())) = sender.send(pin(&path))
             && let Err(err) = remove(&path)
         {
@@ -40,12 +40,12 @@ fn pin(path: &Path) -> Result<()> {
     })
 }
 
-/// Takes the pin away; the namespace goes with the last process in it. No pin is success.
+/// The namespace goes with the last process in it. A missing pin is success.
 pub(super) fn remove(path: &Path) -> Result<()> {
     let what = || format!("remove network namespace {}", path.display());
     loop {
         match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // There may be several, one over the other.
+            // There may be several mounts at the path.
             Ok(()) => {}
             Err(Errno::ENOENT) => return Ok(()),
             Err(Errno::EINVAL) => break,

@@ -1,4 +1,4 @@
-//! Processes: the one that holds a namespace, and those that a crash has left.
+//! Pause processes, and plugins that a crash has left.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,6 @@ use super::error::Cause;
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The environment variable that marks a pause process.
 const MARK: &str = "CNIMBLE_SANDBOX";
 
 /// The program that idles in each sandbox's namespace until SIGTERM.
@@ -31,7 +30,7 @@ pub struct PauseCommand {
     pub args: Vec<String>,
 }
 
-/// Starts the pause process of sandbox `id` in `netns`. It outlives us, as a child of process 1.
+/// The process outlives us, as a child of process 1.
 pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> Result<PauseProcess, Cause> {
     let program = command.program.display().to_string();
     let failed = |source| Cause::Process { program: program.clone(), source };
@@ -41,8 +40,7 @@ pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> R
         process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         process
     };
-    // On a thread of the blocking pool, which enters the namespace for this moment; tokio
-    // reaps the process when it ends before us.
+    // A thread of the blocking pool enters the namespace. tokio reaps the process when it ends before us.
     let spawned = tokio::task::spawn_blocking(move || {
         let netns = NetNs::open(&netns)?;
         netns.enter(|| command.spawn())
@@ -55,12 +53,11 @@ pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> R
     }
 }
 
-/// Whether it still runs.
 pub(super) fn is_alive(process: PauseProcess) -> bool {
     start_time(process.pid) == Some(process.start_time)
 }
 
-/// Ends it, and waits until it has ended.
+/// Returns after its end.
 pub(super) async fn end(process: PauseProcess) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         if !is_alive(process) {
@@ -71,8 +68,7 @@ pub(super) async fn end(process: PauseProcess) {
     }
 }
 
-/// Ends what a crash has left at work on sandbox `id`: plugins go on without the process that
-/// started them, and would set up what is being torn down.
+/// Ends plugins that a crash has left at work on sandbox `id`: they would set up what is being torn down.
 pub(super) async fn end_orphans(id: &str) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let left = orphans(id);
@@ -89,7 +85,7 @@ pub(super) async fn end_orphans(id: &str) {
     }
 }
 
-/// The processes with the sandbox in their environment. Its ID is random, so no other process has it by chance.
+/// The processes with the sandbox' ID, which is random, in their environment.
 fn orphans(id: &str) -> Vec<PauseProcess> {
     let marks = [format!("CNI_CONTAINERID={id}"), format!("{MARK}={id}")];
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -122,15 +118,14 @@ fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// When the process started, in clock ticks since boot; `None` if it has ended, waited for or not (proc_pid_stat(5)).
+/// In clock ticks since boot; `None` for an ended process, also a zombie (proc_pid_stat(5)).
 fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The same of the file's content.
 pub(super) fn started(stat: &[u8]) -> Option<u64> {
     let stat = String::from_utf8_lossy(stat);
-    // The second field is the name in parentheses, and may have any byte in it.
+    // The second field is the name in parentheses, with any bytes.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let start = fields.nth(18)?.parse().ok()?;
@@ -149,7 +144,7 @@ mod tests {
         };
         let mut ours = spawn("CNI_CONTAINERID", &id);
         let mut other = spawn("CNI_CONTAINERID", &format!("{id}0"));
-        // Until it has become sleep its environment is ours.
+        // Before its exec of sleep it has our environment.
         gone(|| !orphans(&id).is_empty()).await;
         end_orphans(&id).await;
         assert!(!ours.wait().await.unwrap().success());

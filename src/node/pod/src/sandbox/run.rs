@@ -1,5 +1,3 @@
-//! The making of a sandbox.
-
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,22 +9,18 @@ use super::config::{Sandbox, SandboxConfig, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, dns, netns, process, random_id};
 
-/// The part of the network that a failure left.
 enum Left {
-    /// The whole network.
     Network,
-    /// Nothing: it wasn't begun, or the plugins have taken it back.
+    /// It wasn't begun, or the plugins have taken it back.
     NoNetwork,
-    /// Something, for some plugin could not take it back. To ask it again at once would only
-    /// take time: the record stays, for the next call.
+    /// Some plugin could not take it back. The record stays, and the next call tries again.
     Unknown,
 }
 
 impl Sandboxes {
-    /// Makes a pod's sandbox and sets up its network. A sound sandbox that [serves](SandboxConfig::serves) the pod is
-    /// returned as it is. Unfinished sandboxes, and those of an earlier boot, are taken down first.
-    ///
-    /// A failure is undone. A failure of the undo stays on record, and the next call for this pod repeats it.
+    /// Makes a pod's sandbox and sets up its network. Returns a sound sandbox that [serves](SandboxConfig::serves) the
+    /// pod as it is. Takes down unfinished sandboxes and those of an earlier boot first. A failure is undone. The
+    /// record keeps a failure of the undo, and the next call for this pod repeats it.
     ///
     /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
     /// # Errors
@@ -52,7 +46,7 @@ impl Sandboxes {
         self.make_new(config, attempt, pin!(pending())).await
     }
 
-    /// Makes a sandbox, until `cancelled` is. If it fails, what was made is taken back.
+    /// Ends at `cancelled`. A failure is undone.
     pub(super) async fn make_new(
         &self,
         config: &SandboxConfig,
@@ -83,7 +77,7 @@ impl Sandboxes {
         Err(causes)
     }
 
-    /// The record of a sandbox that nothing has been made of yet.
+    /// The record before the first step.
     fn begin(&self, config: &SandboxConfig, attempt: u32) -> Result<Sandbox, Cause> {
         let id = random_id()?;
         let options = &self.inner.options;
@@ -113,7 +107,6 @@ impl Sandboxes {
         })
     }
 
-    /// Everything between the first record and the last.
     async fn make(
         &self,
         sandbox: &mut Sandbox,

@@ -1,4 +1,4 @@
-//! Finishing what a crash has interrupted.
+//! Finishes what a crash has interrupted.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,15 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Causes, SandboxError};
 
 impl Sandboxes {
-    /// Finishes interrupted operations, for `parallel` pods at once. Removes sandboxes with an interrupted set-up, and
-    /// stops those with an interrupted stop. Waits for concurrent operations and keeps their outcome. Goes on past
-    /// failures.
+    /// Removes sandboxes with an interrupted set-up, and finishes interrupted stops, for `parallel` pods at once. Waits
+    /// for concurrent operations and keeps their outcome. Goes on past failures.
     /// # Errors
-    /// Everything that went wrong. It is tried again by the next call for the sandbox.
+    /// Everything that went wrong. The next call for the sandbox tries it again.
     pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {
         let listing = self.list()?;
         let unsettled = listing.sandboxes.into_iter().filter(is_unsettled);
         let pods: BTreeSet<PodId> = unsettled.map(|of| of.config.pod).collect();
-        // Values, for a closure with a lifetime keeps the future from being `Send`.
+        // A closure with a lifetime would make the future not `Send`.
         let settled = stream::iter(pods.into_iter().map(|pod| (self.clone(), pod)))
             .map(|(sandboxes, pod)| async move { sandboxes.settle_pod(&pod).await })
             .buffer_unordered(parallel.max(1));

@@ -1,4 +1,4 @@
-//! Takes sandboxes down: one, or all that are unused.
+//! Takes sandboxes down.
 
 use std::io;
 
@@ -10,11 +10,10 @@ use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
-    /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A repeated stop
-    /// succeeds, and so does a stop without the namespace.
+    /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A stop can be
+    /// repeated, also without the namespace.
     /// # Errors
-    /// Returns all failures. The next call tries them again. Until the network is down the namespace stays, because
-    /// plugins may need it.
+    /// All failures, for the next call. Until the network is down the namespace stays: plugins may need it.
     pub async fn stop(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Err(SandboxError::Unknown { id: id.to_owned() });
@@ -22,14 +21,13 @@ impl Sandboxes {
         let pod = &known.config.pod;
         let failed = |causes: Causes| causes.of(Action::Stop, pod);
         let _lock = self.lock(pod).await.map_err(failed)?;
-        // It may have changed while we waited.
+        // It may have changed during the wait.
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
         };
         self.stop_on_record(&mut sandbox).await.map_err(failed)
     }
 
-    /// Stops a sandbox and says so on its record.
     pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
@@ -40,9 +38,9 @@ impl Sandboxes {
         Ok(self.amend(sandbox).await?)
     }
 
-    /// Stops a sandbox and forgets it. Not to know it is success.
+    /// Stops a sandbox and removes its record. A missing sandbox is success.
     /// # Errors
-    /// As [`Sandboxes::stop`]; then it is still known.
+    /// As [`Sandboxes::stop`]; then the record stays.
     pub async fn remove(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Ok(());
@@ -56,7 +54,7 @@ impl Sandboxes {
         }
     }
 
-    /// Removes all sandboxes of a pod, including those with an unreadable record. Returns whether there were any.
+    /// Removes all sandboxes of a pod, also with an unreadable record. Returns whether there were any.
     /// # Errors
     /// As [`Sandboxes::remove`], of all of them together.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
@@ -70,21 +68,20 @@ impl Sandboxes {
         causes.into_result().map(|()| !sandboxes.is_empty()).map_err(failed)
     }
 
-    /// Cleans up what is unused: sandboxes from before a reboot, pinned namespaces that are on no record, and what is
-    /// left of them in networks ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc)). For the last two it waits
-    /// until nothing else is going on, in other processes too, and has the time limit of
-    /// [`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc). Goes on past failures.
+    /// Removes sandboxes from before a reboot, pinned namespaces without a record, and their remains in networks
+    /// ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc), with its time limit). For the last two it waits for a
+    /// quiet moment of all processes. Goes on past failures.
     /// # Errors
     /// Everything that went wrong.
     pub async fn gc(&self) -> Result<(), SandboxError> {
         let mut causes = Causes::default();
-        // One by one, as pods: others needn't wait for plugins that take their time.
+        // One by one: other pods needn't wait for slow plugins.
         for sandbox in self.list()?.sandboxes.iter().filter(|sandbox| self.is_stale(sandbox)) {
             causes.add(self.remove(&sandbox.id).await);
         }
         let _alone = self.lock_everything().await?;
         let listing = self.list()?;
-        // A record that can't be read: its pod may be alive.
+        // A pod with an unreadable record may be alive.
         let unreadable = listing.problems.into_iter().map(|(id, _)| id);
         let valid: Vec<String> =
             unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();
@@ -98,7 +95,7 @@ impl Sandboxes {
         Ok(causes.into_result()?)
     }
 
-    /// Removes what is in `dir` under another name than a valid ID.
+    /// Removes entries of `dir` without a valid ID.
     fn sweep(&self, dir: &std::path::Path, valid: &[String]) -> Result<(), Cause> {
         for entry in std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?.flatten() {
             let name = entry.file_name();
@@ -115,14 +112,13 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The network goes first, for its plugins may need the namespace.
+    /// The network goes first: its plugins may need the namespace.
     async fn stop_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
         if sandbox.state == State::Ready {
-            // Whoever finds it after a crash knows that its network may be incomplete. A full disk
-            // keeps no sandbox from being stopped.
+            // After a crash the network may be incomplete. A full disk keeps no sandbox from being stopped.
             let stopping = Sandbox { state: State::Stopping, ..sandbox.clone() };
             if let Err(cause) = self.amend(&stopping).await {
                 log::warn!("sandbox {}: that it is being stopped is not on record: {cause}", sandbox.id);
@@ -138,22 +134,21 @@ impl Sandboxes {
         self.release(sandbox).await
     }
 
-    /// Stops a sandbox and forgets it.
     pub(super) async fn remove_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.stop_locked(sandbox).await?;
         Ok(self.inner.store.remove(sandbox)?)
     }
 
-    /// Forgets a sandbox that has no network.
+    /// Removes a sandbox without a network.
     pub(super) async fn discard(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.release(sandbox).await?;
         Ok(self.inner.store.remove(sandbox)?)
     }
 
-    /// Everything but the network and the record.
+    /// Removes everything but network and record.
     async fn release(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         let mut causes = Causes::default();
-        // IDs of processes begin anew with each boot.
+        // Each boot reuses process IDs.
         if let Some(process) = sandbox.process.filter(|_| !self.is_stale(sandbox)) {
             process::end(process).await;
         }
@@ -167,7 +162,7 @@ impl Sandboxes {
     }
 }
 
-/// The entries of these directories without a valid sandbox ID.
+/// Entries of these directories without a valid ID.
 fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {

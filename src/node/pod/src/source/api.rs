@@ -1,9 +1,8 @@
-//! An API server: the pods that are bound to this node, listed once and then watched.
+//! An API server: the pods that are bound to this node, listed once and then watched, as by client-go's reflector
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>).
 //!
-//! Follows client-go's reflector
-//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>). It lists in pages,
-//! then watches from the list's resourceVersion with bookmarks. A new watch continues from the last seen version. If
-//! the server has forgotten that version (410 Gone), it lists again. Waits grow while the server fails.
+//! It lists in pages, then watches from the list's resourceVersion with bookmarks. A new watch continues from the last
+//! seen version, or with a new list if the server has forgotten that (410 Gone).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use super::{Complaint, Reporter, SourceError};
 use crate::PodId;
 use crate::manifest::Manifest;
 
-/// A server that is asked for a list is believed so many pods, and so many bytes that are kept of them.
+/// The limits of one server's pods, in number and in kept bytes.
 const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
 /// A server with so many unusable pods is not a Kubernetes API server.
@@ -28,8 +27,8 @@ const BAD: usize = 1000;
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
-    /// Says how to reach the server. Token, tokenFile, client certificate, name and password, or a program (`exec`). It
-    /// is read again, with the files that it names, for each list and each watch.
+    /// Says how to reach the server: token, tokenFile, client certificate, name and password, or a program (`exec`). It
+    /// is read again, with the files that it names, for each list and watch.
     pub kubeconfig: PathBuf,
     /// Instead of a kubeconfig: what the pod is told that we run in.
     pub in_cluster: bool,
@@ -43,16 +42,11 @@ pub struct ApiSource {
     pub max_backoff: Duration,
     /// How long one watch lasts.
     pub watch_limit: Duration,
-    /// Whether plugins need all annotations of pods. Otherwise only bandwidth limits and the manager of a pod are kept.
-    /// After a change, [`PodConfig::reread`] loads the rest.
-    ///
-    /// [`PodConfig::reread`]: super::PodConfig::reread
+    /// Whether plugins need all annotations of pods. Otherwise only bandwidth limits and a pod's manager are kept.
+    /// After a change [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
     pub annotations: Arc<AtomicBool>,
-    /// Whether only pods are taken that are marked as ours, with [`MANAGED_ANNOTATION`]: beside a
-    /// kubelet. When it changes, [`PodConfig::reread`] makes it count for those that are known.
-    ///
-    /// [`MANAGED_ANNOTATION`]: crate::manifest::MANAGED_ANNOTATION
-    /// [`PodConfig::reread`]: super::PodConfig::reread
+    /// Whether only pods with [`MANAGED_ANNOTATION`] are taken: beside a kubelet. After a change
+    /// [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
     pub only_managed: Arc<AtomicBool>,
 }
 
@@ -87,11 +81,10 @@ pub(super) struct Reader {
     listed: Listed,
 }
 
-/// A step of the reader.
 enum Step {
-    /// All pods were listed, as of this version.
+    /// All pods, as of this version.
     Listed(String),
-    /// A watch's time was over: go on from where it was.
+    /// The watch has ended in time: continue.
     Over,
     /// The server has forgotten the version.
     Gone,
@@ -111,7 +104,6 @@ impl Reader {
         Ok(Reader { connection, pods, listed, source })
     }
 
-    /// Lists and watches for ever.
     pub(super) async fn read(mut self, mut reporter: Reporter) {
         let mut pace = Pace::new(self.source.backoff, self.source.max_backoff);
         let mut version: Option<String> = None;
@@ -153,7 +145,7 @@ impl Reader {
     }
 
     async fn step(&mut self, version: &mut Option<String>, reporter: &Reporter) -> Result<Step, SourceError> {
-        // Tokens and certificates are replaced while we run.
+        // Tokens and certificates may have been replaced.
         self.connection.renew().await?;
         match version.clone() {
             None => self.list(reporter).await,
@@ -165,7 +157,6 @@ impl Reader {
         too_much(self.connection.server(), limit)
     }
 
-    /// All pods, page by page.
     async fn list(&mut self, reporter: &Reporter) -> Result<Step, SourceError> {
         let mut pods = Pods::default();
         let server = self.connection.server().to_owned();
@@ -192,7 +183,6 @@ impl Reader {
         Ok(Step::Listed(version))
     }
 
-    /// One watch, until it ends; `version` follows what was seen.
     async fn watch(
         &mut self,
         from: &str,
@@ -201,7 +191,7 @@ impl Reader {
     ) -> Result<Step, SourceError> {
         let watch = self.pods.watch(&self.connection, from, self.source.watch_limit).await?;
         let Some(mut lines) = watch else { return Ok(Step::Gone) };
-        // It works again: what was wrong before isn't any more.
+        // It works again: earlier problems are over.
         reporter.complain(self.listed.complaints());
         while let Some(line) = lines.next().await? {
             match self.listed.event(&line, version)? {
@@ -220,7 +210,7 @@ impl Reader {
         Ok(Step::Over)
     }
 
-    /// Passes on what has happened to a pod, unless it is one too many.
+    /// Passes on a pod's change, within the limits.
     async fn change(&mut self, change: Change, reporter: &Reporter) {
         if let Change::Put(pod) = &change {
             let limit = match reporter.room(&pod.id) {
@@ -241,17 +231,16 @@ impl Reader {
     }
 }
 
-/// The pods of a list, within limits.
 #[derive(Default)]
 struct Pods {
     pods: Vec<Arc<Manifest>>,
     weight: usize,
-    /// How many there were, those that can't be used among them.
+    /// Includes unusable pods.
     seen: usize,
 }
 
 impl Pods {
-    /// Fails with the limit that it goes beyond.
+    /// Fails with the exceeded limit.
     fn push(&mut self, pod: Arc<Manifest>) -> Result<(), String> {
         self.weight += pod.weight();
         if self.weight > KEPT {

@@ -1,5 +1,3 @@
-//! A directory of manifests, or a single file of them.
-
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +9,9 @@ use super::{Complaint, Reporter, SourceError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
-/// A directory of manifests, watched; or one file with manifests.
+/// A watched directory of manifests, or one file with manifests.
 ///
-/// Reads every file, in the order of names, except those that begin with a dot. Subdirectories are not read. A missing
+/// Reads files in the order of names, without those that begin with a dot and without subdirectories. A missing
 /// directory has no pods and is reported. An unreadable directory keeps its pods.
 #[derive(Debug, Clone)]
 pub struct Directory {
@@ -21,7 +19,7 @@ pub struct Directory {
     pub path: PathBuf,
     /// Defaults of its pods.
     pub defaults: Defaults,
-    /// How often it is read even if nothing seems to have changed. 20 s under the kubelet.
+    /// How often it is read without a sign of a change. 20 s under the kubelet.
     pub period: Duration,
 }
 
@@ -32,10 +30,9 @@ impl Directory {
     }
 }
 
-/// Reads the directory for ever.
 pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
     let path = directory.path.clone();
-    // A file is replaced as a rule, which its directory tells.
+    // Most editors replace a file, which only its directory tells.
     let parent = path.parent().filter(|_| !path.is_dir()).map(std::path::Path::to_owned);
     let mut watch = DirWatch::new([path].into_iter().chain(parent), directory.period);
     let mut scan = Scan { directory, files: BTreeMap::new() };
@@ -44,7 +41,7 @@ pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
             let found = scan.pass();
             (scan, found)
         });
-        // It fails only when the runtime is shut down.
+        // Fails only at the runtime's end.
         let Ok((back, found)) = done.await else { return };
         scan = back;
         match found {
@@ -69,10 +66,9 @@ struct Scan {
     files: BTreeMap<PathBuf, File>,
 }
 
-/// The known facts of a file.
 #[derive(Default)]
 struct File {
-    /// Device, inode, size, and times of the version that was read.
+    /// Device, inode, size and times of the version that was read.
     stamp: Option<[i64; 7]>,
     pods: Vec<Arc<Manifest>>,
     complaints: Vec<Complaint>,
@@ -83,12 +79,12 @@ impl Scan {
         self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
     }
 
-    /// Reads what has changed; returns all that is wrong with files.
+    /// Reads changed files; returns all complaints.
     fn pass(&mut self) -> Result<Vec<Complaint>, SourceError> {
         let path = &self.directory.path;
         let paths = match list(path) {
             Ok(paths) => paths,
-            // As under a kubelet: it has no pods, and may come.
+            // As under a kubelet a missing directory has no pods.
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 self.files.clear();
                 let error = SourceError::Read { path: path.clone(), source };
@@ -99,7 +95,6 @@ impl Scan {
         let mut files = BTreeMap::new();
         for path in paths {
             let mut file = self.files.remove(&path).unwrap_or_default();
-            // A file that went since it was listed is not there.
             if file.refresh(&path, &self.directory.defaults) {
                 files.insert(path, file);
             }
@@ -110,7 +105,7 @@ impl Scan {
 }
 
 impl File {
-    /// Reads the file if it has changed. False: it is gone.
+    /// Returns false for a missing file.
     fn refresh(&mut self, path: &Path, defaults: &Defaults) -> bool {
         let origin = Origin::File(path.to_owned());
         match self.load(path) {
@@ -132,10 +127,10 @@ impl File {
         true
     }
 
-    /// The file's content, unless it is what was read last.
+    /// `None` if the file is unchanged.
     fn load(&mut self, path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
         let read = |source| SourceError::Read { path: path.to_owned(), source };
-        // Not opened before it is known to be a file: opening a pipe would block.
+        // Opening a pipe would block.
         let meta = std::fs::metadata(path).map_err(read)?;
         if !meta.is_file() {
             return Err(SourceError::NotAFile(path.to_owned()));
@@ -145,10 +140,10 @@ impl File {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        // One byte more than allowed tells that there is more.
+        // One more byte than allowed.
         let limit = MAX_SIZE as u64 + 1;
         std::fs::File::open(path).map_err(read)?.take(limit).read_to_end(&mut bytes).map_err(read)?;
-        // Of a file that changed a moment ago the next change may have the same time.
+        // A second change may have the same time as the first.
         let settled = meta.modified().ok().and_then(|time| time.elapsed().ok());
         self.stamp = settled.filter(|age| *age > Duration::from_secs(1)).map(|_| stamp);
         Ok(Some(bytes))
@@ -167,7 +162,7 @@ fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
     ]
 }
 
-/// The files that may be manifests, by name.
+/// Sorted by name.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if std::fs::metadata(dir)?.is_file() {
         return Ok(vec![dir.to_owned()]);
@@ -183,8 +178,7 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The pods of a text that was read again. If anything is wrong with it, pods that it had and
-/// doesn't have now stay: which of them is the wrong one isn't known.
+/// The pods of a changed text. If it has an error, earlier pods that are missing now stay: any may be the wrong one.
 pub(super) fn keep_last_good(before: Vec<Arc<Manifest>>, parsed: Parsed) -> Vec<Arc<Manifest>> {
     let Parsed { pods, errors } = parsed;
     let mut pods: Vec<_> = pods.into_iter().map(Arc::new).collect();

@@ -1,5 +1,3 @@
-//! Errors of sources.
-
 use std::io;
 use std::path::PathBuf;
 

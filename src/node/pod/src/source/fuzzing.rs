@@ -1,6 +1,4 @@
-//! The readers of what sources are told, for fuzzers.
-
-/// Takes any bytes for an API server's answer, and for where a URL's answer leads to.
+/// Takes any bytes for a server's answer, and for a redirection.
 pub(crate) fn server(bytes: &[u8]) {
     super::listed::fuzz(bytes);
     super::url::fuzz(&String::from_utf8_lossy(bytes));

@@ -1,5 +1,4 @@
-//! Pods of an API server, from the items of a list and the events of a watch. Decides which pods are to run, and
-//! records the errors of the others. The storage holds the pods themselves.
+//! Pods of an API server, from a list and the events of a watch: which are to run, and the errors of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,39 +12,36 @@ use super::{Complaint, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
-/// A pod that the kubelet made in the API to show a static pod there. It is no pod to run.
+/// A mirror pod: the kubelet shows a static pod by it. Not to be run.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Of so many bad pods it is told what is wrong with them; of the others that they are bad.
+/// Further bad pods are reported without the reason.
 const DETAILED: usize = 100;
-/// How long a name may be.
+/// The longest name.
 const NAME: usize = 253;
 
-/// How the pods are that the server has told of so far.
 pub(super) struct Listed {
     server: String,
     node: String,
     pub(super) origin: Arc<Origin>,
-    /// Whether plugins want all annotations.
+    /// Plugins want all annotations.
     annotations: Arc<AtomicBool>,
-    /// Whether pods that aren't marked as ours are another's.
+    /// Pods without our mark are another's.
     only_managed: Arc<AtomicBool>,
-    /// Annotations that most pods share.
+    /// Most pods share them.
     usual: Arc<BTreeMap<String, String>>,
-    /// Pods that can't be used; of those that are too many only the names.
+    /// Unusable pods; above the limit without the reason.
     bad: BTreeMap<PodId, Option<Complaint>>,
-    /// Whether what is wrong is something else than was told.
+    /// Complaints have changed.
     news: bool,
 }
 
-/// The effect of an event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// No change of pods.
+    /// No pod has changed.
     Nothing,
-    /// This has happened to a pod.
     Pod(Change),
-    /// The server has forgotten the version that was watched from.
+    /// The server has forgotten the version.
     Gone,
 }
 
@@ -62,7 +58,6 @@ impl Listed {
         Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
     }
 
-    /// The errors of pods.
     pub(super) fn complaints(&self) -> Vec<Complaint> {
         let mut all: Vec<Complaint> = self.bad.values().flatten().cloned().collect();
         let more = self.bad.len().saturating_sub(all.len());
@@ -73,12 +68,12 @@ impl Listed {
         all
     }
 
-    /// The same, if it is something else than before.
+    /// `None` if they are the same as before.
     pub(super) fn news(&mut self) -> Option<Vec<Complaint>> {
         std::mem::take(&mut self.news).then(|| self.complaints())
     }
 
-    /// The names of bad pods, of which it isn't known what they want.
+    /// Unusable pods: their wishes aren't known.
     pub(super) fn bad(&self) -> BTreeSet<PodId> {
         self.bad.keys().cloned().collect()
     }
@@ -91,13 +86,12 @@ impl Listed {
         SourceError::Answer { url: format!("{}/api/v1/pods", self.server), reason: tame(reason.as_ref()) }
     }
 
-    /// A new list begins.
     pub(super) fn begin(&mut self) {
         self.news |= !self.bad.is_empty();
         self.bad.clear();
     }
 
-    /// One item of a list; a pod that is to be run.
+    /// An item of a list; returns a pod to run.
     pub(super) fn item(&mut self, text: &[u8]) -> Result<Option<Arc<Manifest>>, SourceError> {
         match self.judge(text)? {
             Some(Change::Put(pod)) => Ok(Some(pod)),
@@ -105,7 +99,7 @@ impl Listed {
         }
     }
 
-    /// One event of a watch; `version` follows what was seen.
+    /// `version` follows the events.
     pub(super) fn event(&mut self, line: &[u8], version: &mut Option<String>) -> Result<Event, SourceError> {
         Ok(match notice(&self.server, line, version)? {
             Notice::Nothing => Event::Nothing,
@@ -125,9 +119,9 @@ impl Listed {
         self.news |= self.bad.remove(id).is_some();
     }
 
-    /// Records that a pod is unusable. Its earlier state stays.
+    /// The pod's earlier state stays.
     pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
-        // No pod has such a name, and it would be kept.
+        // Names of that length are invalid, and would take memory.
         let id = if id.namespace.len().max(id.name.len()) > NAME { PodId::new("", "") } else { id };
         let detailed =
             self.bad.values().flatten().count() < DETAILED || self.bad.get(&id).is_some_and(Option::is_some);
@@ -141,7 +135,7 @@ impl Listed {
         self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
     }
 
-    /// Reads a pod's text. `None` for an unusable pod.
+    /// `None` for an unusable pod.
     fn judge(&mut self, text: &[u8]) -> Result<Option<Change>, SourceError> {
         let object = match serde_json::from_slice::<Object>(text) {
             Ok(object) => object,
@@ -166,7 +160,7 @@ impl Listed {
             self.spoilt(PodId::new("", ""), self.answer("a pod without a name"));
             return None;
         };
-        // A server may not know what it was asked for.
+        // An older server may ignore the selector.
         let managed = object.annotation(MANAGED_ANNOTATION) == Some("true");
         let anothers = !managed && self.only_managed.load(Ordering::Relaxed);
         if anothers || object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
@@ -195,12 +189,11 @@ impl Listed {
     }
 }
 
-/// Which object it is, as far as that can be told.
 fn named(text: &str) -> Named<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// For fuzzers: takes any bytes for a page of a list and for the lines of a watch.
+/// For fuzzers: a page of a list, or the lines of a watch.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());

@@ -1,8 +1,7 @@
-//! Many sources, one set of pods: what the kubelet calls PodConfig's storage.
+//! Merges sources into one set of pods, as the kubelet's PodConfig storage does.
 //!
-//! A source passes all wanted pods ([`Storage::set`]) or a change ([`Storage::change`]). The difference to the earlier
-//! state gives the updates. The cost of a change is independent of the number of pods: it concerns those with its name
-//! or its UID only. There is no I/O here.
+//! A source passes all wanted pods ([`Storage::set`]) or a change ([`Storage::change`]). The difference gives the
+//! updates. A change concerns pods with its name or its UID only, whatever the number of pods. There is no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,31 +13,25 @@ use crate::manifest::{Manifest, Origin};
 /// The annotation that says which source a pod came from. The kubelet's.
 pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
-/// A pod that can't be had because another has its name or UID.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
     pub(super) origin: Arc<Origin>,
-    /// The UID in conflict, or `None` for the name.
+    /// The disputed UID, or `None` for the name.
     pub(super) uid: Option<String>,
-    /// The origin of the winner.
     pub(super) winner: Arc<Origin>,
 }
 
-/// A pod, and which source wants it.
 type Wanted = (SourceKind, Arc<Manifest>);
 
-/// All that want one name.
 #[derive(Debug, Default)]
 struct Slot {
-    /// By source, and in a source's order.
+    /// By source, in its order.
     candidates: Vec<Wanted>,
-    /// The pod with the name.
     chosen: Option<Wanted>,
-    /// The other candidates.
     losers: Vec<Loser>,
-    /// The UID for which the one that could have the name waits.
+    /// The UID that the winner of the name waits for.
     waits: Option<String>,
 }
 
@@ -46,29 +39,25 @@ struct Slot {
 pub(super) struct Storage {
     seen: BTreeSet<SourceKind>,
     slots: BTreeMap<PodId, Slot>,
-    /// The pod of each UID.
     uids: BTreeMap<String, PodId>,
-    /// Further candidates of each UID.
+    /// Names that wait for a UID.
     waiting: BTreeMap<String, BTreeSet<PodId>>,
-    /// Of all candidates together.
+    /// The candidates' bytes.
     weight: usize,
 }
 
-/// The effect of a change.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The updates in order. Removals come first, because a new pod may have the same name.
+    /// Removals come first: a new pod may have the same name.
     pub(super) updates: Vec<PodUpdate>,
-    /// Whether others than before have lost.
+    /// The losers have changed.
     pub(super) losers_changed: bool,
 }
 
-/// One pod of a source.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// It is wanted, as it is here.
+    /// Wanted, in this form.
     Put(Arc<Manifest>),
-    /// It isn't wanted any more.
     Drop(PodId),
 }
 
@@ -77,13 +66,13 @@ fn same_pod(a: &Wanted, b: &Wanted) -> bool {
 }
 
 impl Slot {
-    /// Forgets what a source wants; how much that was.
+    /// Returns the weight of what it forgets.
     fn forget(&mut self, source: SourceKind) -> usize {
         let gone = self.candidates.extract_if(.., |(of, _)| *of == source);
         gone.map(|(_, pod)| pod.weight()).sum()
     }
 
-    /// The winner of the name: its present pod, else the first by source and order.
+    /// The present pod of the name, else the first by source and order.
     fn winner(&self) -> Option<&Wanted> {
         let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
             self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
@@ -95,18 +84,16 @@ impl Slot {
 }
 
 impl Storage {
-    /// Whether this source has ever said what it wants.
+    /// Whether the source has ever been read.
     pub(super) fn seen(&self, source: SourceKind) -> bool {
         self.seen.contains(&source)
     }
 
-    /// The pods of all sources.
     pub(super) fn pods(&self) -> Vec<Arc<Manifest>> {
         self.slots.values().filter_map(|slot| Some(Arc::clone(&slot.chosen.as_ref()?.1))).collect()
     }
 
-    /// How many names are wanted apart from this one of this source, and how many bytes are kept
-    /// of all pods but this one.
+    /// The number of other names, and the bytes of other pods.
     pub(super) fn besides(&self, source: SourceKind, id: &PodId) -> (usize, usize) {
         let own = self.slots.get(id).into_iter().flat_map(|slot| &slot.candidates);
         let own = own.filter(|(of, _)| *of == source);
@@ -114,13 +101,11 @@ impl Storage {
         (self.slots.len() - usize::from(self.slots.contains_key(id)), self.weight - weight)
     }
 
-    /// The candidates that lost.
     pub(super) fn losers(&self) -> impl Iterator<Item = &Loser> {
         self.slots.values().flat_map(|slot| &slot.losers)
     }
 
-    /// A source wants these pods and no others, but for those of the names `keep`, of which it
-    /// can't tell: they stay as they are.
+    /// Replaces a source's pods, but for names in `keep`, which it can't tell about.
     pub(super) fn set(
         &mut self,
         source: SourceKind,
@@ -144,13 +129,13 @@ impl Storage {
         }
         let mut outcome = self.settle(touched);
         if first && !outcome.updates.iter().any(|update| update.source == source && update.op != Op::Remove) {
-            // The listener is to know that this source has been read.
+            // Tells the listener that this source has been read.
             outcome.updates.push(PodUpdate { op: Op::Add, source, pods: Vec::new() });
         }
         outcome
     }
 
-    /// A source wants something else of one name, of which it has one pod at most.
+    /// The source has at most one pod of the name.
     pub(super) fn change(&mut self, source: SourceKind, change: Change) -> Outcome {
         let id = match &change {
             Change::Put(pod) => pod.id.clone(),
@@ -177,7 +162,7 @@ impl Storage {
         candidates.insert(behind, (source, pod));
     }
 
-    /// Decides again who has these names and their UIDs, and those who waited for a UID that is free now.
+    /// Decides again about these names, their UIDs, and pods that waited for a free UID.
     fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
         let mut outcome = Outcome::default();
@@ -208,7 +193,7 @@ impl Storage {
                 before.entry(id.clone()).or_insert(chosen);
                 claims.push((id, winner));
             }
-            // One UID for two pods: again who has it already stays.
+            // Again the present holder stays.
             claims.sort_by_key(|(id, winner)| {
                 winner.as_ref().is_none_or(|(_, pod)| self.uids.get(&pod.uid) != Some(id))
             });
@@ -222,7 +207,7 @@ impl Storage {
         outcome
     }
 
-    /// Gives a name to who has won it, if its UID is free. Whether others have lost than before.
+    /// Gives the winner the name if its UID is free. Returns whether the losers have changed.
     fn claim(&mut self, id: &PodId, winner: Option<Wanted>) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         let Some((source, pod)) = winner else {
@@ -260,7 +245,6 @@ impl Storage {
         changed
     }
 
-    /// The updates of these names.
     fn updates(&self, before: &BTreeMap<PodId, Option<Wanted>>) -> Vec<PodUpdate> {
         let mut changes: BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>> = BTreeMap::new();
         let mut change = |op: Op, (source, pod): &Wanted| {

@@ -1,38 +1,23 @@
 //! Where pods come from: a directory of manifests, a URL, an API server.
 //!
-//! [`PodConfig`] reads and merges all sources, as the kubelet's type of that name does. It compares each source's pods
-//! with the earlier ones, and a listener gets the differences ([`PodUpdate`]). Errors become [`Condition`]s and never
-//! affect other pods.
+//! [`PodConfig`] reads and merges all sources, as the kubelet's type of that name does. A listener gets the differences
+//! to earlier pods ([`PodUpdate`]). Errors become [`Condition`]s and never affect other pods.
 //!
-//! ```
-//! use std::time::Duration;
-//! use cnimble_pod::source::{Directory, Op, PodConfig, Sources};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir()?;
-//! # let dir = dir.path().to_owned();
-//! std::fs::write(dir.join("web.yaml"), "
-//! apiVersion: v1
-//! kind: Pod
-//! metadata: {name: web}
-//! spec: {containers: [{name: nginx}]}
-//! ")?;
-//! let runtime = tokio::runtime::Runtime::new()?;
-//! runtime.block_on(async {
-//!     let sources = Sources { directory: Some(Directory::new(dir)), ..Sources::default() };
-//!     let (config, mut updates) = PodConfig::start(sources)?;
-//!     let update = updates.recv().await.ok_or("no update")?;
-//!     assert_eq!((update.op, update.pods[0].id.to_string().as_str()), (Op::Add, "default/web"));
-//!     assert!(config.seen_all_sources(&[update.source].into()));
-//!     Ok(())
-//! })
+//! ```no_run
+//! use cnimble_pod::source::{Directory, PodConfig, Sources};
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let sources = Sources { directory: Some(Directory::new("/etc/pods")), ..Sources::default() };
+//! let (config, mut updates) = PodConfig::start(sources)?;
+//! let update = updates.recv().await.ok_or("no update")?;
+//! println!("{:?} {:?}", update.op, update.pods);
+//! assert!(config.seen_all_sources(&[update.source].into()));
+//! # Ok(())
 //! # }
 //! ```
 //! # What goes wrong
-//! - A manifest that turns bad keeps the pods of its last good version, until it is mended or
-//!   removed. (A kubelet keeps them, too, until it reads the whole directory again and drops
-//!   them.) The same holds for a URL that answers nonsense, or not at all.
-//! - Of two pods with one name or UID the first stays, the other is a condition, and gets its
-//!   turn when the first goes.
+//! - A bad manifest keeps the pods of its last good version, until it is mended or removed. So does a URL that answers
+//!   nonsense, or not at all. (A kubelet drops them when it reads the whole directory again.)
+//! - Of two pods with one name or UID the first stays. The other is a condition until the first goes.
 //! - A source that was never read hasn't been *seen*: nothing may be cleaned up before all are
 //!   ([`PodConfig::seen_all_sources`]).
 
@@ -110,7 +95,7 @@ pub struct PodUpdate {
     pub op: Op,
     /// The source of the pods.
     pub source: SourceKind,
-    /// Which. No pods at all: the source has been read for the first time, and has none.
+    /// May be empty: the source has been read for the first time, and has none.
     pub pods: Vec<Arc<Manifest>>,
 }
 
@@ -152,9 +137,7 @@ pub struct PodConfig {
 }
 
 impl PodConfig {
-    /// Begins to read. Needs a tokio runtime with I/O and time.
-    ///
-    /// The receiver gets the changes in order; while they aren't taken, the sources wait.
+    /// Begins to read, in a tokio runtime with I/O and time. The receiver gets changes in order; sources wait for it.
     /// # Errors
     /// Fails for options that can never work, such as an invalid URL or kubeconfig. A passing error is a [`Condition`].
     pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
@@ -181,8 +164,7 @@ impl PodConfig {
         Ok((PodConfig { shared, kinds, reread, _tasks: tasks }, receiver))
     }
 
-    /// Whether all sources have been read, and the listener has got an update of each: `seen`
-    /// are the sources of the updates that it got. Before, it doesn't know of all pods.
+    /// Whether all sources have been read and are in `seen`, the sources of the listener's updates.
     pub fn seen_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
         let state = self.shared.state();
         self.kinds.iter().all(|kind| seen.contains(kind) && state.storage.seen(*kind))

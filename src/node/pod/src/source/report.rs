@@ -1,4 +1,4 @@
-//! Hands the pods that sources have read to the listener: merged, in order, with the problems.
+//! Hands the sources' pods and problems to the listener, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -14,7 +14,7 @@ use crate::manifest::{Manifest, Origin};
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Held while updates are sent, so that their order is the order of the changes.
+    /// Held while updates are sent: keeps their order.
     order: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     updates: mpsc::Sender<PodUpdate>,
@@ -24,18 +24,16 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) storage: Storage,
-    /// The errors of each source.
     problems: BTreeMap<SourceKind, Vec<Complaint>>,
 }
 
 impl State {
-    /// Whether a source can't be read now.
     pub(super) fn fails(&self, source: SourceKind) -> bool {
         self.problems.get(&source).into_iter().flatten().any(|complaint| complaint.whole)
     }
 }
 
-/// Of pods that have lost so many are told of.
+/// Further losers are not reported.
 const LOSERS: usize = 100;
 
 impl Shared {
@@ -52,7 +50,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of all complaints; those that were known keep their time.
+    /// Known complaints keep their time.
     fn publish(&self) {
         let state = self.state();
         let mut all: Vec<(SourceKind, Complaint)> = state
@@ -99,13 +97,11 @@ impl Shared {
     }
 }
 
-/// Something that a source can't do.
 #[derive(Debug, Clone)]
 pub(super) struct Complaint {
     pub(super) origin: Origin,
     pub(super) pod: Option<PodId>,
     pub(super) error: Arc<SourceError>,
-    /// Whether the source as a whole can't be read.
     pub(super) whole: bool,
 }
 
@@ -121,13 +117,12 @@ impl Complaint {
         Complaint { origin: origin.clone(), pod, error: Arc::new(error), whole: false }
     }
 
-    /// One because of which the source can't be read at all.
+    /// The source can't be read at all.
     pub(super) fn whole(origin: &Origin, error: SourceError) -> Self {
         Complaint { whole: true, ..Complaint::new(origin, error) }
     }
 }
 
-/// A source's way to tell what it has read.
 pub(super) struct Reporter {
     pub(super) kind: SourceKind,
     pub(super) shared: Arc<Shared>,
@@ -135,26 +130,25 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// These are all pods of this source.
+    /// All pods of this source.
     pub(super) async fn set(&self, pods: Vec<Arc<Manifest>>) {
         self.set_but(pods, &BTreeSet::new()).await;
     }
 
-    /// These are all pods of this source but for those of the names `keep`, of which it can't tell.
+    /// All pods of this source but for names in `keep`, which it can't tell about.
     pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.set(self.kind, pods, keep);
         self.tell(outcome).await;
     }
 
-    /// This has happened to one pod of this source.
     pub(super) async fn change(&self, change: Change) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.change(self.kind, change);
         self.tell(outcome).await;
     }
 
-    /// How many other pods there are, of all sources, and how many bytes of them are kept.
+    /// The number and bytes of other pods, of all sources.
     pub(super) fn room(&self, id: &PodId) -> (usize, usize) {
         self.shared.state().storage.besides(self.kind, id)
     }
@@ -164,12 +158,12 @@ impl Reporter {
             self.shared.publish();
         }
         for update in outcome.updates {
-            // Without a listener there is nothing to do.
+            // Without a listener the update doesn't matter.
             let _ = self.shared.updates.send(update).await;
         }
     }
 
-    /// This is all that is wrong with this source.
+    /// All present complaints of this source.
     pub(super) fn complain(&self, complaints: Vec<Complaint>) {
         let mut state = self.shared.state();
         let known = state.problems.entry(self.kind).or_default();
@@ -181,7 +175,7 @@ impl Reporter {
         self.shared.publish();
     }
 
-    /// Waits for a request to read everything again.
+    /// Waits for a request to read again.
     pub(super) async fn wanted(&mut self) {
         if self.reread.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,5 +1,5 @@
-//! Writes the status of pods without a kubelet to an API server, and confirms their deletion, as the kubelet's status
-//! manager does.
+//! Writes the status of pods without a kubelet to an API server, and confirms deletions, like the kubelet's status
+//! manager.
 
 use std::net::IpAddr;
 
@@ -46,18 +46,17 @@ impl StatusWriter {
         Ok(StatusWriter { connection })
     }
 
-    /// Writes a pod's phase, addresses and conditions. That there is no such pod any more is fine.
+    /// Writes a pod's phase, addresses and conditions. A missing pod is fine.
     /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
         let target = format!("{}/status", path(pod));
-        // Lists are merged by what the server says is their key, so that others' conditions stay.
+        // The server merges lists by their key, so that others' conditions stay.
         let kind = "application/strategic-merge-patch+json";
         self.send(Method::PATCH, &target, kind, &patch(uid, status, &now())).await
     }
 
-    /// Says that nothing is left of a pod that has a deletionTimestamp, whereupon the server
-    /// forgets it. That there is no such pod any more is fine.
+    /// Says that nothing is left of a deleted pod, whereupon the server forgets it. A missing pod is fine.
     /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
@@ -79,11 +78,11 @@ impl StatusWriter {
         let response = response.map_err(|err| named(method.as_str(), err.into()))?;
         match response.status().as_u16() {
             200..=299 => drain(response.into_body()).await,
-            // It is gone.
+            // The pod is gone.
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
-                // Another pod has its name. A failed precondition has no other sign in the server's answer.
+                // Another pod has its name: a failed precondition has no other sign.
                 if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
                     return Ok(());
                 }
@@ -93,7 +92,7 @@ impl StatusWriter {
     }
 }
 
-/// Reads an answer to its end, so that the connection can be used again.
+/// An answer that is read whole frees its connection.
 async fn drain(mut body: Incoming) -> Result<(), SourceError> {
     let mut left: usize = 1 << 20;
     while let Ok(Some(piece)) = http::piece(&mut body, http::ANSWER_LIMIT).await {
@@ -105,7 +104,7 @@ async fn drain(mut body: Incoming) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// The same error, of another method than GET.
+/// Changes the error's method.
 fn named(method: &str, err: SourceError) -> SourceError {
     match err {
         SourceError::Http { url, source } => SourceError::Write { method: method.to_owned(), url, source },
@@ -117,7 +116,7 @@ fn path(pod: &PodId) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", encode(&pod.namespace), encode(&pod.name))
 }
 
-/// In whole seconds, as Kubernetes has times.
+/// Kubernetes has whole seconds.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,5 +1,3 @@
-//! A URL that answers with manifests.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +17,21 @@ use super::{Complaint, Reporter, SourceError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;
-/// How much a file of headers may have. Servers take less.
+/// In bytes. Servers take less.
 const HEADERS: usize = 64 << 10;
 
-/// A URL that is asked again and again for manifests, in any form that a file may have.
+/// A URL that is asked again and again for manifests.
 ///
-/// An answer that is empty means that there are no pods; one that is no success, nonsense or too large means nothing,
-/// and the pods stay as they are. The system's certificate authorities are trusted; proxies are not used.
+/// An empty answer means no pods; after a failure, nonsense or too much they stay. The system's certificate authorities
+/// are trusted; proxies are not used.
 #[derive(Debug, Clone)]
 pub struct UrlSource {
     /// An http or https URL.
     pub url: String,
-    /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
+    /// Headers to send, `NAME: VALUE` each, but not to another host after a redirection.
     pub headers: Vec<String>,
-    /// Files with headers, one a line, read for each request: secrets don't belong on a command line, and are replaced.
+    /// Files of headers, one a line, read for each request: secrets don't belong on a command line, and may be
+    /// replaced.
     pub header_files: Vec<PathBuf>,
     /// Defaults of its pods.
     pub defaults: Defaults,
@@ -63,7 +62,6 @@ pub(super) struct Reader {
     period: Duration,
 }
 
-/// The answer of the server.
 enum Answer {
     Same,
     Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
@@ -79,7 +77,7 @@ impl Reader {
             .for_each(|part| drop(Secret::new(part)));
         let mut headers = HeaderMap::new();
         source.headers.iter().try_for_each(|text| add(&mut headers, text))?;
-        // What can't be read now is told at once.
+        // Unreadable files are told at once.
         from_files(&source.header_files, &mut headers.clone())?;
         let client = Client::new(&url, &Tls::default())?;
         let origin = Origin::Url(source.url.clone());
@@ -87,12 +85,11 @@ impl Reader {
         Ok(Reader { url, origin, headers, header_files, client, defaults, period })
     }
 
-    /// Asks the server periodically, without end.
     pub(super) async fn read(self, mut reporter: Reporter) {
         let mut tag: Option<HeaderValue> = None;
         let mut last: Option<Vec<u8>> = None;
         let mut pods: Vec<Arc<Manifest>> = Vec::new();
-        // What was wrong with the text that was understood last.
+        // Complaints about the last valid text.
         let mut complaints: Vec<Complaint> = Vec::new();
         loop {
             match self.ask(tag.as_ref()).await {
@@ -110,7 +107,7 @@ impl Reader {
                             complaints = parsed.errors.iter().map(complain).collect();
                             pods = keep_last_good(pods, parsed);
                         }
-                        // What was nonsense from the start is no word about pods.
+                        // Nonsense from the start tells nothing about pods.
                         if complaints.is_empty() || !pods.is_empty() {
                             reporter.set(pods.clone()).await;
                         } else {
@@ -132,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// One request, with the redirections that it leads to.
+    /// One request with its redirections.
     async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
@@ -171,13 +168,12 @@ impl Reader {
     }
 }
 
-/// One more header, `NAME: VALUE`.
 fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
-    // Its value is a secret as a rule.
+    // Its value may be a secret.
     let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
     let (name, value) = text.split_once(':').ok_or_else(wrong)?;
     let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
-    // As a server may repeat it, with or without the scheme in front.
+    // A server may repeat it, with or without the scheme.
     if !is_public(&name) {
         [value.trim()]
             .into_iter()
@@ -190,7 +186,7 @@ fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether a header's value is no secret: hiding `application/json` in texts would only confuse.
+/// Whether a value is no secret: hiding `application/json` in texts would only confuse.
 fn is_public(name: &HeaderName) -> bool {
     [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT].contains(name)
 }
@@ -207,7 +203,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// Where a redirection leads: to a URL, or to a path at the same server. From https never to http.
+/// The URL of a redirection. From https never to http.
 fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();
@@ -218,7 +214,7 @@ fn follow(from: &Uri, place: &str) -> Option<Uri> {
     next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
 }
 
-/// For fuzzers: takes any text for the place that an answer leads to.
+/// For fuzzers: any text for a redirection.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(place: &str) {
     for from in ["https://a.example:8443/x?y", "http://a.example/"] {

@@ -1,4 +1,4 @@
-//! The used fields of a pod from an API server. The reader skips all others, so they take no memory.
+//! The used fields of an API server's pod. Others take no memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ struct Member {
     ports: Option<Few<ContainerPort>>,
 }
 
-/// A list of as many as a pod may have: a few bytes of text may become a hundred times as many.
+/// At most as many as a pod may have: a few bytes of text may take a hundred times as many.
 struct Few<T>(Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
@@ -113,7 +113,6 @@ impl Object {
         id(self.metadata.namespace.as_deref(), self.metadata.name.as_deref())
     }
 
-    /// The node that the pod is bound to.
     pub(super) fn node(&self) -> Option<&str> {
         self.spec.as_ref()?.node_name.as_deref()
     }
@@ -127,7 +126,6 @@ impl Object {
         self.metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| wanted(key)));
     }
 
-    /// The pod as others have it.
     pub(super) fn pod(self) -> Pod {
         let Meta {
             name, namespace, uid, annotations, deletion_timestamp, deletion_grace_period_seconds, ..
@@ -169,7 +167,7 @@ impl Object {
     }
 }
 
-/// The identity of an object, which is read even if the rest is invalid.
+/// Read even if the rest is invalid.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Named<'a> {

@@ -1,5 +1,3 @@
-//! Waiting longer after every failure.
-
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -12,7 +10,6 @@ pub struct BackoffOptions {
     pub most: Duration,
 }
 
-/// The state of one thing that fails.
 #[derive(Debug, Clone)]
 pub(super) struct Backoff {
     options: BackoffOptions,
@@ -24,7 +21,7 @@ impl Backoff {
         Backoff { options, failures: 0 }
     }
 
-    /// Notes a failure; how long to wait now.
+    /// Returns the next wait.
     pub(super) fn fail(&mut self) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);
@@ -35,13 +32,12 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// Failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 }
 
-/// `wait` and up to a fifth more, so that many that failed together don't come back together.
+/// Up to a fifth more, so that failures don't come back together.
 pub(super) fn jittered(wait: Duration) -> Duration {
     let share = RandomState::new().hash_one(0) % 1024;
     wait + wait.mul_f64(0.2 * share as f64 / 1024.0)

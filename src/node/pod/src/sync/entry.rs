@@ -1,5 +1,3 @@
-//! The loop's state of one pod.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,21 +8,20 @@ use super::backoff::{Backoff, BackoffOptions, jittered};
 use super::work::Cause;
 use super::worker::{Order, Orders};
 
-/// One pod of the loop.
 pub(super) struct Entry<P> {
     orders: Orders<P>,
     serial: u64,
-    /// Whether the latest order has not been finished.
+    /// The latest order is unfinished.
     pub(super) busy: bool,
-    /// How many entries are busy, of all.
+    /// The number of busy entries.
     all_busy: Arc<AtomicUsize>,
     pub(super) want: Option<Arc<P>>,
-    /// Whether it is to be gone soon: it keeps what it has, and gets nothing new.
+    /// It keeps what it has, and gets nothing new.
     pub(super) ending: bool,
     backoff: Backoff,
-    /// Checks in a row that failed.
+    /// Failed checks in a row.
     strikes: u32,
-    /// When it is to be looked at next, and why.
+    /// The time and cause of the next look.
     due: Option<(Instant, Cause)>,
 }
 
@@ -43,7 +40,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Hands out an order, in place of one that was not begun yet.
+    /// Replaces an order that has not begun.
     pub(super) fn order(&mut self, want: Option<Arc<P>>, cause: Cause) {
         self.serial += 1;
         if !std::mem::replace(&mut self.busy, true) {
@@ -51,18 +48,18 @@ impl<P> Entry<P> {
         }
         self.due = None;
         self.want.clone_from(&want);
-        // The worker lives as long as the sender does.
+        // The worker lives as long as the sender.
         let _ = self.orders.send(Some(Order { want, cause, serial: self.serial }));
     }
 
-    /// Hands out what is due; whether something was.
+    /// Returns whether an order was due.
     pub(super) fn order_due(&mut self, now: Instant) {
         if let Some((_, cause)) = self.due.take_if(|(at, _)| !self.busy && *at <= now) {
             self.order(self.want.clone(), cause);
         }
     }
 
-    /// Looks at a pod that failed now rather than later: something has changed.
+    /// A change may have mended a failed pod.
     pub(super) fn hurry(&mut self) {
         if self.failures() > 0
             && let Some((at, _)) = &mut self.due
@@ -71,7 +68,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Whether a finished order was the latest; then nothing is in work any more.
+    /// Whether a finished order was the latest; then the pod is idle.
     pub(super) fn is_latest(&mut self, serial: u64) -> bool {
         let latest = serial == self.serial;
         if latest {
@@ -86,7 +83,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// It worked: it will be checked in time, unless it is gone by then.
+    /// Plans the next check, unless the pod is ending.
     pub(super) fn succeeded(&mut self, check: Option<Duration>) {
         self.backoff.reset();
         self.strikes = 0;
@@ -94,7 +91,7 @@ impl<P> Entry<P> {
         self.due = check.map(|every| (Instant::now() + jittered(every), Cause::Check(0)));
     }
 
-    /// It failed: it is tried again in a while.
+    /// Plans another attempt.
     pub(super) fn failed(&mut self, cause: &Cause) {
         let wait = jittered(self.backoff.fail());
         let again = match cause {
@@ -102,14 +99,13 @@ impl<P> Entry<P> {
                 self.strikes += 1;
                 Cause::Check(self.strikes)
             }
-            // What broke is still to be repaired.
+            // A broken sandbox is still to be repaired.
             Cause::Lost { .. } => cause.clone(),
             Cause::Config | Cause::Retry | Cause::Ending => Cause::Retry,
         };
         self.due = Some((Instant::now() + wait, again));
     }
 
-    /// Failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.backoff.failures()
     }

@@ -1,5 +1,3 @@
-//! The clean-up and the end of the loop.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +54,7 @@ impl<W: Work> SyncLoop<W> {
         None
     }
 
-    /// Finishes what has been begun, or takes everything down, within a limit.
+    /// Finishes work that has begun, or takes everything down, within a limit.
     pub(super) async fn stop(mut self, pods: Pods) -> Ended {
         let tear_down = pods == Pods::TearDown;
         let limit = Instant::now() + self.options.stop_limit;
@@ -69,7 +67,7 @@ impl<W: Work> SyncLoop<W> {
         }
         while self.pods.values().any(|entry| entry.busy) {
             let busy = |of: &Entry<W::Pod>| of.busy;
-            // Without a permit nothing is begun, so only what holds one is waited for.
+            // Only holders of a permit can work.
             if !tear_down && self.shared.permits.available_permits() >= self.options.parallel.max(1) {
                 break;
             }

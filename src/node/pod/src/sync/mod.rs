@@ -1,65 +1,35 @@
-//! The sync loop: what is wanted and what there is are brought together, and kept so.
+//! The sync loop: brings wanted and present pods together, and keeps them so.
 //!
 //! Like the kubelet's loop, it waits for the next of these events:
 //!
-//! - **a change of the wanted pods** ([`Input`]). The pod's worker gets an order.
-//! - **a broken sandbox**, looked for every second. A process, a namespace or an interface is gone. The pod is repaired.
-//! - **the sync tick**, every second. Failed pods are tried again after a wait that doubles. Pods that are up are checked
-//!   from time to time.
-//! - **housekeeping**, every two seconds. Unwanted pods are taken down once every source has been read. Until then the
-//!   wanted pods are unknown.
+//! - **a change of the wanted pods** ([`Input`]): the pod's worker gets an order.
+//! - **a broken sandbox**, looked for every second: a process, a namespace or an interface is gone. It is repaired.
+//! - **the sync tick**, every second: failed pods are tried again after a wait that doubles, others are checked at times.
+//! - **housekeeping**, every two seconds: unwanted pods are taken down once every source has been read, not before.
 //!
-//! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in while a worker is busy
-//! only the latest counts. A pod that fails or hangs holds up no other pod, up to [`SyncOptions::parallel`] of them.
+//! Each pod has a worker with one order at a time; of those that come meanwhile only the latest counts. A pod that
+//! fails or hangs holds up no other pod, up to [`SyncOptions::parallel`] of them. If the list of sandboxes cannot be
+//! read, the loop does nothing. It tries again after 100 ms, doubled up to 5 s.
 //!
-//! If the list of existing sandboxes cannot be read, the loop does nothing. It tries again after 100 ms, and doubles
-//! the wait each time, up to 5 s.
+//! [`Board`] shows the state of every pod. [`Handle::stop`] ends the loop. Dropping its future kills running plugins,
+//! as a crash would, and the next loop finds their unfinished work. [`SandboxWork`] is the [`Work`] with sandboxes:
 //!
-//! [`Board`] shows the state of every pod. [`Handle::stop`] ends the loop. Dropping its future kills the running
-//! plugins, as a crash would, and the next loop finds their unfinished work.
-//!
-//! [`SandboxWork`] is how pods are kept in sandboxes. Here the work is done on paper, so that the
-//! example runs anywhere:
-//!
-//! ```
-//! use std::sync::Arc;
+//! ```no_run
 //! use cnimble_pod::PodId;
-//! use cnimble_pod::sync::{Cause, Condition, Input, Phase, Pods, SyncLoop, SyncOptions, Up, Wanted, Work};
-//!
-//! #[derive(Debug)]
-//! struct Pod(PodId);
-//!
-//! impl Wanted for Pod {
-//!     fn id(&self) -> &PodId { &self.0 }
-//!     fn uid(&self) -> &str { "1" }
-//! }
-//!
-//! struct Paper;
-//!
-//! impl Work for Paper {
-//!     type Pod = Pod;
-//!     async fn up(&self, _: &Arc<Pod>, _: &Cause) -> Result<Up, Condition> { Ok(Up::default()) }
-//!     async fn down(&self, _: &PodId) -> Result<(), Condition> { Ok(()) }
-//!     async fn existing(&self) -> Result<Vec<PodId>, String> { Ok(Vec::new()) }
-//!     async fn lost(&self) -> Vec<(PodId, Cause)> { Vec::new() }
-//!     async fn clean(&self) -> Result<(), String> { Ok(()) }
-//! }
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let runtime = tokio::runtime::Runtime::new()?;
-//! runtime.block_on(async {
-//!     let (looping, handle) = SyncLoop::new(Paper, SyncOptions::default());
-//!     let board = looping.board();
-//!     let (inputs, received) = tokio::sync::mpsc::channel(8);
-//!     let task = tokio::spawn(looping.run(received));
-//!     inputs.send(Input::Want(vec![Pod(PodId::new("default", "web"))])).await?;
-//!     inputs.send(Input::SourcesReady).await?;
-//!     board.overall().wait_for(|overall| overall.settled).await?;
-//!     assert_eq!(board.pods()[0].phase, Phase::Ready);
-//!     handle.stop(Pods::Leave);
-//!     task.await?;
-//!     Ok(())
-//! })
+//! use cnimble_pod::sandbox::{SandboxConfig, Sandboxes};
+//! use cnimble_pod::sync::{Input, Pods, SandboxWork, SyncLoop, SyncOptions};
+//! # async fn example(sandboxes: Sandboxes) -> Result<(), Box<dyn std::error::Error>> {
+//! let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), SyncOptions::default());
+//! let board = looping.board();
+//! let (inputs, received) = tokio::sync::mpsc::channel(8);
+//! let task = tokio::spawn(looping.run(received));
+//! inputs.send(Input::Want(vec![SandboxConfig::new(PodId::new("default", "web"), "a-uid")])).await?;
+//! inputs.send(Input::SourcesReady).await?;
+//! board.overall().wait_for(|overall| overall.settled).await?;
+//! println!("{:?}", board.pods());
+//! handle.stop(Pods::Leave);
+//! task.await?;
+//! # Ok(())
 //! # }
 //! ```
 

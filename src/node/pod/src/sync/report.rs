@@ -104,9 +104,9 @@ impl PodReport {
 pub struct Overall {
     /// Every source has been read at least once.
     pub sources_ready: bool,
-    /// All that is wanted has been tried, and what isn't wanted is gone, or has been tried.
+    /// All wanted pods have been tried, and unwanted ones are gone or have been tried.
     pub settled: bool,
-    /// Not every source can be read; all that the others want has been tried.
+    /// Some source is unreadable; all that the others want has been tried.
     pub tried: bool,
     /// Why nothing can be done now.
     pub trouble: Option<String>,
@@ -150,7 +150,7 @@ impl Board {
         self.overall.subscribe()
     }
 
-    /// How long ago the loop last went round. It does every second, and when nothing can be done, every five.
+    /// How long ago the loop last went round: every second, or every five in trouble.
     pub fn age(&self) -> Duration {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
@@ -171,7 +171,6 @@ impl Board {
         self.lock().remove(id)
     }
 
-    /// Changes a pod's report, which is made if need be; returns it if it is worth telling.
     pub(super) fn update(
         &self,
         id: &PodId,

@@ -12,7 +12,7 @@ use crate::sandbox::links;
 use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 use crate::source::SOURCE_ANNOTATION;
 
-/// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's liveness probes.
+/// Failed checks in a row before a pod gets a new sandbox, as with a kubelet's liveness probes.
 const STRIKES: u32 = 3;
 
 impl Wanted for SandboxConfig {
@@ -29,19 +29,15 @@ impl Wanted for SandboxConfig {
 #[derive(Debug)]
 pub struct SandboxWork {
     sandboxes: Sandboxes,
-    /// Pods that are up.
     known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
-    /// Unreadable records, each of which is logged once.
+    /// Each is logged once.
     unreadable: Mutex<BTreeSet<String>>,
 }
 
-/// A pod that is up.
 #[derive(Debug, Clone)]
 struct Known {
     sandbox: Sandbox,
-    /// The host's links that its network consists of.
     links: Vec<String>,
-    /// Whether it has been reported as lost.
     lost: bool,
 }
 
@@ -51,7 +47,7 @@ impl SandboxWork {
         SandboxWork { sandboxes, known: Arc::default(), unreadable: Mutex::default() }
     }
 
-    /// Takes a broken sandbox down, unless the pod has another by now.
+    /// Unless the pod has another sandbox by now.
     async fn discard(&self, pod: &PodId, sandbox: &str) -> Result<(), Condition> {
         let current = self.sandboxes.find(pod).map_err(|err| condition(FAILED_KILL, &err))?;
         if current.is_some_and(|current| current.id == sandbox && current.state == State::Ready) {
@@ -60,7 +56,6 @@ impl SandboxWork {
         Ok(())
     }
 
-    /// Notes that a pod is up.
     fn note(&self, sandbox: Sandbox) -> Up {
         let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
         let links = self.sandboxes.links_of(&sandbox);
@@ -69,7 +64,7 @@ impl SandboxWork {
         up
     }
 
-    /// The network that a pod has, as it is.
+    /// The network that a pod has already.
     fn existing_network(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
         let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
         let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
@@ -79,8 +74,7 @@ impl SandboxWork {
         }
     }
 
-    /// Runs CHECK. A pod that fails repeatedly gets a new sandbox, if plugins reported a broken network and a usable
-    /// network exists.
+    /// Runs CHECK. After repeated failures that plugins reported, a pod gets a new sandbox if a usable network exists.
     async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
         let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
         let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };
@@ -110,7 +104,7 @@ fn condition(reason: &'static str, err: &SandboxError) -> Condition {
     Condition { reason, message: err.to_string() }
 }
 
-/// Whether plugins have spoken, rather than been missing or mute.
+/// Whether plugins have answered, rather than been missing or mute.
 fn is_refusal(err: &SandboxError) -> bool {
     let of_plugins = |failure: &Error| match failure {
         Error::Plugins(failures) => failures.first.cause.is_refusal(),
@@ -146,7 +140,7 @@ impl Work for SandboxWork {
 
     async fn existing(&self) -> Result<Vec<PodId>, String> {
         let sandboxes = self.sandboxes.clone();
-        // A source has put it there; pods of `cnimble pod up` have none.
+        // Pods of `cnimble pod up` have no source.
         let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
         let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
         let Pods { pods, problems } =
@@ -163,7 +157,7 @@ impl Work for SandboxWork {
 
     async fn lost(&self) -> Vec<(PodId, Cause)> {
         let (sandboxes, known) = (self.sandboxes.clone(), Arc::clone(&self.known));
-        // Namespaces are opened and the kernel is asked: not on a thread that others wait for.
+        // Netlink and namespaces block the thread.
         let looked = tokio::task::spawn_blocking(move || look(&sandboxes, &known)).await;
         looked.unwrap_or_default()
     }
@@ -173,7 +167,7 @@ impl Work for SandboxWork {
     }
 }
 
-/// A sandbox without what tells nothing of how it is: its record has that, and there may be thousands.
+/// Drops what the record has: there may be thousands.
 fn lean(sandbox: Sandbox) -> Sandbox {
     let config = SandboxConfig {
         host_network: sandbox.config.host_network,
@@ -182,7 +176,7 @@ fn lean(sandbox: Sandbox) -> Sandbox {
     Sandbox { config, network: None, ips: Vec::new(), resolv_conf: None, ..sandbox }
 }
 
-/// Pods that are no longer as they were, each once.
+/// Changed pods, each once.
 fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
     let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links::present() };
@@ -194,7 +188,7 @@ fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Ve
             (None, Some(link)) => format!("its link {link} is gone from the host"),
             (None, None) => continue,
         };
-        // Meanwhile the pod may have been taken down, or have another sandbox.
+        // The pod may have been taken down meanwhile, or have another sandbox.
         let id = &pod.sandbox.config.pod;
         if let Some(now) = lock(known).get_mut(id).filter(|now| now.sandbox.id == pod.sandbox.id) {
             Arc::make_mut(now).lost = true;

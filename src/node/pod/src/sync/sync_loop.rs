@@ -1,5 +1,3 @@
-//! The loop over events.
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,11 +23,10 @@ pub struct SyncLoop<W: Work> {
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) finished: mpsc::UnboundedReceiver<Finished>,
     pub(super) tasks: JoinSet<()>,
-    /// How many of the pods are in work.
     busy: Arc<AtomicUsize>,
     pub(super) sources_ready: bool,
     sources_tried: bool,
-    /// Whether orphans have been looked for since the sources were ready.
+    /// Orphans have been looked for since the sources were ready.
     pub(super) housekept: bool,
     pub(super) cleaned: Option<Instant>,
 }
@@ -85,7 +82,7 @@ impl<W: Work> SyncLoop<W> {
                     let ready = self.sources_ready;
                     input.into_iter().for_each(|input| self.take(input));
                     if self.sources_ready && !ready {
-                        // Now the unwanted pods are known.
+                        // Unwanted pods are known now.
                         housekeeping.reset_immediately();
                     }
                     None
@@ -148,7 +145,6 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    /// Leaves a pod what it has.
     fn keep(&mut self, pod: Arc<W::Pod>) {
         let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
         let entry = self.entry(&id);
@@ -159,7 +155,7 @@ impl<W: Work> SyncLoop<W> {
 
     fn unwant(&mut self, id: &PodId, uid: &str) {
         let Some(entry) = self.pods.get_mut(id) else { return };
-        // Word of an old pod comes too late for its successor of the same name.
+        // Old news must not remove a successor of the same name.
         if entry.want.as_ref().is_some_and(|pod| pod.uid() == uid) {
             self.remove(id);
         }
@@ -179,7 +175,7 @@ impl<W: Work> SyncLoop<W> {
         let Some(entry) = self.pods.get_mut(id) else { return };
         let Some(pod) = entry.want.clone() else { return };
         if entry.ending {
-            // What breaks now isn't mended any more.
+            // An ending pod is not repaired.
             return self.remove(id);
         }
         let uid = pod.uid().to_owned();
@@ -194,7 +190,6 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    /// The pod's entry, with a worker.
     fn entry(&mut self, id: &PodId) -> &mut Entry<W::Pod> {
         let SyncLoop { pods, tasks, shared, options, busy, .. } = self;
         pods.entry(id.clone()).or_insert_with(|| {
@@ -216,7 +211,7 @@ impl<W: Work> SyncLoop<W> {
         self.tell(&Event::Worked { id: id.clone(), operation, took, failure });
         let Some(entry) = self.pods.get_mut(&id) else { return };
         if !entry.is_latest(serial) {
-            // Another order has come in between, and is in work by now.
+            // A newer order is in work.
             return;
         }
         match &outcome {
@@ -227,7 +222,7 @@ impl<W: Work> SyncLoop<W> {
                 self.board.remove(&id);
                 return self.tell(&Event::Gone(id));
             }
-            // It has no network that it could keep.
+            // An ending pod without a network needs none.
             Outcome::Up(Err(_)) if entry.ending => return self.remove(&id),
             Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
         }
@@ -253,7 +248,6 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    /// Says how the whole is.
     fn judge(&self) {
         self.board.beat();
         let idle = self.busy.load(Ordering::Relaxed) == 0;
@@ -275,7 +269,7 @@ impl<W: Work> SyncLoop<W> {
     }
 }
 
-/// Looks for broken sandboxes until the listener is gone.
+/// Ends with the listener.
 async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Sender<(PodId, Cause)>) {
     let mut ticks = ticking(every);
     loop {
@@ -288,7 +282,7 @@ async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Se
     }
 }
 
-/// A late tick doesn't make those after it come early.
+/// A late tick doesn't bring the next ones forward.
 fn ticking(every: Duration) -> tokio::time::Interval {
     let mut ticks = interval(every.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

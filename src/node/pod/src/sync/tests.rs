@@ -33,12 +33,9 @@ impl Wanted for Pod {
     }
 }
 
-/// Records the calls of the loop, and answers as a test wants.
 struct Record {
     log: Mutex<Vec<(Duration, String)>>,
-    /// Pods that fail, and how many times.
     failures: Mutex<BTreeMap<String, u32>>,
-    /// Pods with held work.
     held: Mutex<BTreeMap<String, Arc<Notify>>>,
     existing: Mutex<Result<Vec<PodId>, String>>,
     lost: Mutex<Vec<(PodId, Cause)>>,
@@ -141,7 +138,7 @@ impl Running {
 
     async fn send(&self, input: Input<Pod>) {
         self.inputs.send(input).await.unwrap();
-        // Time is paused: this lets everything that can go on go on.
+        // Time is paused: all other tasks run first.
         sleep(Duration::from_millis(1)).await;
     }
 
@@ -163,7 +160,7 @@ async fn of_what_comes_in_while_a_worker_is_busy_only_the_latest_counts() {
         it.send(Input::Unwant(vec![(id("web"), (uid.parse::<u32>().unwrap() - 1).to_string())])).await;
         it.send(Input::Want(vec![pod("web", uid)])).await;
     }
-    // Word of an old pod doesn't take the new one down.
+    // Old news doesn't take the new pod down.
     it.send(Input::Unwant(vec![(id("web"), "1".to_owned())])).await;
     it.send(Input::Want(vec![pod("db", "9")])).await;
     assert_eq!(it.record.log(), ["up web 1 Config", "up db 9 Config"], "nobody waits for web");
@@ -193,7 +190,7 @@ async fn failures_are_tried_again_later_and_later() {
     let times: Vec<u64> = log.iter().map(|(at, _)| at.as_secs()).collect();
     assert_eq!(log.len(), 5, "{log:?}");
     assert!(log[1..].iter().all(|(_, what)| what == "up web 1 Retry"), "{log:?}");
-    // 1, 2, 4 and 8 s, a fifth more each at most, and up to the next tick.
+    // 1, 2, 4 and 8 s, up to a fifth more, and up to the next tick.
     let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     for (gap, least) in gaps.iter().zip([1, 2, 4, 8]) {
         assert!((least..=least + least / 5 + 2).contains(gap), "{gaps:?}");
@@ -247,7 +244,7 @@ async fn pods_are_checked_and_repaired() {
     it.send(Input::Want(vec![pod("web", "1")])).await;
     sleep(Duration::from_secs(74)).await;
     assert_eq!(it.record.log()[1..], ["up web 1 Check(0)"]);
-    // A check that fails is repeated, with the number of failures.
+    // A failed check is repeated, with the number of failures.
     it.record.failures.lock().unwrap().insert("web".to_owned(), 2);
     sleep(Duration::from_secs(80)).await;
     assert_eq!(it.record.log()[2..], ["up web 1 Check(0)", "up web 1 Check(1)", "up web 1 Check(2)"]);

@@ -21,9 +21,9 @@ pub enum Cause {
     Config,
     /// An earlier attempt failed.
     Retry,
-    /// It is to be gone soon: it keeps its network if it has one, and gets none if it hasn't, which is a failure here.
+    /// It ends soon: it keeps a network that it has. Without one the work fails.
     Ending,
-    /// It is time to check it; how often in a row that has failed until now.
+    /// It is time for a check; the number of failed checks in a row.
     Check(u32),
     /// Its sandbox is broken.
     Lost {
@@ -63,7 +63,7 @@ pub trait Work: Send + Sync + 'static {
     /// Takes the pod down, all of it; having nothing to do is success.
     fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;
 
-    /// The pods that there is something left of and that are the loop's to clean up.
+    /// The loop's pods with something left of them.
     /// # Errors
     /// Why that can't be told. Nothing else is done until it can.
     fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;
@@ -71,6 +71,6 @@ pub trait Work: Send + Sync + 'static {
     /// Pods with a sandbox that broke since the last call.
     fn lost(&self) -> impl Future<Output = Vec<(PodId, Cause)>> + Send;
 
-    /// Cleans up what belongs to no pod. Is called when nothing else is going on.
+    /// Cleans up what belongs to no pod, when nothing else is going on.
     fn clean(&self) -> impl Future<Output = Result<(), String>> + Send;
 }

@@ -1,4 +1,4 @@
-//! One worker for each pod: one thing at a time, in order, and only the latest of what came in while it was busy.
+//! One worker for each pod, with one order at a time. Of the orders that come meanwhile only the latest counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,12 +8,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 
-/// An order for a worker.
 pub(super) struct Order<P> {
-    /// The pod as it is wanted; `None` is not at all.
+    /// `None` for an unwanted pod.
     pub(super) want: Option<Arc<P>>,
     pub(super) cause: Cause,
-    /// Counts the orders of the pod.
+    /// Counts the pod's orders.
     pub(super) serial: u64,
 }
 
@@ -23,7 +22,6 @@ impl<P> Clone for Order<P> {
     }
 }
 
-/// The result of a worker.
 pub(super) struct Finished {
     pub(super) id: PodId,
     pub(super) serial: u64,
@@ -37,19 +35,18 @@ pub(super) enum Outcome {
     Down(Result<(), Condition>),
 }
 
-/// The way to a pod's worker. The worker ends when this is dropped.
+/// The worker ends when this is dropped.
 pub(super) type Orders<P> = watch::Sender<Option<Order<P>>>;
 
-/// The state that workers share.
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
-    /// How many may be at work at once; closed when no work is to be begun any more.
+    /// Closed when no work may begin any more.
     pub(super) permits: Semaphore,
     pub(super) finished: mpsc::UnboundedSender<Finished>,
 }
 
 impl<W: Work> Shared<W> {
-    /// Works on one pod until its orders end.
+    /// Ends with the pod's orders.
     pub(super) async fn attend(
         self: Arc<Self>,
         id: PodId,
@@ -59,7 +56,7 @@ impl<W: Work> Shared<W> {
             let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
             let begun = Instant::now();
-            // In a box: a worker that waits is small, and there may be thousands.
+            // In a box: there may be thousands of idle workers.
             let outcome = Box::pin(self.carry_out(&id, &order)).await;
             let finished = Finished {
                 id: id.clone(),
@@ -68,7 +65,7 @@ impl<W: Work> Shared<W> {
                 took: begun.elapsed(),
                 outcome,
             };
-            // Before it is told, so that who hears of it sees how many are still at work.
+            // Before the report, so that a listener sees the present number.
             drop(permit);
             if self.finished.send(finished).is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! Cleaning up after pods that are gone.
+//! Clean-up after pods that are gone.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ use cnimble_runtime::{Cache, Deadline, Entry, Error, Invoker};
 
 use super::{INTERFACE, NetworkError, NetworkPlugin};
 
-/// Between looks whether everybody else has finished.
+/// Between looks for a quiet moment.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Sandboxes, by their IDs.
@@ -27,7 +27,6 @@ pub struct Sandboxed {
     pub lost: Vec<String>,
 }
 
-/// A network to clean up.
 struct Task<'e> {
     list: NetworkList,
     /// Entries of the cache without a valid sandbox.
@@ -37,18 +36,16 @@ struct Task<'e> {
 }
 
 impl NetworkPlugin {
-    /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. The cache may be
-    /// shared with another runtime. So an entry that may be foreign stays while evidence for its attachment exists
+    /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. Another runtime may
+    /// share the cache. So a possibly foreign entry stays while evidence for its attachment exists
     /// ([`cnimble_liveness`]).
     ///
-    /// In networks that are ours alone ([`NetworkOptions::own_networks`](super::NetworkOptions)),
-    /// plugins are asked to clean up, too (the verb GC), with a list of everything that lives or
-    /// may live. In others they aren't: no list could have in it what another runtime adds a moment later.
+    /// In [our own networks](super::NetworkOptions::own_networks) plugins clean up, too (the verb GC), with a list of
+    /// everything that may live. In others, no list could have what another runtime adds a moment later.
     ///
-    /// Goes on past failures. Waits until no operation on a pod runs, and lets none begin before its end. Pods wait for
-    /// it, so it has a time limit ([`NetworkOptions::gc_limit`](super::NetworkOptions)). At the limit the running plugin
-    /// is stopped, and the next clean-up finds the rest. A sandbox that is set up after `known` was made would be cleaned
-    /// up.
+    /// Goes on past failures. Waits until no operation on a pod runs, and pods wait for its end. So it stops the
+    /// running plugin at its [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox
+    /// that is set up after `known` was made would be cleaned up.
     /// # Errors
     /// There was no such moment within the limit; all failures together.
     pub async fn gc(&self, known: &Sandboxed) -> Result<(), NetworkError> {
@@ -71,7 +68,7 @@ impl NetworkPlugin {
         let mut failures = Vec::new();
         let networks = work.len();
         for (done, task) in work.iter().enumerate() {
-            // Each gets its share of the time that is left: one that hangs keeps no other from being cleaned up.
+            // Each gets a share of the time: one that hangs keeps no other from being cleaned up.
             let left = deadline.remaining();
             let invoker = self.invoker(&task.list).with_deadline(share(left, networks - done));
             match invoker.alone(Some(&task.list.name)).await {
@@ -82,7 +79,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(NetworkError::Gc { failures }) }
     }
 
-    /// Cleans one network up, which is locked; returns all failures.
+    /// The network is locked. Returns all failures.
     async fn clean(&self, invoker: &Invoker, task: &Task<'_>, known: &Sandboxed) -> Vec<Error> {
         let Task { list, unwanted, is_own } = task;
         let mut failures = Vec::new();
@@ -130,8 +127,7 @@ impl NetworkPlugin {
         evidence
     }
 
-    /// The lock that operations on pods share, for us alone. Not by queueing for it: those who
-    /// come later would wait behind us for an operation that may hang for minutes.
+    /// Locks out operations on pods. Polls instead of queueing: later pods would wait behind us for a slow operation.
     async fn alone(&self, deadline: Deadline) -> Result<RwLockWriteGuard<'_, ()>, NetworkError> {
         loop {
             if let Ok(guard) = self.inner.everything.try_write() {
@@ -144,7 +140,6 @@ impl NetworkPlugin {
         }
     }
 
-    /// The networks of the directory, and those that the cache knows besides, by name.
     fn all_networks(&self, entries: &[Entry]) -> BTreeMap<String, NetworkList> {
         let mut networks = BTreeMap::new();
         // The first of a name counts.
@@ -162,7 +157,7 @@ impl NetworkPlugin {
     }
 }
 
-/// One of `parts` of the time, in tenths of a second, since people will read it.
+/// In tenths of a second, since people will read it.
 fn share(left: Duration, parts: usize) -> Deadline {
     const TENTH: u128 = 100;
     let parts = u128::try_from(parts).unwrap_or(1).max(1);

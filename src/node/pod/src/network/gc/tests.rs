@@ -11,10 +11,10 @@ use super::*;
 use crate::PodId;
 use crate::network::{NetworkOptions, PodNetwork};
 
-/// More than anything takes on a busy machine, and less than the time limit of an operation.
+/// More than anything takes on a busy machine, and less than an operation's limit.
 const LONG: Duration = Duration::from_secs(100);
 
-/// Does what its name says for as long as the file `closed` is there.
+/// Hangs as long as the file `closed` is there.
 const HANGS: &str = r#"#!/bin/sh
 dir=${0%/*}/..
 cat >/dev/null
@@ -27,7 +27,7 @@ async fn open(bench: &Bench, change: impl FnOnce(&mut NetworkOptions)) -> Networ
     let mut options = NetworkOptions::new(bench.path().join("net.d"), bench.invoker());
     options.vendor_prefix = None;
     options.shared_caches = Vec::new();
-    // Whose plugins are asked: all that the tests have.
+    // Plugins of all these networks are asked.
     options.own_networks = ["a", "b", "pods"].map(str::to_owned).into();
     change(&mut options);
     NetworkPlugin::open(options).await
@@ -64,7 +64,7 @@ async fn exists(bench: &Bench, name: &str) {
     tokio::time::timeout(LONG, there).await.expect(name);
 }
 
-/// Writes results without addresses: one that any namespace of the machine has would speak for an entry.
+/// Writes results without addresses: any namespace with the address would speak for an entry.
 fn without_addresses(bench: &Bench) {
     for plugin in ["one", "two"] {
         bench.write(&format!("result-{plugin}"), r#"{"cniVersion":"1.1.0"}"#);
@@ -75,7 +75,6 @@ fn without_addresses(bench: &Bench) {
 async fn what_is_dead_goes_and_plugins_are_asked_in_own_networks_only() {
     let bench = Bench::new(&["one", "two"]);
     without_addresses(&bench);
-    // One network is in the directory, the other one's file has gone.
     let (pods, old) = (named("pods", &["one"]), named("old", &["two"]));
     conflist(&bench, &pods);
     conflist(&bench, &named("foreign", &["two"]));
@@ -101,14 +100,14 @@ async fn what_is_dead_goes_and_plugins_are_asked_in_own_networks_only() {
     assert_eq!(left, ["ours lo", "ours eth0"]);
 }
 
-/// In a cache that is shared, too, as with `--cache-dir /var/lib/cni`.
+/// In a shared cache, too, as with `--cache-dir /var/lib/cni`.
 #[tokio::test]
 async fn containers_of_other_runtimes_live_by_what_speaks_for_them() {
     let bench = Bench::new(&["one"]);
     without_addresses(&bench);
     let pods = named("pods", &["one"]);
     conflist(&bench, &pods);
-    // A namespace that is there, with an interface in it.
+    // A present namespace with an interface.
     let ns = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         std::fs::File::open("/proc/thread-self/ns/net").unwrap()
@@ -121,7 +120,7 @@ async fn containers_of_other_runtimes_live_by_what_speaks_for_them() {
     bench.invoker().with_cache_dir(&theirs).add(&pods, &there).await.unwrap();
     let beside = Attach::new("beside", &path, "lo");
     bench.invoker().add(&pods, &beside).await.unwrap();
-    // One of ours whose record was lost, with its namespace pinned.
+    // One of ours with a lost record and a pinned namespace.
     let lost = Attach::new("lost", &path, "lo");
     bench.invoker().add(&pods, &lost).await.unwrap();
     let plugin = open(&bench, |options| options.shared_caches = vec![theirs.clone()]).await;

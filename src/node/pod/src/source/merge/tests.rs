@@ -46,13 +46,13 @@ fn differences_become_updates() {
     assert_eq!(updates[0].pods[0].annotations()[SOURCE_ANNOTATION], "file");
     assert!(set(&mut storage, File, vec![b.clone(), a.clone()]).0.is_empty(), "order means nothing");
 
-    // Without a UID an edited pod is another; with one it is updated.
+    // Without a UID an edited pod is another.
     let edited = vec![pod("a", ", labels: {x: y}", "1"), named("b", ", uid: b", "other", "1")];
     assert_eq!(
         said(&set(&mut storage, File, edited.clone()).0),
         ["Remove file a", "Add file a", "Update file b"]
     );
-    // What the network has nothing to do with is no change.
+    // Only the network's facts count.
     let labels = vec![edited[0].clone(), named("b", ", uid: b, labels: {x: y}", "other", "1")];
     assert!(set(&mut storage, File, labels).0.is_empty());
     let going = ", uid: b, deletionGracePeriodSeconds: 1, deletionTimestamp: '2026-01-01T00:00:00Z'";
@@ -70,7 +70,7 @@ fn the_first_to_have_a_name_keeps_it_and_the_next_takes_over() {
     let (updates, losers) = set(&mut storage, File, vec![other.clone(), pod("b", "", "w")]);
     assert_eq!(said(&updates), ["Add file b"]);
     assert_eq!((losers.len(), losers[0].source, &losers[0].winner), (1, File, &mine.origin));
-    // An edit doesn't lose the name, though the UID is new.
+    // An edit keeps the name, though the UID is new.
     let (updates, losers) = set(&mut storage, Api, vec![pod("a", ", labels: {x: y}", "x")]);
     assert_eq!((said(&updates), losers.len()), (vec!["Remove api a".into(), "Add api a".into()], 1));
     let (updates, losers) = set(&mut storage, Api, vec![]);
