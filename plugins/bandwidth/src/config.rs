@@ -1,10 +1,8 @@
-//! The keys of a bandwidth configuration, checked.
-//!
 //! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod (annotations
-//! in Kubernetes). If the top level has a limit, those of the runtime are ignored, even for the other direction.
+//! in Kubernetes). A limit of the top level disables those of the runtime, even for the other direction.
 //!
-//! `shapedSubnets` and `unshapedSubnets` are beside the limits. Limits of the runtime, which has no such
-//! lists, use the lists of the top level.
+//! `shapedSubnets` and `unshapedSubnets` are beside the limits. The runtime has no such lists, and its limits use those
+//! of the top level.
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -12,10 +10,9 @@ use serde::Deserialize;
 use cnimble_cni::{Error, PluginConfig, fields};
 use cnimble_netlink::tc::tbf::Tbf;
 
-/// How long a packet may wait for tokens, in milliseconds.
+/// The longest wait of a packet for tokens, in milliseconds.
 const LATENCY: u32 = 25;
 
-/// The keys as they are in the JSON, in either place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -41,27 +38,19 @@ struct RuntimeKeys {
     bandwidth: Keys,
 }
 
-/// The limited traffic, selected by the address of the *other* end: the source of received packets and
-/// the destination of sent packets.
+/// The limited traffic by the address of the *other* end: the source of received packets, the destination of sent ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
-    /// All traffic is limited.
     #[default]
     All,
-    /// Only traffic with these networks is limited.
     Only(Vec<IpNetwork>),
-    /// All traffic is limited except with these networks.
     Except(Vec<IpNetwork>),
 }
 
-/// A checked configuration from the pod's point of view. `None` is no limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// The limit of received traffic.
     pub(crate) ingress: Option<Tbf>,
-    /// The limit of sent traffic.
     pub(crate) egress: Option<Tbf>,
-    /// The limited traffic, for both directions.
     pub(crate) subnets: Subnets,
 }
 
@@ -85,7 +74,6 @@ impl Config {
         })
     }
 
-    /// Whether nothing is limited.
     pub(crate) fn is_empty(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
@@ -105,7 +93,7 @@ impl Keys {
     }
 }
 
-/// Returns a limit of `rate` bits per second with bursts of `burst` bits. The kernel counts in bytes.
+/// `rate` is in bits per second, `burst` in bits. The kernel counts in bytes.
 fn bucket(way: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Tbf>, Error> {
     let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
     match (rate, burst) {
@@ -180,7 +168,7 @@ mod tests {
         assert_eq!(of(with("UnshapedSubnets")), Subnets::Except(both.clone()));
         let runtime = json!({ "runtimeConfig": { "bandwidth": with("unshapedSubnets") } });
         assert_eq!(of(runtime), Subnets::Except(both));
-        // The runtime sets the limits, and the network's configuration has the list.
+        // The limits are the runtime's, the list is the network's.
         let mixed = json!({ "shapedSubnets": ["10.1.0.0/16"], "runtimeConfig": { "bandwidth": limit } });
         let mixed = read(mixed).unwrap();
         assert!(mixed.egress.is_some() && mixed.subnets == Subnets::Only(nets(&["10.1.0.0/16"])));

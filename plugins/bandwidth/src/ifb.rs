@@ -1,6 +1,5 @@
-//! The ifb for a pod's egress. Its name is derived from network and container as in the Go plugin, so
-//! that either set removes what the other one made. Its alias names the owner, and GC reads it. A
-//! container with two interfaces in one network can have only one ifb.
+//! The ifb for a pod's egress. Its name is the Go plugin's, so that either set removes it. Its alias names the owner,
+//! for GC. A container with two interfaces in one network can have only one ifb.
 
 use nix::errno::Errno;
 
@@ -15,8 +14,7 @@ use cnimble_rules::objects::ifb as made;
 
 use crate::root::{self, Limit};
 
-/// Makes the ifb, limits it, and then redirects the packets that `veth` receives to it. In this order no
-/// packet passes without the limit.
+/// Makes and limits the ifb before it redirects packets: no packet passes without the limit.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let what = format!("limit what {} sends", call.ifname);
@@ -49,7 +47,7 @@ fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     }
 }
 
-/// Adds the ingress qdisc to `veth`. It replaces an old one if the ifb that it redirected to is gone.
+/// Replaces an old ingress qdisc if the ifb that it redirected to is gone.
 fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     match host.execute_until_answered(&qdisc::add_ingress(veth.index, &veth.name)) {
         Err(err) if err.is(Errno::EEXIST) => {}
@@ -66,7 +64,7 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     Ok(host.execute(qdisc::add_ingress(veth.index, &veth.name))?)
 }
 
-/// Returns the ifb, unless its alias names another interface of the container.
+/// Not if its alias names another interface of the container.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);
@@ -82,7 +80,6 @@ pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
     remove::delete(host, ifb)
 }
 
-/// Checks that the ifb exists with its limit, and that `veth` redirects all packets to it.
 pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let ifb = host.find_link(&name)?.filter(|link| link.kind == made::KIND);
@@ -97,8 +94,7 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
     Ok(())
 }
 
-/// Removes the ifbs of this network's attachments that aren't valid. The Go plugin's ifbs have no alias.
-/// Their network is unknown, so they are kept.
+/// The Go plugin's ifbs have no alias, so their network is unknown, and they stay.
 pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     remove::stale(&mut Netlink::open()?, made::KIND, network, valid)
 }

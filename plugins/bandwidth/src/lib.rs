@@ -1,22 +1,11 @@
-//! The CNI plugin `bandwidth`, part of a chain: limits a pod's received and sent traffic, each by a
-//! token bucket (`root`). The limits are for all traffic or for some subnets.
+//! The CNI plugin `bandwidth`, part of a chain: limits a pod's received and sent traffic, each by a token bucket
+//! (`root`). The limits are for all traffic or for some subnets.
 //!
-//! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can queue
-//! them. Packets from the pod *arrive* there, and the kernel has no queue for those. So they are
-//! redirected to an ifb (`ifb`), which has one.
+//! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can queue them. Packets from
+//! the pod *arrive* there, and the kernel has no queue for those. So they are redirected to an ifb (`ifb`).
 //!
-//! ADD takes these steps, each with its undo:
-//!
-//! 1. For egress, make the ifb with a bucket, and then redirect packets to it.
-//! 2. For ingress, add a bucket to the host's end.
-//!
-//! ADD replaces limits that an earlier attachment left on the host's end, as the Go plugin's DEL does.
-//!
-//! The result is the prevResult with the ifb. For a pod without limits, ADD makes no request and returns
-//! the prevResult.
-//!
-//! DEL removes the ifb by its name, and the limit on the host's end if that still exists. The next
-//! plugin of the DEL usually removes the host's end.
+//! ADD replaces limits that an earlier attachment left on the host's end, as the Go plugin's DEL does. DEL removes the
+//! ifb by its name, and the limit on the host's end if that still exists. Usually the next plugin removes that end.
 
 mod config;
 mod ifb;
@@ -39,12 +28,12 @@ pub static PLUGIN: &dyn Plugin = &Bandwidth;
 struct Bandwidth;
 
 impl Config {
-    /// The limit of packets from the host to the pod. Subnets select their source.
+    /// Subnets select the source.
     fn ingress(&self) -> Option<Limit<'_>> {
         self.ingress.map(|bucket| self.limit(bucket, End::Source))
     }
 
-    /// The limit of packets from the pod. Subnets select their destination.
+    /// Subnets select the destination.
     fn egress(&self) -> Option<Limit<'_>> {
         self.egress.map(|bucket| self.limit(bucket, End::Destination))
     }
@@ -93,7 +82,7 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The ifb is removed with any configuration.
+        // The ifb goes with any configuration.
         let limits_ingress = Config::read(&call.config).is_ok_and(|config| config.ingress.is_some());
         let mut host = Netlink::open()?;
         let ifb = ifb::find(call, &mut host)?;

@@ -1,5 +1,5 @@
-//! The limit at a link's root: a token bucket, or with lists of subnets a class of an `htb`. Filters
-//! select the class by the address of the other end.
+//! The limit at a link's root: a token bucket, or with lists of subnets a class of an `htb`. Filters select the class
+//! by the address of the other end.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -15,17 +15,16 @@ use cnimble_plugin::Call;
 
 use crate::config::Subnets;
 
-/// The limit of a link.
 #[derive(Debug)]
 pub(crate) struct Limit<'a> {
     pub(crate) bucket: Tbf,
     pub(crate) subnets: &'a Subnets,
-    /// The end of a packet with the address that the subnets select.
+    /// The end of a packet whose address the subnets select.
     pub(crate) end: End,
 }
 
 impl Limit<'_> {
-    /// Returns the class for packets without a matching filter, and the filters. `None` if there are no lists.
+    /// The class for packets without a matching filter, and the filters. `None` without lists.
     fn sorting(&self) -> Option<(Class, Vec<SubnetFilter>)> {
         let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
             Subnets::All => return None,
@@ -36,13 +35,12 @@ impl Limit<'_> {
     }
 }
 
-/// Whether a qdisc was made by this plugin or by the Go plugin. The Go plugin's DEL leaves its qdisc on the link.
+/// Made by this plugin or the Go plugin, whose DEL leaves its qdisc on the link.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }
 
-/// Sets the limit. Replaces a limit that an earlier attachment left.
-/// Fails with code 102 if there is another qdisc, or if the kernel refuses a request.
+/// Replaces a limit that an earlier attachment left. Fails with code 102 if there is another qdisc.
 pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     if limit.bucket.burst() < link.mtu.into() {
         log::warn!(
@@ -83,7 +81,7 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
     Ok(host.execute(add)?)
 }
 
-/// Checks that the limit is set. Fails with code 103 and the difference.
+/// Fails with code 103 and the difference.
 pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };
@@ -116,8 +114,8 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
     Ok(())
 }
 
-/// Checks the classes and filters. Newer Go plugins also have them for limits without lists, and their
-/// filters select the destination in both directions.
+/// Newer Go plugins also have classes for limits without lists. Their filters select the destination in both
+/// directions.
 fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));

@@ -1,5 +1,3 @@
-//! The host's end of the pod's veth pair: found for ADD and CHECK, and cleared at DEL.
-
 use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Error};
@@ -9,8 +7,7 @@ use cnimble_plugin::Call;
 
 use crate::root;
 
-/// Returns the host's end of the veth pair with the other end CNI_IFNAME. The kernel reports its index.
-/// As that index may be of any namespace, prevResult has to list the interface.
+/// The kernel reports the index of CNI_IFNAME's other end, which may be of any namespace. So prevResult has to list it.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
     let none = |why: &str| {
         Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
@@ -35,8 +32,8 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
     Ok(veth)
 }
 
-/// Removes the limit on the host's end if that still exists. The end is known by its alias, or because
-/// it redirects to our `ifb`. prevResult may be outdated, and another pod may have the name.
+/// Removes the limit on the host's end: known by its alias, or because it redirects to our `ifb`. prevResult may be
+/// outdated, and another pod may have the name.
 pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Result<(), Error> {
     let Some(prev) = &call.config.prev_result else { return Ok(()) };
     let outside = prev.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
@@ -49,7 +46,7 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
         if !sends && !call.owner().owns(&link.alias) {
             continue;
         }
-        // A qdisc or its link may be removed concurrently with the pod's namespace.
+        // The pod's namespace may be removed concurrently.
         let gone = |outcome: cnimble_netlink::Result<()>| match outcome {
             Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
             done => done,

@@ -12,13 +12,12 @@ use crate::context::Context;
 use crate::ours::{self, OURS, OURS_REMOVABLE};
 use crate::{port, unused};
 
-/// Returns the error for a name that a link of another kind has.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }
 
-/// Makes the pod's port on its bridge. A bridge that is removed with its last pod is locked from the
-/// look for it until the port exists. A concurrent DEL then sees the port.
+/// Makes the pod's port. A bridge that is removed with its last pod is locked from the look for it until then: a
+/// concurrent DEL sees the port.
 pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Result<(Link, Pair), Error> {
     let (call, config) = (cx.call, cx.config);
     let mut lock = config.remove_unused.then(unused::lock).transpose()?;
@@ -33,7 +32,7 @@ pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Res
         let pair = format!("make the veth pair of {}", call.ifname);
         let made = call.step(&pair, || port::create(cx, &bridge, netns, mac));
         match made {
-            // The bridge was removed before the pair was made. Its alias didn't announce that yet.
+            // The bridge was removed before the pair was made, and its alias didn't announce that yet.
             Err(_) if lock.is_none() && unused::is_gone(&mut cx.host, &bridge)? => {
                 lock = Some(unused::lock()?);
             }
@@ -42,10 +41,8 @@ pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Res
     }
 }
 
-/// Finds or makes the bridge, and sets it up. It ignores router advertisements (CVE-2020-10749), and its
-/// MAC doesn't follow its ports.
-///
-/// A missing bridge is made with this `mac`, or with a random one.
+/// Finds the bridge, or makes it with this or a random `mac`. It ignores router advertisements (CVE-2020-10749), and
+/// its MAC doesn't follow its ports.
 pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Error> {
     let config = cx.config;
     let (bridge, origin) = match cx.host.find_link(&config.bridge)? {
@@ -65,17 +62,15 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
     Ok(bridge)
 }
 
-/// The origin of the bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// This ADD has made it.
     Made,
-    /// It was there, or a concurrent ADD has made it.
+    /// Or a concurrent ADD has made it.
     Found,
 }
 
-/// Makes the bridge, unless a concurrent ADD has made it. The MAC is set at the creation. Otherwise the
-/// kernel would change it to the lowest one of the ports and break the pods' neighbour entries.
+/// Sets the MAC at the creation. Otherwise the kernel would change it to the lowest one of the ports and break the
+/// pods' neighbour entries.
 fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
@@ -109,7 +104,7 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// Sets the bridge up. The alias of a new bridge then says who made it.
+/// The alias of a new bridge says who made it.
 fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), Error> {
     let (config, is_new) = (cx.config, origin == Origin::Made);
     let up = (!bridge.up).then_some(true);
@@ -132,7 +127,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), 
             return Ok(());
         }
         host.execute(link::set(index, &name, &back))?;
-        // A concurrent ADD may have joined the bridge. A later one checks the flags itself ([`ours::hold`]).
+        // A concurrent ADD may have joined. A later one checks the flags itself ([`ours::hold`]).
         if has_ports(&mut host, index)? {
             host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
         }
@@ -141,7 +136,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), 
     Ok(())
 }
 
-/// Makes a bridge filter vlans, unless foreign ports may depend on tagged frames.
+/// Unless foreign ports may depend on tagged frames.
 fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     if let Some(port) = port_of_others(&mut cx.host, bridge)? {
         let msg =
@@ -158,7 +153,7 @@ fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     let (index, name) = (bridge.index, bridge.name.clone());
     cx.call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
         let mut host = Netlink::open()?;
-        // A port with vlans belongs to a concurrent ADD and depends on the filter.
+        // Ports with vlans are a concurrent ADD's, and depend on the filter.
         let default = host.vlans(index)?;
         for port in host.links(&Filter { master: Some(index), kind: None })? {
             if host.vlans(port.index)? != default {
@@ -170,19 +165,19 @@ fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns a foreign port. On a bridge that this plugin made, ports of all pods are ours.
+/// Returns a foreign port. All pods' ports are ours if this plugin made the bridge.
 fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, Error> {
     let made_here = ours::is_ours(bridge);
     let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     let strange = ports.into_iter().find(|port| {
-        // A port that is down and has no alias belongs to a concurrent ADD of ours.
+        // A port that is down without an alias is a concurrent ADD's.
         let pods = port::is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
         !pods && owner::tag(&port.alias).is_none()
     });
     Ok(strange.map(|port| port.name))
 }
 
-/// Returns the error for a bridge that can't filter vlans. The kernel's errno doesn't tell the reason.
+/// The kernel's errno doesn't tell that it can't filter vlans.
 fn explain(err: netlink::Error) -> Error {
     if !err.is(Errno::EOPNOTSUPP) {
         return err.into();

@@ -1,4 +1,4 @@
-//! The wanted state of an attachment: CHECK verifies it, and a repair puts it back.
+//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
 
 use cnimble_cni::{CniResult, Error, Owner};
 use cnimble_netlink::link::{self, Change, Link, Mac};
@@ -14,7 +14,6 @@ use crate::config::{Config, vlan_gateway_name};
 use crate::context::Context;
 use crate::{bridge, gateway, ours, place, port, unused, vlan_gateway};
 
-/// Checks everything but the lease, which IPAM checks.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let cx = &mut Context::open(call, config)?;
@@ -34,20 +33,17 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     Ok(())
 }
 
-/// An attachment with its interface in the pod.
 struct Attached<'a> {
     prev: &'a CniResult,
     pod: Link,
 }
 
 impl Attached<'_> {
-    /// The MAC of an interface of the host, as the result has it.
     fn mac_on_host(&self, name: &str) -> Option<Mac> {
         let mut interfaces = self.prev.interfaces.iter();
         Mac::parse(&interfaces.find(|of| of.name == name && of.sandbox.is_empty())?.mac)
     }
 
-    /// The MAC of the pod's interface, as the result has it.
     fn mac_in_pod(&self) -> Option<Mac> {
         let mut interfaces = self.prev.interfaces.iter();
         Mac::parse(&interfaces.find(|of| of.name == self.pod.name && !of.sandbox.is_empty())?.mac)
@@ -57,7 +53,7 @@ impl Attached<'_> {
         check::host_end(&mut cx.host, &self.pod)
     }
 
-    /// The bridge. A deleted bridge comes back with the MAC that the pods know.
+    /// A deleted bridge comes back with the MAC that the pods know.
     fn bridge(&self, cx: &mut Context<'_>) -> Result<Link, Error> {
         let (call, config) = (cx.call, cx.config);
         let put_back = |cx: &mut Context<'_>| {
@@ -106,8 +102,7 @@ impl Attached<'_> {
         self.host_end(cx)
     }
 
-    /// Makes the host's end a port of the bridge again, with all that ADD gave it. It is down until its
-    /// flags are there.
+    /// Joins the host's end again with all that ADD gave it. It is down until its flags are there.
     fn join(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
         let config = cx.config;
         let port = self.host_end(cx)?;
@@ -127,7 +122,7 @@ impl Attached<'_> {
         check::switch_on(&mut cx.host, &port)
     }
 
-    /// The addresses that the pods know as their gateways, and forwarding.
+    /// The gateways' addresses, and forwarding.
     fn gateways(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
         let (call, config) = (cx.call, cx.config);
         if !config.is_gateway {
@@ -217,8 +212,8 @@ fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The port is as closed as ADD left it. A port that was never closed has no mask: a Go plugin's port, which
-/// has no alias, and an earlier version's, which has the host's default for `accept_ra`.
+/// The port is as closed as ADD left it. Ports of the Go plugins (without alias) and of earlier versions (with the
+/// host's default of `accept_ra`) have no mask.
 fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     let closed = port.port.unwrap_or_default().closed;
     let Some(accept_ra) = port.accept_ra else { return Ok(()) };
@@ -249,7 +244,7 @@ fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Resul
     Ok(())
 }
 
-/// The interface that holds the gateway addresses of a vlan is up and leads into it.
+/// The vlan's gateway interface is up and leads into it.
 fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {
@@ -267,7 +262,7 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
     Ok(gateway)
 }
 
-/// The gateway addresses are on the bridge, or on the vlan's interface.
+/// On the bridge, or on the vlan's interface.
 fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
     if !config.is_gateway {
         return Ok(());
@@ -276,7 +271,7 @@ fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &Cni
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
         None => bridge.clone(),
     };
-    // The pods know this MAC. That of a bridge that isn't their gateway may follow its ports.
+    // The pods know this MAC. A bridge that isn't their gateway may follow its ports.
     if let Some(known) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
         check::same_mac(&link, known)?;
     }

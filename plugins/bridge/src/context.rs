@@ -1,4 +1,4 @@
-//! A call with all that its steps share.
+//! A call with all that the steps of ADD, CHECK and a repair share.
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
@@ -8,7 +8,6 @@ use cnimble_rules::filters::{self, Wanted};
 
 use crate::config::Config;
 
-/// The context of the steps of ADD, CHECK and a repair.
 pub(crate) struct Context<'a> {
     pub(crate) call: &'a Call,
     pub(crate) config: &'a Config,
@@ -22,7 +21,6 @@ impl<'a> Context<'a> {
         Ok(Context { call, config, owner: call.owner(), host: Netlink::open()? })
     }
 
-    /// Adds packet rules, with their undo.
     pub(crate) fn filter(&self, nft: &mut Nft, wanted: &Wanted<'_>) -> Result<(), Error> {
         let undo = filters::add(nft, &self.owner, wanted)?;
         self.call.undo.push("remove packet rules", move || undo.run());

@@ -1,4 +1,4 @@
-//! The host as the pods' gateway: addresses on the bridge, forwarding and default routes.
+//! The host as the pods' gateway: addresses, forwarding and default routes.
 
 use std::net::IpAddr;
 
@@ -16,8 +16,8 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::{POD_INTERFACE, vlan_gateway};
 
-/// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the bridge is one.
-/// Adds a missing default route if it is configured. Returns the addresses that the bridge needs.
+/// Completes IPAM's result: interface, gateways if the bridge is one, and the default route. Returns the bridge's
+/// addresses.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(POD_INTERFACE);
@@ -41,8 +41,7 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
     if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
 }
 
-/// Returns the gateways of a result, with their prefix lengths on the bridge.
-/// Fails with code 7 if the gateway of an address is of another family.
+/// The gateways with their prefix lengths on the bridge. Fails with code 7 for a gateway of another family.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
     for ip in &result.ips {
@@ -58,8 +57,7 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
     Ok(gateways)
 }
 
-/// Adds the gateway addresses to the bridge or to the vlan's gateway, and switches forwarding on.
-/// Returns the vlan's gateway interface, if there is one.
+/// Adds the gateway addresses and enables forwarding. Returns the vlan's gateway interface.
 pub(crate) fn ensure(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -89,7 +87,7 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
         if present.iter().any(|addr| addr.net == *wanted) {
             continue;
         }
-        // The router of a DHCP server may be another host, and its address must not be duplicated.
+        // The router of a DHCP server may be another host: no duplicate.
         if config.ipam.as_deref() == Some("dhcp") {
             if present.iter().any(|addr| addr.net.ip() == wanted.ip()) {
                 continue;
@@ -126,7 +124,6 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
     Ok(())
 }
 
-/// Returns the error for a gateway by DHCP that isn't the bridge.
 fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     let msg =
         format!("\"{bridge}\" can't be the gateway {gateway}: by DHCP that is another host of the network");
@@ -135,7 +132,7 @@ fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     ))
 }
 
-/// Removes an address that the wanted one replaces.
+/// Removes an address that `net` replaces.
 fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
     // A concurrent ADD may have removed it, and restores it if it fails.
     if host.execute(addr::del(link.index, &link.name, net)).if_present()?.is_none() {
@@ -151,7 +148,7 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
     Ok(())
 }
 
-/// Adds a route to the pods' network. A link-local gateway gives the host none.
+/// Adds a route to the pods' network: a link-local gateway gives the host none.
 fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
     let (call, host) = (cx.call, &mut cx.host);
     let wanted = NewRoute::to(net, link.index);
@@ -182,13 +179,13 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
     }
 }
 
-/// Whether other pods use the bridge now. The pod that is being removed still has a port, and so has a vlan's gateway.
+/// Whether other pods use the bridge. The leaving pod still has a port, and so has a vlan's gateway.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
-/// Removes a gateway address, unless other pods use the bridge now.
+/// Unless other pods use the bridge.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     if is_used(&mut host, bridge, index)? {
@@ -198,15 +195,14 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     Ok(())
 }
 
-/// The prefix length of fe80::/64, the network of a link.
+/// fe80::/64, the network of a link.
 const LINK_LOCAL_PREFIX: u8 = 64;
 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Whether two addresses can't both be on the bridge. IPv4 gateways replace each other, and IPv6
-/// gateways only if their networks overlap. Every link has link-local addresses, and may have several.
+/// IPv4 gateways replace each other, IPv6 ones only with overlapping networks. A link may have several link-local ones.
 fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4()
         && !is_link_local(one.ip())

@@ -1,4 +1,4 @@
-//! GC removes the interfaces, rules and leases of attachments that the runtime no longer knows.
+//! GC of attachments that the runtime no longer knows.
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_netlink::Netlink;
@@ -9,17 +9,15 @@ use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::unused;
 
-/// Removes host veths, rules and leases of this network's attachments that aren't valid. It continues
-/// after errors and reports all of them. As for DEL, only the network's name and its IPAM plugin matter.
-/// An invalid configuration must not prevent the removal.
+/// Continues after errors and reports all. Only the network's name and its IPAM plugin matter: an invalid configuration
+/// must not prevent the removal.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();
     let masquerade = masquerade::gc(&mut nft, network, valid);
     let spoof = spoof::gc(&mut nft, network, valid);
     let isolation = isolation::gc(&mut nft, network, valid);
-    // Ports of any bridge are removed. The name of the bridge in the configuration may have changed, and
-    // leases depend on the network only.
+    // Of any bridge: its name may have changed, and leases depend on the network only.
     let veths = Netlink::open()
         .map_err(Error::from)
         .and_then(|mut host| remove::stale(&mut host, "veth", network, valid));

@@ -3,17 +3,15 @@
 //! ADD takes these steps in order, each with its undo:
 //!
 //! 1. Make the bridge if it is missing (`bridge`).
-//! 2. Make a veth pair with one end as a port of the bridge and the other in the pod's namespace
-//!    (`port`).
+//! 2. Make a veth pair between a port of the bridge and the pod's namespace (`port`).
 //! 3. Get addresses from IPAM ([`cnimble_plugin::delegate`]).
-//! 4. Add the MAC's forwarding entry and the packet rules before the pod can send (`place`,
-//!    [`cnimble_rules::filters`]).
+//! 4. Add the forwarding entry (`place`) and the packet rules ([`cnimble_rules::filters`]) before the pod can send.
 //! 5. Add addresses to the pod's interface, set it up and add the routes (`pod`).
 //! 6. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
 //! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
-//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult. The name of the
-//! host's end is derived from the attachment, and the link's alias names its owner.
+//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult. The name of the host's end is
+//! derived from the attachment, and the link's alias names its owner.
 
 mod bridge;
 mod check;
@@ -153,8 +151,7 @@ impl Plugin for Bridge {
     }
 }
 
-/// Returns the result of the IPAM plugin, and whether it has seen the MAC of the pod's interface. Without such a
-/// plugin, both are empty.
+/// IPAM's result, and whether the IPAM plugin has seen the MAC of the pod's interface. Both are empty without one.
 fn from_ipam(call: &Call, config: &Config) -> Result<(CniResult, bool), Error> {
     let Some(ipam) = &config.ipam else { return Ok((CniResult::default(), false)) };
     let added = delegate::assigned(call, ipam)?;

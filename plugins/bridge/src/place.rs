@@ -1,6 +1,5 @@
-//! The pod's entry in the bridge's forwarding table: the port of its hardware address. The bridge learns
-//! such entries from the source of any frame. So a pod that sends with its neighbour's address, or is
-//! given it, gets the neighbour's frames.
+//! The pod's entry in the bridge's forwarding table. The bridge learns entries from the source of any frame: a pod that
+//! sends with its neighbour's address, or is given it, would get the neighbour's frames.
 
 use nix::errno::Errno;
 
@@ -12,13 +11,12 @@ use cnimble_netlink::{IfPresent, Netlink};
 use crate::context::Context;
 use crate::port;
 
-/// Adds a fixed entry for `mac` at `port`. The kernel removes the entry with the port.
+/// Adds a fixed entry for `mac`. The kernel removes it with the port.
 ///
-/// A pod with a checked address (macspoofchk) gets a sticky entry. No frame moves it, not even one from an unchecked
-/// port such as a Go plugin's or an uplink. A requested address gets an entry as well, because two pods may ask for the
-/// same one. The address of all other pods is derived from their IP address. Their entries are learned, and can move to
-/// a bond's other interface or with a migrated machine.
-/// Fails with code 102 if another pod has the address, or if the kernel refuses a request.
+/// A checked address (macspoofchk) gets a sticky entry: no frame moves it, not even from a Go plugin's port or an
+/// uplink. A requested address gets an entry as well: two pods may ask for it. Others are derived from the IP address.
+/// Their learned entries can move to a bond's other interface or with a migrated machine. Fails with code 102 if
+/// another pod has the address.
 pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);
     let evidence = match config.requested_mac(cx.call)? {
@@ -28,7 +26,7 @@ pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -
     if !config.mac_spoof_check && evidence == Evidence::Fixed {
         return Ok(());
     }
-    // The vlans of one address may belong to several pods. All vlans of a trunk belong to this one.
+    // The vlans of one address may belong to several pods, but all vlans of a trunk to this one.
     let vlan = config.native.filter(|_| config.trunk.is_empty());
     let entry = NewEntry { port: port.index, name: &port.name, mac, vlan, sticky: config.mac_spoof_check };
     match host.execute(fdb::add(&entry)) {
@@ -52,21 +50,19 @@ pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -
                 .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
-    // This replaces an entry learned from an uplink or from a forged frame.
+    // Replaces a learned entry, also from a forged frame.
     Ok(host.execute(fdb::replace(&entry))?)
 }
 
-/// The entries that prove that an address is taken.
+/// Entries that prove that an address is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// Learned entries, too.
+    /// Also learned ones.
     Any,
-    /// Fixed entries alone. A learned entry may come from a forged frame, and a pod with an address derived
-    /// from its IP address must not fail because of that.
+    /// A learned entry may come from a forged frame. A pod with a derived address must not fail because of it.
     Fixed,
 }
 
-/// Returns the owner of the entry.
 fn holder(
     host: &mut Netlink,
     bridge: &Link,

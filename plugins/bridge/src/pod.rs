@@ -1,5 +1,3 @@
-//! Configures the pod's end: addresses, state and routes.
-
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -13,39 +11,37 @@ use cnimble_plugin::interface::pod::{self, Detection, Start};
 use crate::context::Context;
 use crate::ours;
 
-/// The time limit for an end of the pair to come up. It takes microseconds unless the machine is stuck.
+/// It takes microseconds unless the machine is stuck.
 pub(crate) const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ways in which other hosts learn the pod's MAC.
+/// How other hosts learn the pod's MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// The MAC derived from the address, unless another one is final.
+    /// Derived from the address, unless another one is final.
     mac: Option<Mac>,
-    /// Whether the kernel announces its addresses (`arp_notify`).
+    /// The kernel announces it (`arp_notify`).
     announced: bool,
-    /// Whether the bridge is foreign, so that it may lead to other hosts.
+    /// A foreign bridge may lead to other hosts.
     shared: bool,
-    /// The detection for its IPv6 addresses.
     detection: Detection,
 }
 
 impl Arrival {
-    /// Returns the MAC that replaces the first one of the pod's interface.
+    /// Replaces the first MAC of the pod's interface.
     pub(crate) fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
     /// Decides whether addresses are announced and probed.
     ///
-    /// Every port of the bridge gets an announcement and every pod reads it. Among hundreds of pods this
-    /// costs more than everything else. It is only needed if hosts know the address with another MAC.
-    /// That can't happen if the MAC is derived from the address.
+    /// Every pod reads an announcement. Among hundreds of pods this costs more than everything else. It is only needed
+    /// if hosts know the address with another MAC, which can't happen with a derived one.
     ///
-    /// It can happen in three cases. With `final_mac` the MAC was requested, or an IPAM plugin has seen
-    /// it (DHCP, reservations). The host may still know a former owner of the address by another MAC. A
-    /// bridge that isn't a gateway leads to switches that have to learn the MAC's port.
+    /// It can happen in three cases. With `final_mac` the MAC was requested, or an IPAM plugin has seen it (DHCP,
+    /// reservations). The host may know a former owner of the address by another MAC. A bridge that isn't a gateway
+    /// leads to switches that have to learn the MAC's port.
     ///
-    /// IPv6 addresses are probed if that is configured, or if the bridge is foreign.
+    /// IPv6 addresses are probed if that is configured, or on a foreign bridge.
     pub(crate) fn plan(
         cx: &mut Context<'_>,
         bridge: &Link,
@@ -75,8 +71,8 @@ impl Arrival {
         Arrival { mac: Some(mac), announced, shared, detection }
     }
 
-    /// Configures the interface, unless it is to stay down. Enters the namespace once, and sends one message
-    /// to the kernel there. Returns the socket in the pod.
+    /// Unless the interface stays down. Enters the namespace once, and sends one message there. Returns the socket in
+    /// the pod.
     pub(crate) fn configure(
         self,
         cx: &Context<'_>,
@@ -103,7 +99,7 @@ impl Arrival {
             Start { mac: self.mac, detection: self.detection, announced: config.layer3() && self.announced };
         let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &start);
         for wanted in pod::routes(pair.pod_index, result) {
-            // The pod may have interfaces and default routes of other networks.
+            // The pod may have other networks' interfaces and default routes.
             requests.push(route::prepend(&wanted, &pair.pod_name));
         }
         inside.execute_all(requests)?;
@@ -111,14 +107,11 @@ impl Arrival {
         Ok(Some(inside))
     }
 
-    /// Announces the addresses again if that is needed, and waits until they are usable.
+    /// Announces the addresses again if needed, and waits until they are usable: IPv6 ones when the link is
+    /// operationally up and any probe has finished.
     ///
-    /// The kernel announces them when the interface comes up. The bridge may drop that. It opens a port when
-    /// it is notified that the link is up, which takes longer on a busy machine. Setting a MAC again
-    /// announces it again (NETDEV_CHANGEADDR).
-    ///
-    /// IPv4 addresses are usable at once. IPv6 addresses are usable when the link is operationally up and any
-    /// probe has finished.
+    /// The bridge may drop the kernel's announcement: it opens a port only when notified that the link is up, later on
+    /// a busy machine. Setting a MAC again repeats the announcement (NETDEV_CHANGEADDR).
     pub(crate) fn finish(
         self,
         cx: &Context<'_>,

@@ -1,4 +1,4 @@
-//! The pod's port of the bridge: the host's end of the veth pair, with its flags and vlans.
+//! The pod's port of the bridge: the host's end of the veth pair.
 
 use cnimble_cni::Error;
 use cnimble_netlink::NetNs;
@@ -10,7 +10,7 @@ use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use crate::config::Config;
 use crate::context::Context;
 
-/// Makes the pair and configures the port: master, flags, vlans, and the alias that names the owner.
+/// Makes the pair, then the port's master, flags, vlans, and alias.
 pub(crate) fn create(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -21,10 +21,10 @@ pub(crate) fn create(
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
-    // The bridge receives the pod's packets, but the port may leave the bridge later.
+    // The bridge receives the packets now, but the port may leave it later.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
-    // It is set up after the alias. For a link that is up, a new alias makes the kernel walk all IPv6 routes.
+    // Set up after the alias: on a link that is up, a new alias makes the kernel walk all IPv6 routes.
     cx.host.execute_all(vec![
         pair.claim_port(&cx.owner, flags),
         link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
@@ -33,7 +33,6 @@ pub(crate) fn create(
     Ok(pair)
 }
 
-/// Returns the vlans that a port of this configuration has to carry.
 pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
     let native = config.native.map(untagged);
     let trunk =
@@ -41,12 +40,12 @@ pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
     native.into_iter().chain(trunk).collect()
 }
 
-/// Returns a single vlan. Its frames have no tag on the port.
+/// Its frames have no tag on the port.
 pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }
 
-/// Gives `port` the `wanted` vlans. Removes the bridge's default vlans from it, unless they are to be kept.
+/// Removes the bridge's default vlans, unless they are wanted.
 pub(crate) fn configure_vlans(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -65,14 +64,12 @@ pub(crate) fn configure_vlans(
     for (vlan, last) in wanted {
         requests.push(port::add_vlans(port.index, &port.name, *vlan, *last));
     }
-    // Filtering is switched on again. A concurrent ADD may have switched it on, failed, and switched it
-    // off before it could see these vlans.
+    // A concurrent ADD may have switched filtering on, failed, and switched it off before it could see these vlans.
     requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On));
     Ok(cx.host.execute_all(requests)?)
 }
 
-/// Whether it is the port of a pod, also of the Go plugins. The name decides, because an uplink may be a
-/// veth, too, on a node in a container.
+/// Also of the Go plugins. The name decides: on a node in a container an uplink may be a veth, too.
 pub(crate) fn is_a_pods(port: &Link) -> bool {
     port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }

@@ -1,4 +1,4 @@
-//! DEL removes everything that ADD made, with any remaining information.
+//! DEL, with any remaining information.
 
 use std::net::IpAddr;
 
@@ -15,15 +15,14 @@ use cnimble_rules::{isolation, masquerade, spoof};
 use crate::config::Config;
 use crate::unused;
 
-/// Removes the attachment. The order protects concurrent pods and keeps the caller's wait short:
+/// The order protects concurrent pods and keeps the wait short:
 ///
 /// 1. The rules are removed while the lease still reserves the address.
-/// 2. The veth pair follows. Its removal takes longest, and the rules' grace period passes meanwhile
-///    (see `docs/NFTABLES.md`).
-/// 3. The lease follows. An address is free only when no interface has it.
+/// 2. The veth pair takes longest. Meanwhile the rules' grace period passes (see `docs/NFTABLES.md`).
+/// 3. The lease follows: an address is free only when no interface has it.
 /// 4. The bridge is removed if it was made for that.
 ///
-/// The later steps run even after a failure, except that the lease stays while the interface exists.
+/// Later steps run even after a failure, but the lease stays while the interface exists.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;
@@ -37,8 +36,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([veth, lease, rules, bridge])
 }
 
-/// Removes the rules. Doesn't check whether the configuration asks for rules, because it may have
-/// changed. Known addresses and ports avoid a listing of the rules of all pods.
+/// The configuration may have changed, so it doesn't matter. Known addresses and ports avoid a listing of all rules.
 fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<Link>>) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();

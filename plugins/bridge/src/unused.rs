@@ -1,9 +1,8 @@
 //! Bridges that are removed with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
 //!
-//! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. A lock
-//! prevents this. ADD holds it from the look for the bridge until its port exists. DEL and GC hold it
-//! from the look for ports until the bridge is gone. This concerns only bridges with the alias of such a
-//! bridge. Every ADD follows the alias, with any configuration.
+//! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. So ADD holds a lock
+//! from the look for the bridge until its port exists. DEL and GC hold it from the look for ports until the bridge is
+//! gone. Only such a bridge, marked by its alias, needs it, with any configuration of the ADD.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,10 +24,9 @@ use crate::{ours, vlan_gateway};
 
 const DIR: &str = "/run/cnimble";
 const FILE: &str = "/run/cnimble/bridges.lock";
-/// The maximum number of tries if concurrent DELs remove the listed links.
+/// Tries while concurrent DELs remove the listed links.
 const ATTEMPTS: usize = 20;
 
-/// Waits for the lock of all bridges that are removed with their last pod.
 pub(crate) fn lock() -> Result<Lock, Error> {
     open().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
         LockError::Stopped(err) => err,
@@ -45,18 +43,16 @@ fn open() -> io::Result<File> {
     options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(FILE)
 }
 
-/// Whether the bridge has been removed meanwhile.
 pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> {
     Ok(host.link_at(bridge.index).if_present()?.is_none())
 }
 
-/// Removes the vlan's gateway and the bridge, if that is configured and they are unused.
+/// If that is configured, and they are unused.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
         return Ok(());
     };
-    // Other DELs remove their ports without the lock. The first look takes no lock either, and the
-    // bridge may disappear during it.
+    // Other DELs remove their ports, and the first look is done, without the lock.
     if unused(call, host, &config).if_present()?.is_some_and(|links| links.is_empty()) {
         return Ok(());
     }
@@ -74,7 +70,7 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the unused links in the order of their removal.
+/// In the order of their removal.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
@@ -104,7 +100,6 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
     Ok(unused)
 }
 
-/// Whether one of these ports is in the vlan.
 fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link>) -> netlink::Result<bool> {
     for port in ports {
         if host.vlans(port.index)?.iter().any(|of| of.id == vlan) {
@@ -114,7 +109,7 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
     Ok(false)
 }
 
-/// Whether a link has only the gateways as addresses, and no other link on the host uses it as its parent.
+/// It has only the gateways as addresses, and is no link's parent.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     let own = |net: IpNetwork| match net {
         IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
@@ -127,7 +122,7 @@ fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink:
     Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
 }
 
-/// The keys with the gateways of a configuration, for a DEL without a prevResult.
+/// For a DEL without a prevResult.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -139,9 +134,9 @@ struct Keys {
 struct Ipam {
     #[serde(flatten)]
     single: Range,
-    /// The key of host-local.
+    /// host-local's.
     ranges: Vec<Vec<Range>>,
-    /// The key of static.
+    /// static's.
     addresses: Vec<Range>,
 }
 
@@ -161,7 +156,7 @@ impl Range {
     }
 }
 
-/// Returns the addresses that ADD gives the bridge, as far as they are known.
+/// As far as they are known.
 fn gateways(call: &Call) -> Vec<IpNetwork> {
     let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
     let assigned = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());

@@ -1,5 +1,5 @@
-//! The gateway of a vlan: one end of a veth pair on the host. The other end is an untagged port of that vlan. All pods
-//! of the vlan share it. It stays after them, unless the bridge is removed with its last pod.
+//! The gateway of a vlan: one end of a veth pair on the host, whose other end is an untagged port of the vlan. It
+//! outlives the pods of the vlan, unless the bridge is removed with its last pod.
 
 use std::os::fd::AsFd;
 
@@ -17,18 +17,18 @@ use crate::{ours, port};
 
 const NEW: &str = "new ";
 
-/// Returns the name of the bridge's port for a gateway.
+/// The other end's name.
 pub(crate) fn port_name(gateway: &str) -> String {
     format!("veth{}", cnimble_cni::hash16(gateway).get(..8).unwrap_or_default())
 }
 
-/// Returns the alias of a permanent gateway.
+/// The alias of a permanent gateway.
 pub(crate) fn lasting(vlan: u16) -> String {
     format!("gateway of vlan {vlan}")
 }
 
-/// Returns the alias of a gateway until the ADD that made it has succeeded. A concurrent ADD that uses
-/// the gateway makes the alias permanent. So the first ADD doesn't remove the gateway in its undo.
+/// The alias until the ADD that made it has succeeded. A concurrent ADD that uses it makes it permanent. So the undo of
+/// the first ADD keeps it.
 fn fresh(vlan: u16, call: &Call) -> String {
     format!("{NEW}{}, made for {}", lasting(vlan), call.container_id)
 }
@@ -37,7 +37,6 @@ fn is_new(gateway: &Link) -> bool {
     gateway.alias.starts_with(NEW)
 }
 
-/// Finds or makes the gateway interface, and sets it up.
 pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let name = vlan_gateway_name(&bridge.name, vlan);
     match cx.host.find_link(&name)? {
@@ -46,7 +45,7 @@ pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<L
     }
 }
 
-/// Joins the port of a gateway without a bridge to this one.
+/// Gives the port of a gateway its bridge again.
 pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(), Error> {
     let Some(port) = cx.host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
         return Ok(());
@@ -59,7 +58,7 @@ pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(
     port::configure_vlans(cx, bridge, &port, &[port::untagged(vlan)])
 }
 
-/// Makes `gateway` permanent. This is the last step of an ADD that made or found it.
+/// Makes `gateway` permanent: the last step of an ADD.
 pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
     if !is_new(gateway) {
         return Ok(());

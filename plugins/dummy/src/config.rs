@@ -1,14 +1,9 @@
-//! The keys of a dummy configuration, checked.
-//!
-//! | key | default | |
-//! |---|---|---|
-//! | `ipam` | required | must give at least one address |
+//! `ipam` is required, and must give at least one address.
 
 use cnimble_cni::{Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
 use cnimble_plugin::interface::upper::Upper;
 
-/// Reads the complete configuration. Fails with code 7 if there is no IPAM plugin.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     if config.ipam().is_none() {
         return Err(Error::config("dummy interface requires an IPAM configuration")

@@ -1,7 +1,5 @@
-//! The CNI plugin `dummy`: an interface in the pod without a network behind it. It holds addresses that
-//! belong to the pod alone (`ip link add eth0 type dummy`).
-//!
-//! [`cnimble_plugin::interface::upper`] implements the verbs. IPAM must give at least one address.
+//! The CNI plugin `dummy`: an interface without a network behind it, for addresses of the pod alone (`ip link add eth0
+//! type dummy`). [`cnimble_plugin::interface::upper`] implements the verbs.
 
 mod config;
 

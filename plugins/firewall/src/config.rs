@@ -1,5 +1,3 @@
-//! The keys of a firewall configuration, checked.
-
 use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, PluginConfig, names};
@@ -9,7 +7,6 @@ const DEFAULT_ZONE: &str = "trusted";
 /// XT_EXTENSION_MAXNAMELEN without its NUL.
 const MAX_CHAIN: usize = 28;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -35,7 +32,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the configuration. Fails with code 7 if a key is invalid.
+    /// Fails with code 7 if a key is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {
@@ -43,7 +40,7 @@ impl Config {
             "nftables" => Some(Backend::Nftables),
             "iptables" => Some(Backend::Iptables),
             "firewalld" => Some(Backend::Firewalld),
-            // The Go plugin chooses a backend, too, but without a warning.
+            // As the Go plugin, but with a warning.
             other => {
                 let other = other.escape_default();
                 log::warn!("backend: {other} is none of nftables, iptables and firewalld; one is chosen");
@@ -66,14 +63,14 @@ impl Config {
         if zone.is_empty() {
             DEFAULT_ZONE.clone_into(&mut zone);
         }
-        // D-Bus has no strings with a NUL, and the bus would close the connection.
+        // D-Bus has no NUL in strings, and would close the connection.
         if zone.contains('\0') {
             return Err(Error::config(format!("firewalldZone: invalid zone \"{}\"", zone.escape_default())));
         }
         Ok(Config { backend, policy, zone, admin: admin(keys.iptables_admin_chain_name)? })
     }
 
-    /// Returns the rules for the pod of `prev`. Fails with code 7 if there is a policy but no bridge.
+    /// Fails with code 7 for a policy without a bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
         let interfaces = interfaces(prev);
         if self.policy != Policy::Open && interfaces.is_empty() {
@@ -92,12 +89,11 @@ impl Config {
     }
 }
 
-/// Reads the name of the administrator's chain.
 fn admin(chain: String) -> Result<Admin, Error> {
     if chain.is_empty() {
         return Ok(Admin::Default);
     }
-    // The name becomes a word of iptables' input.
+    // It becomes a word of iptables' input.
     let fits = chain.len() <= MAX_CHAIN
         && chain.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':'))
         && !chain.starts_with(['-', ':']);
@@ -111,10 +107,10 @@ fn admin(chain: String) -> Result<Admin, Error> {
     Ok(Admin::Named(chain))
 }
 
-/// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp the pod's end on
-/// the host. The gateway of a vlan follows, which the plugin bridge lists after the bridge.
+/// The interfaces by which packets arrive: the bridge, or with ptp the host's end. The plugin bridge lists a vlan's
+/// gateway after the bridge.
 pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
-    // The names become words of iptables' input.
+    // They become words of iptables' input.
     let mut outside = prev
         .interfaces
         .iter()
@@ -131,7 +127,7 @@ pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
     std::iter::once(first).chain(gateways).map(str::to_owned).collect()
 }
 
-/// Returns the bridge in the name of a vlan's gateway, BRIDGE.VLAN.
+/// The bridge in BRIDGE.VLAN.
 pub(crate) fn vlan_of(name: &str) -> Option<&str> {
     let (bridge, vlan) = name.rsplit_once('.')?;
     (vlan.parse::<u16>().is_ok() && !bridge.is_empty()).then_some(bridge)

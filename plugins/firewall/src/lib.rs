@@ -1,13 +1,12 @@
 //! The CNI plugin `firewall`, part of a chain: controls which packets the host forwards to and from pods.
 //!
-//! ADD makes rules for the pod's addresses and for the policy of its bridge ([`cnimble_rules::forward`]). The policy
-//! `isolated` also isolates the pod's port of the bridge (`port`). A bridge forwards between its own ports without the
-//! host's rules unless `br_netfilter` is loaded. The result is the prevResult.
+//! ADD makes rules for the pod's addresses and its bridge's policy ([`cnimble_rules::forward`]). `isolated` also
+//! isolates the pod's port of the bridge (`port`), because without `br_netfilter` packets between ports pass no rules.
 //!
 //! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of firewalld have no
-//! owner, so DEL finds them only by the addresses in prevResult. The DEL of the last pod on a bridge removes the
-//! bridge's policy. Without a prevResult, DEL finds the pod's end on the host by its owner, and the bridge by that end.
-//! If that end is gone, DEL removes the policies of all unused bridges.
+//! owner: DEL finds them only by the addresses in prevResult. The DEL of the last pod on a bridge removes the bridge's
+//! policy. Without a prevResult it finds the bridge by the pod's end on the host, or without that end removes the
+//! policies of all unused bridges.
 
 mod config;
 mod port;
@@ -42,7 +41,7 @@ impl Plugin for Firewall {
         true
     }
 
-    /// Same as the Go plugin: results before 0.4.0 aren't for chains with CHECK.
+    /// As in the Go plugin, results before 0.4.0 aren't for chains with CHECK.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }
@@ -63,7 +62,7 @@ impl Plugin for Firewall {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The configuration may have changed since ADD. It is only a hint where else to look.
+        // It may have changed since ADD, and is only a hint.
         let config = Config::read(&call.config).unwrap_or_default();
         let prev = call.config.prev_result.as_ref();
         let (known, failed) = match prev.map_or_else(|| port::of_owner(&call.owner()), |_| Ok(None)) {
@@ -83,7 +82,7 @@ impl Plugin for Firewall {
             interfaces: &interfaces,
             knows_interfaces: prev.is_some(),
         };
-        // The previous plugin of the chain removes the pod's end after this DEL.
+        // The previous plugin removes the pod's end after this DEL.
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());

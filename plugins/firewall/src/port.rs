@@ -1,5 +1,5 @@
-//! The pod's port of its bridge. Isolated ports can't send to each other with any protocol. They can send to the bridge
-//! itself and to ports that aren't isolated (bridge(8), `isolated`). The flag is removed with the port.
+//! The pod's port of its bridge. Isolated ports can only send to the bridge itself and to ports that aren't isolated,
+//! with any protocol (bridge(8), `isolated`). The flag goes with the port.
 
 use nix::errno::Errno;
 
@@ -12,8 +12,8 @@ use cnimble_plugin::interface::pair;
 
 use crate::config;
 
-/// Returns the pod's port: the interface of the host in `prev` that is a port of the first one. A pod
-/// without a bridge has no port and needs none, because all of its packets pass the host's rules.
+/// The host's interface in `prev` that is a port of the first one. A pod without a bridge needs none: all its packets
+/// pass the host's rules.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()
@@ -34,18 +34,18 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
 }
 
-/// Whether the link is a veth with its other end in another namespace.
+/// A veth whose other end is in another namespace.
 fn is_a_pods(link: &Link) -> bool {
     link.kind == "veth" && link.far.is_some()
 }
 
-/// The names of the interfaces on the host, with the pod's own end.
+/// The host's interfaces, with the pod's own end.
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
-/// Finds the pod's end on the host by its owner. Returns it with its bridge, or with itself if it has none.
+/// Finds the pod's end on the host by its owner. Returns its bridge (or itself), too.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());
     for name in pair::host_names(owner) {
@@ -64,9 +64,8 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
     Ok(None)
 }
 
-/// Whether a bridge, a vlan's gateway or a pod's end is missing, or has no user except this pod. The
-/// pod's ends are known by their names, or by their owner if they were renamed. A concurrent ADD has its
-/// port before it makes its rules.
+/// Whether an interface is missing or has no user but this pod. The pod's ends are known by their names, or after a
+/// rename by their owner. A concurrent ADD has its port before its rules.
 pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(interface)? else { return Ok(true) };
@@ -82,7 +81,7 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
         }
     }
     let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
-    // The port for a vlan's gateway has its other end in this namespace.
+    // A vlan's gateway has its other end in this namespace.
     let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
     let tag = owner.map(Owner::tag);
     let is_own = |port: &Link| {
@@ -105,7 +104,6 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the port is isolated.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
     let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {

@@ -1,5 +1,3 @@
-//! The keys of a host-device configuration, checked.
-
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
@@ -9,7 +7,6 @@ use cnimble_netlink::link::Mac;
 
 const DEFAULT_DATA_DIR: &str = "/run/cni/host-device";
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -30,12 +27,11 @@ struct RuntimeConfig {
     device_id: String,
 }
 
-/// The key that names the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// `device`, the name of the interface.
+    /// `device`, an interface.
     Name(String),
-    /// `hwaddr`, its hardware address.
+    /// `hwaddr`.
     Mac(Mac),
     /// `kernelpath`, a directory below /sys/devices.
     KernelPath(PathBuf),
@@ -57,7 +53,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let id = |key: &str, text: &str| match text {
@@ -106,7 +102,7 @@ impl Config {
     }
 }
 
-/// Returns the directory of the records, which is all that DEL and GC need. Fails with code 7 if it isn't a string.
+/// The directory of the records: all that DEL and GC need.
 pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]

@@ -1,5 +1,3 @@
-//! Finds the device of a configuration on the host.
-
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
@@ -14,19 +12,17 @@ use crate::seen::Seen;
 use crate::store::Records;
 use crate::sysfs::Sysfs;
 
-/// Returns sysfs, which shows the interfaces of the namespace that it was mounted in.
+/// sysfs shows the namespace that it was mounted in.
 pub(crate) fn sysfs() -> Sysfs<'static> {
     Sysfs(Path::new("/sys"))
 }
 
-/// Whether the device's driver leaves it to a program. Such a device has no interface that could be moved.
-/// Fails with code 100 if the device is missing.
+/// Its driver leaves it to a program, so there is no interface. Fails with code 100 if the device is missing.
 pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
-/// Returns the interface of the device.
-/// Fails with code 100 if it isn't on the host, or if the kernel refuses a request.
+/// Fails with code 100 if it isn't on the host.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
         Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))
@@ -46,8 +42,7 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
-/// Same as [`link`], but restores the device first if it has a record. The device of a dead pod may have another name,
-/// or may be restored only partly. Removes that record. Fails for the same reasons as [`link`].
+/// [`link`], after a device with a record was restored: a dead pod's may have another name. Removes that record.
 pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
     let found = look(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {

@@ -1,24 +1,24 @@
-//! The identity of a device: the properties that tell it from other links.
+//! The properties that tell a device from other links.
 
 use cnimble_netlink::link::Link;
 
 use crate::record::Record;
 use crate::seen::Seen;
 
-/// Each namespace has its own loopback interface, which can't be moved.
+/// Every namespace has its own, which can't be moved.
 pub(crate) const LOOPBACK: &str = "lo";
 
 impl Record {
-    /// Returns true if and only if the link certainly is the device, because it has the same directory in sysfs.
+    /// The same directory in sysfs is proof.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
     }
 
-    /// Returns true if and only if a link is the device. A pod can give its name, alias, MAC address and
-    /// index to other links. So the inode of the directory in sysfs decides.
+    /// Whether a link is the device. A pod can give its name, alias, MAC address and index to other links, so the inode
+    /// of the directory in sysfs decides.
     ///
     /// Hardware has a new directory if its driver made the link again. Then the permanent address and the place on the
-    /// bus decide. Without proof for or against, two of the four weak marks have to agree.
+    /// bus decide. Without proof two of four weak marks have to agree.
     pub(crate) fn is(&self, seen: &Seen) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
@@ -36,13 +36,13 @@ impl Record {
         }
     }
 
-    /// Whether the inode matches. `None` if either inode is unknown.
+    /// `None` if an inode is unknown.
     fn has_inode(&self, seen: &Seen) -> Option<bool> {
         let inode = self.marks.as_ref().map(|marks| marks.inode).filter(|inode| *inode != 0)?;
         Some(seen.device.as_ref()?.inode == inode)
     }
 
-    /// Whether it is the same hardware. `None` if that is unknown.
+    /// `None` if that is unknown.
     fn has_hardware(&self, seen: &Seen) -> Option<bool> {
         let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
         let permanent = seen.details.as_ref().map(|details| &details.permanent)?;
@@ -51,8 +51,8 @@ impl Record {
         (!permanent.is_empty()).then_some(*permanent == marks.permanent_mac && same_bus)
     }
 
-    /// Whether a link has two of the four marks that a pod can forge. Name and index may match by
-    /// accident, so they suffice only for hardware, which no pod can make.
+    /// Two of four marks that a pod can forge. Name and index may match by accident, so they suffice only for hardware,
+    /// which no pod can make.
     fn is_alike(&self, link: &Link) -> bool {
         let (alias, mac) = (link.alias == self.name, link.mac.is_some() && link.mac == self.mac());
         let marks =
@@ -101,11 +101,11 @@ mod tests {
         }
         let veth = |link| seen(Link { kind: "veth".to_owned(), ..link });
         assert!(!record.is(&veth(link(7, "eth7", "", 7))));
-        // The pod has its own interface with this index and this name.
+        // The pod's own interface with this index and name.
         let mut of_veth = Record { kind: "veth".to_owned(), ..record };
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 1))));
         assert!(of_veth.is(&veth(link(7, "eth7", "", 7))));
-        // The link has another peer.
+        // Another peer.
         of_veth.marks = Some(Marks { peer: Some(3), ..Marks::default() });
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 7))));
         assert!(of_veth.is(&veth(Link { peer: Some(3), ..link(7, "eth7", "", 7) })));
@@ -129,7 +129,7 @@ mod tests {
         for seen in [of(78, "pci/1", own(2)), of(78, "pci/2", own(1)), of(78, "pci/1", vec![])] {
             assert!(!record.is(&seen), "{seen:?}");
         }
-        // All weak marks match, but the inode differs.
+        // All weak marks, but another inode.
         let mut forged = of(78, "pci/1", vec![]);
         forged.link = link(7, "eth7", "eth7", 7);
         assert!(!record.is(&forged) && !record.is_proven(&forged));
@@ -141,7 +141,7 @@ mod tests {
         let mut loopback = of(77, "pci/1", own(1));
         loopback.details = Some(Details { loopback: true, ..Details::default() });
         assert!(!record.is(&loopback));
-        // For a virtual device only the inode decides.
+        // The inode alone decides.
         let virtual_one = Record { kind: "veth".to_owned(), marks: Some(marks), ..record };
         let veth = |inode| Seen {
             link: Link { kind: "veth".to_owned(), ..link(7, "eth7", "eth7", 7) },

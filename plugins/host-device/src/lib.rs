@@ -3,15 +3,14 @@
 //! ADD, in order, each step with its undo:
 //!
 //! 1. the device is found (`find`, `sysfs`); one that a driver leaves to a program (DPDK) isn't moved;
-//! 2. what it is like is written into a file (`record`);
+//! 2. its state is written into a file (`record`);
 //! 3. it is moved, and named CNI_IFNAME (`moving`);
 //! 4. addresses from IPAM, if there is one;
 //! 5. addresses, up, routes; the addresses are announced.
 //!
-//! DEL brings it home from the pod, or finds it on the host where the kernel has put it when the pod died,
-//! and makes it what it was. A link that isn't known for the device (`place`) stays where it is.
-//!
-//! Each device has a lock (`store::Records::hold`), which is held while it is moved and restored.
+//! DEL brings it home from the pod, or finds it where the kernel has put it when the pod died, and restores it. A link
+//! that isn't known for the device (`place`) stays. A lock (`store::Records::hold`) is held while it is moved and
+//! restored.
 
 mod config;
 mod find;
@@ -39,7 +38,6 @@ use record::Record;
 use seen::Seen;
 use store::Records;
 
-/// Where the interface stands in the result.
 const POD_INTERFACE: u32 = 0;
 
 /// The plugin.
@@ -117,7 +115,7 @@ impl Plugin for HostDevice {
             if program { Ok(()) } else { find::link(&mut host, &config.wanted).map(drop) }
         });
         if let Err(err) = found {
-            // A pod that has it is no fault of the network's.
+            // A device in a pod is no fault of the network's.
             let network = cnimble_cni::hash16(&call.config.name) + "-";
             let moved = Records(config.data_dir).all(|file| file.starts_with(&network))?;
             // A virtual device ends with its pod.
@@ -136,7 +134,6 @@ impl Plugin for HostDevice {
     }
 }
 
-/// Checks that the device in the pod is the one that ADD moved, with its addresses and routes.
 fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
     let mut pod = Place::pod(&call.open_netns()?)?;
     let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
@@ -157,14 +154,14 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
     check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")
 }
 
-/// Moves the device into the pod. Returns it with a socket inside.
+/// Returns it with a socket inside.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
     records.make()?;
     let mut host = Place::host()?;
     end_earlier(&owner, netns, &records)?;
     let name = match &config.wanted {
-        // An alternative name leads to it, too.
+        // Also an alternative name.
         Wanted::Name(name) => host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name),
         other => find::link_or_returned(&mut host, other, &records)?.link.name,
     };
@@ -174,7 +171,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     if link.name != name {
         return Err(Error::new(Code::TRY_AGAIN_LATER, format!("device {name} was renamed meanwhile")));
     }
-    // The move takes the device down and its addresses away: not for a name that is taken.
+    // The move takes the device down, and its addresses away: not for a taken name.
     let mut inside = Netlink::open_in(netns)?;
     if inside.find_link(&call.ifname)?.is_some() {
         return Err(pair::pod_name_taken(call));
@@ -198,7 +195,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// Ends what an ADD for the same attachment has begun: it was killed, or DEL didn't follow.
+/// Ends an earlier ADD of the attachment that was killed or not followed by DEL.
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.hold(&record.name)?;
@@ -210,7 +207,7 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
     Ok(())
 }
 
-/// DEL of the device: moves it to the host and restores it.
+/// Moves the device to the host and restores it.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {
@@ -221,10 +218,10 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
             None => Ok(()),
         };
     }
-    // A file that can't be read isn't needed.
+    // An unreadable file isn't needed.
     records.remove(&call.owner())?;
     let wanted = Config::read(&call.config).ok().map(|config| config.wanted);
-    // Removes what a killed ADD has left of the lock.
+    // Removes a killed ADD's lock.
     let _held = match &wanted {
         Some(Wanted::Name(name)) => records.hold(name)?,
         _ => None,
@@ -235,9 +232,8 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     }
 }
 
-/// Brings the device home from the pod, or from where it was told to be at ADD. If the namespace lives and has no such
-/// device, the pod has destroyed or hidden it. Then the record stays until GC, so that no later DEL takes
-/// something else for the device.
+/// Brings the device home from the pod, or from ADD's namespace. If that lives without the device, the pod has
+/// destroyed or hidden it. Then the record stays until GC: no later DEL takes something else for the device.
 fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
     let mut lives = netns.is_some();
@@ -266,7 +262,7 @@ fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Re
     Ok(())
 }
 
-/// GC of a device: home, from its namespace or from any that is pinned by a mount.
+/// From its namespace or any that a mount pins.
 fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     let _held = records.hold(&record.name)?;
     // A DEL may have come since the look.
@@ -284,8 +280,8 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     if found { records.remove(&record.owner()) } else { forget(records, record) }
 }
 
-/// Removes the record of a device that the kernel destroys with its namespace. Hardware comes back when the kernel is
-/// done with the namespace, which may be later than DEL. The next ADD, DEL or GC then restores it by the record.
+/// Removes the record of a device that the kernel destroys with its namespace. Hardware comes back, maybe after DEL.
+/// The next ADD, DEL or GC then restores it by the record.
 fn forget(records: &Records, record: &Record) -> Result<(), Error> {
     if !record.kind.is_empty() {
         return records.remove(&record.owner());
@@ -294,9 +290,9 @@ fn forget(records: &Records, record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
-/// Brings a device home that the Go plugin has moved into the pod. Its old name is its alias, which a pod can write.
-/// So the configuration has to name this device, and the host has to lack it. The device gets a record first,
-/// so that a DEL that is killed can be called again.
+/// Brings home a device that the Go plugin moved. Its old name is its alias, which a pod can write. So the
+/// configuration has to name it, and the host has to lack it. It gets a record first, so that a killed DEL can be
+/// repeated.
 fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Result<(), Error> {
     let mut pod = Place::pod(netns)?;
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
@@ -329,7 +325,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     records.remove(&record.owner())
 }
 
-/// The namespace at a path, unless it is our own.
+/// `None` for our own.
 fn find_netns(path: &Path) -> Result<Option<NetNs>, Error> {
     Ok(NetNs::current()?.find_another(path)?)
 }

@@ -1,12 +1,12 @@
 //! Moves the device into the pod and home.
 //!
-//! One message moves it into the pod, renames it, and writes the old name into its alias, where the Go plugin looks for
-//! it. The kernel moves first and renames then. If the name is taken, the device has been moved anyway. So undo and DEL
-//! look in both namespaces, and identify the device by its marks ([`Record::is`]).
+//! One message moves it into the pod, renames it, and writes the old name into its alias, as the Go plugin does. The
+//! kernel moves first: if the name is taken, the device has been moved anyway. So undo and DEL look in both namespaces,
+//! and identify the device by its marks ([`Record::is`]).
 //!
-//! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The
-//! pod's alternative names and the pod's links on top of it aren't moved. The alias is the old name
-//! until everything is restored. After a kill the next verb continues from that.
+//! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The pod's alternative
+//! names and links on top of it stay. The alias is the old name until everything is restored: after a kill the next
+//! verb continues from that.
 
 use std::os::fd::AsFd;
 
@@ -20,20 +20,18 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, sysctl};
 use crate::place::Place;
 use crate::record::Record;
 
-/// Kinds of links that stay on their parent when it is moved to another namespace. There the parent is
-/// busy for bridges and bonds.
+/// Kinds of links that a moved parent leaves behind. There it is busy for bridges and bonds.
 const ON_TOP: [&str; 6] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan"];
 
-/// Moves the host's `link` into the pod and gives it this name. Its old name becomes its alias.
-/// Fails if the kernel refuses the request. After EEXIST it is unknown whether the link has been moved.
+/// The old name becomes its alias. After EEXIST it is unknown whether it has been moved.
 pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str) -> netlink::Result<()> {
     let change =
         Change { netns: Some(pod.as_fd()), name: Some(name), alias: Some(&link.name), ..Change::default() };
     host.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Moves the device home if it is in the pod, and restores its state. Returns whether it was found, in the pod or on
-/// the host. Fails with code 102 if another link of the host has its name, or if the kernel refuses a request.
+/// Moves the device home if it is in the pod, and restores it. Returns whether it was in the pod or on the host. Fails
+/// with code 102 if another link of the host has its name.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
     let mut origin = Origin::Host;
@@ -49,15 +47,14 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
     }
 }
 
-/// The namespace in which a verb finds the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Pod,
     Host,
 }
 
-/// Moves the device to the host and gives it its name there. Returns `Host` for a link that the kernel
-/// can't move, such as a bridge. Such a link can't be from the host.
+/// Moves the device to the host under its name there. Returns `Host` for a link that the kernel can't move, such as a
+/// bridge: it can't be from the host.
 fn out_of_pod(
     inside: &mut Netlink,
     host: &mut Netlink,
@@ -72,12 +69,12 @@ fn out_of_pod(
     let now = inside.details(link.index)?;
     remove_foreign(inside, link, record, &now)?;
     let mut requests = on_top(inside, link)?;
-    // On its arrival, IPv6 treats a link without ARP as one that needs no address detection, and never changes that.
+    // When a link without ARP arrives, IPv6 switches its address detection off for good.
     requests.extend(settings(link.index, record, &now));
-    // Older kernels rename only links that are down.
+    // Older kernels rename no link that is up.
     requests.push(set(&Change { up: Some(false), ..Change::default() }));
     requests.push(set(&Change { name: Some(&record.name), ..Change::default() }));
-    // The pod's link may have another index. The device gets its own back if that is free on the host.
+    // The device gets its index back if that is free on the host.
     let index = Some(record.index).filter(|index| *index != link.index);
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
@@ -88,8 +85,8 @@ fn out_of_pod(
         Err(err) if err.is(Errno::ENODEV) => return Ok(Origin::Pod),
         answer => drop(answer?),
     }
-    // Both names may be taken, each in one of the two namespaces. In one message the kernel uses the
-    // name that is free there. Another link may have taken one of the device's own alternative names.
+    // Both names may be taken, each in one namespace. In one message the kernel uses the name that is free there.
+    // Another link may have taken one of the device's own alternative names.
     let err = match first.is(Errno::EEXIST) {
         true => {
             let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
@@ -104,7 +101,7 @@ fn out_of_pod(
         }
         false => first,
     };
-    // The state is restored, so that the pod works until the next DEL.
+    // The pod works until the next DEL.
     let back = [
         Change { name: Some(&link.name), ..Change::default() },
         Change { up: Some(link.up), ..Change::default() },
@@ -121,8 +118,8 @@ fn out_of_pod(
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
 }
 
-/// Removes the alternative names that the pod has set. Linux 5.10 knows such a name only in the namespace where it was set.
-/// Elsewhere the name stays.
+/// Removes the pod's alternative names. Linux 5.10 knows one only in the namespace where it was set; elsewhere it
+/// stays.
 fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Details) -> Result<(), Error> {
     let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
     if foreign.is_empty() {
@@ -137,7 +134,7 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
     }
 }
 
-/// Returns the requests to delete the pod's links on top of the device.
+/// Deletes the pod's links on top of the device.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let is_on_top = |other: &Link| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
@@ -151,13 +148,11 @@ fn name_taken(record: &Record) -> Error {
         .details("rename the link that has it, and call DEL again")
 }
 
-/// Restores the recorded state of the host's `link`. The alias comes last. As long as it is the old
-/// name, the work is incomplete.
+/// The alias comes last. As long as it is the old name, the work is incomplete.
 fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let named = link.name == record.name;
     let begun = origin == Origin::Pod || link.alias == record.name;
-    // The device hasn't been moved, or has been restored. Hardware that the kernel has returned is down,
-    // with any alias from the pod.
+    // It wasn't moved, or is restored. Hardware that the kernel has returned is down, with any alias of the pod.
     if !begun && named && (link.up || !record.kind.is_empty()) {
         return Ok(());
     }
@@ -191,13 +186,13 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> 
     Ok(())
 }
 
-/// Returns a request for the recorded flags and limits, if those of `now` differ.
+/// `None` if those of `now` don't differ.
 fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
     let was = record.settings.as_ref()?;
     details::set(index, &record.name, now, was.flags, &was.values)
 }
 
-/// Restores flags, limits and alternative names. A value that the kernel refuses doesn't stop the others.
+/// A refused value doesn't stop the others.
 fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();
@@ -213,7 +208,7 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
         now = host.details(index)?;
     }
     if without_arp && !now.without_arp() {
-        // Same as for a new link, see [`out_of_pod`].
+        // As for a new link, see [`out_of_pod`].
         let default = sysctl::read("net/ipv6/conf/default/accept_dad");
         let key = format!("net/ipv6/conf/{}/accept_dad", record.name);
         warned(default.and_then(|value| sysctl::write(&key, &value)));
@@ -224,7 +219,6 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
     Ok(())
 }
 
-/// Restores the addresses and whether the link is up.
 fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let present = match origin {
         Origin::Pod => Vec::new(),
@@ -244,7 +238,7 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: O
     }
     for net in six {
         match host.execute(add(net)) {
-            // IPv6 is off for new interfaces, and this one counts as new.
+            // IPv6 is off for new interfaces such as this one.
             Err(err) if err.is(Errno::EACCES) => log::warn!("{err}"),
             Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
             _ => {}

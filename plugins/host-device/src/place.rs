@@ -1,5 +1,3 @@
-//! A namespace that may have a device: the host's or a pod's.
-
 use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::sysfs::Sysfs;
@@ -8,7 +6,7 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 use crate::record::Record;
 use crate::seen::Seen;
 
-/// An open namespace with its netlink socket and its sysfs.
+/// A namespace of the host or a pod, with its netlink socket and its sysfs.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) netlink: Netlink,
@@ -17,18 +15,17 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens the namespace of this thread. Fails with code 100 if the kernel refuses a socket.
     pub(crate) fn host() -> Result<Self, Error> {
         let sysfs = Sysfs::mount().inspect_err(|err| log::debug!("{err}"));
         Ok(Place { netlink: Netlink::open()?, sysfs: sysfs.ok() })
     }
 
-    /// Opens the namespace of a pod. Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
+    /// Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
     pub(crate) fn pod(netns: &NetNs) -> Result<Self, Error> {
         netns.enter(Place::host)?
     }
 
-    /// Reads the identification of a link. Returns `None` if the link is gone.
+    /// `None` if the link is gone.
     pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
@@ -44,9 +41,9 @@ impl Place {
         Ok(Some(Seen { link, device, details }))
     }
 
-    /// Finds the device of a record. Returns `None` if it is elsewhere.
+    /// `None` if the device is elsewhere.
     pub(crate) fn find(&mut self, record: &Record) -> Result<Option<Link>, Error> {
-        // A host may have thousands of links. The device usually has its own name there.
+        // Usually there, and a host may have thousands of links.
         if let Some(link) = self.netlink.find_link(&record.name)?
             && let Some(seen) = self.see(link)?
             && record.is_proven(&seen)
@@ -63,7 +60,7 @@ impl Place {
                 found.push(seen.link);
             }
         }
-        // If several links match, the one with the recorded index is chosen. The kernel keeps the index if it is free.
+        // The kernel keeps the recorded index if it is free.
         Ok(found.into_iter().max_by_key(|link| link.index == record.index))
     }
 }

@@ -15,65 +15,59 @@ use crate::seen::Seen;
 /// RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
-/// A device as it was on the host, and its new owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// The name of the network.
     pub(crate) network: String,
-    /// The value of CNI_CONTAINERID.
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
-    /// The value of CNI_IFNAME, which is its name in the pod.
+    /// Its name in the pod.
     pub(crate) ifname: String,
-    /// The value of CNI_NETNS.
     pub(crate) netns: String,
-    /// Its name on the host.
     pub(crate) name: String,
-    /// Its index on the host. The kernel keeps it if it is free.
+    /// The kernel keeps it on the host if it is free.
     pub(crate) index: u32,
-    /// Its kind, for example `veth`. Empty for hardware.
+    /// For example `veth`. Empty for hardware.
     pub(crate) kind: String,
     pub(crate) alias: String,
     pub(crate) mac: String,
     /// In bytes.
     pub(crate) mtu: u32,
     pub(crate) up: bool,
-    /// The addresses that the kernel doesn't make by itself and that don't expire.
+    /// Without those that the kernel makes, and those that expire.
     pub(crate) addresses: Vec<String>,
-    /// `None` in a record of an older build, which had no marks.
+    /// `None` in an older build's record.
     pub(crate) marks: Option<Marks>,
-    /// `None` in such a record, and for a device that the Go plugin moved. Then nothing is restored.
+    /// `None` in such a record, and for a device that the Go plugin moved: nothing is restored.
     pub(crate) settings: Option<Settings>,
 }
 
-/// Marks of a device that a pod can't give to another link.
+/// A pod can't give them to another link.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Marks {
-    /// The inode of its directory in sysfs, or 0 if no sysfs could be mounted.
+    /// Of its directory in sysfs, or 0 without a sysfs.
     pub(crate) inode: u64,
-    /// The path of the hardware in sysfs.
+    /// The hardware's path in sysfs.
     pub(crate) bus: String,
-    /// The hardware's permanent address. Empty if the kernel reports none.
+    /// Empty if the kernel reports none.
     pub(crate) permanent_mac: Vec<u8>,
-    /// The index of the other end for a veth, or that of the parent for a macvlan, ipvlan or vlan.
+    /// Of a veth's other end, or the parent of a macvlan, ipvlan or vlan.
     pub(crate) peer: Option<u32>,
 }
 
-/// Attributes that a pod can set, and that a move keeps.
+/// A pod can set them, and a move keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
-    /// The flags IFF_*, without IFF_UP.
+    /// IFF_*, without IFF_UP.
     pub(crate) flags: u32,
-    /// The values by IFLA_*, as the kernel reports them ([`Details::values`]).
+    /// By IFLA_*, as the kernel reports them ([`Details::values`]).
     pub(crate) values: BTreeMap<u16, Vec<u8>>,
     pub(crate) altnames: Vec<String>,
 }
 
 impl Record {
-    /// Returns the record of a device on the host.
     pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
@@ -101,13 +95,11 @@ impl Record {
         }
     }
 
-    /// Adds the attributes that a pod may change.
     pub(crate) fn with(self, details: Details) -> Self {
         let Details { flags, values, altnames, .. } = details;
         Record { settings: Some(Settings { flags, values, altnames }), ..self }
     }
 
-    /// Returns the attachment that the device was moved to.
     pub(crate) fn owner(&self) -> Owner {
         let attachment = Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() };
         Owner { network: self.network.clone(), attachment }
@@ -121,7 +113,7 @@ impl Record {
         self.addresses.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// Returns true if and only if an alternative name isn't the device's own.
+    /// Not the device's own alternative name.
     pub(crate) fn is_foreign(&self, altname: &String) -> bool {
         self.settings.as_ref().is_some_and(|settings| !settings.altnames.contains(altname))
     }
@@ -131,7 +123,6 @@ impl Record {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns the record of a device without marks.
     pub(crate) fn record(id: &str) -> Record {
         Record {
             network: "net".to_owned(),
@@ -145,7 +136,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A record of the build 829e098.
+    /// Of the build 829e098.
     const OLD: &str = r#"{
         "network": "net", "containerID": "one", "ifname": "net1", "netns": "/run/netns/x", "name": "eth7",
         "index": 7, "kind": "", "alias": "", "mac": "02:00:00:00:00:07", "mtu": 1500, "up": true,
@@ -162,7 +153,7 @@ pub(crate) mod tests {
         let new = Record { marks: Some(Marks::default()), ..old }.with(details);
         let text = serde_json::to_string(&new).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
-        // That build reads the fields that it knows, with these types, and ignores the rest.
+        // That build reads the fields that it knows, with these types.
         let (written, known): (serde_json::Value, serde_json::Value) =
             (serde_json::from_str(&text).unwrap(), serde_json::from_str(OLD).unwrap());
         for (key, value) in known.as_object().unwrap() {

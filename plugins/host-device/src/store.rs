@@ -1,7 +1,5 @@
-//! The records of a node: one file per attachment, written before the move.
-//!
-//! The file's name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network
-//! without reading them. The directory doesn't survive a reboot, and neither do namespaces.
+//! The records of a node: one file per attachment, written before the move. Its name is the tag ([`Owner::tag`]), which
+//! tells GC its network. The directory doesn't survive a reboot, and neither do namespaces.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -17,10 +15,9 @@ use cnimble_os::files::{self, Links, is_absent};
 use crate::record::Record;
 use crate::sysfs;
 
-/// The maximum size of a file, in bytes.
+/// In bytes.
 const LIMIT: usize = 1 << 20;
 
-/// The records of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Records(pub(crate) PathBuf);
 
@@ -29,22 +26,21 @@ impl Records {
         self.0.join(format!("{}.json", owner.tag()))
     }
 
-    /// Returns the temporary path of a record. A killed process leaves it.
+    /// A killed process leaves it.
     fn fresh(&self, owner: &Owner) -> PathBuf {
         self.0.join(format!(".new-{}", owner.tag()))
     }
 
-    /// Reads the record of an attachment. A file that can't be one of ours counts as none.
-    /// Fails with code 5 if the file can't be read.
+    /// An implausible file counts as none. Fails with code 5 if it can't be read.
     pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
         read(&self.file(owner))
     }
 
-    /// Waits for the lock of a device, named by its name on the host. A verb holds it while it moves or restores the
-    /// device. Returns `None` if the directory is missing, because then there are no records either.
+    /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
+    /// `None` without the directory: there are no records either.
     ///
-    /// On a read-only file system ADD moves nothing. There DEL and GC share the directory's lock.
-    /// Fails with code 5 if the file can't be locked, and with code 11 after a signal.
+    /// On a read-only file system ADD moves nothing, and DEL and GC share the directory's lock. Fails with code 5 if
+    /// the file can't be locked, and with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!(".lock-{device}"));
         let mut create = OpenOptions::new();
@@ -71,8 +67,7 @@ impl Records {
         }
     }
 
-    /// Returns the records with a file name that `is_wanted` accepts.
-    /// Fails with code 5 if the directory or a file can't be read.
+    /// Fails with code 5 if a file can't be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
@@ -83,7 +78,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Writes a record atomically. Fails with code 5 if the file can't be written.
+    /// Fails with code 5 if the file can't be written.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -92,20 +87,18 @@ impl Records {
         files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
     }
 
-    /// Makes the directory if it is missing. Fails with code 5 if the directory can't be made.
+    /// Fails with code 5.
     pub(crate) fn make(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
-    /// Removes an attachment's record and the temporary file of a killed ADD.
-    /// Fails with code 5 if one of them can't be removed.
+    /// Also the temporary file of a killed ADD. Fails with code 5.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
-    /// Removes temporary files of this network with a tag that `is_stale` accepts.
-    /// Fails with code 5 if the directory can't be read or a file can't be removed.
+    /// Removes temporary files with a stale tag. Fails with code 5.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
@@ -116,7 +109,7 @@ impl Records {
     }
 }
 
-/// The lock of a device. Released on drop.
+/// Released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     lock: Lock,
@@ -131,7 +124,7 @@ impl Drop for Held {
     }
 }
 
-/// Removes a file if it exists. On a read-only file system it stays, because a record of a restored device is harmless.
+/// On a read-only file system it stays: a restored device's record is harmless.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(err) if is_read_only(&err) => {
@@ -171,7 +164,7 @@ mod tests {
         assert!(records.hold("eth7").unwrap().is_none(), "no directory, no lock");
         records.make().unwrap();
         records.write(&one).unwrap();
-        // A killed process left this temporary file.
+        // As from a killed process.
         fs::write(records.fresh(&one.owner()), "{").unwrap();
         let again = Record { mtu: 9000, ..one.clone() };
         records.write(&again).unwrap();
@@ -197,12 +190,12 @@ mod tests {
         let count = || fs::read_dir(dir.path()).unwrap().count();
         let one = records.hold("eth7").unwrap().unwrap();
         let two = records.hold("eth8").unwrap().unwrap();
-        // The undo of an ADD that panics takes the lock a second time and doesn't remove the file.
+        // The undo of a panicking ADD takes the lock again and keeps the file.
         drop(records.hold("eth7").unwrap().unwrap());
         assert_eq!(count(), 2);
         drop((one, two));
         assert_eq!(count(), 0);
-        // A waiting process locks the next file when the previous holder removes its own.
+        // The previous holder's file is removed, so a waiter locks the next one.
         std::thread::scope(|scope| {
             let add = |_| scope.spawn(|| (0..200).for_each(|_| drop(records.hold("eth7").unwrap().unwrap())));
             (0..4).map(add).for_each(drop);

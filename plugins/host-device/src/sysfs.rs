@@ -1,4 +1,4 @@
-//! Finds the interface and the driver of a device in sysfs (sysfs(5)).
+//! A device's interface and driver in sysfs (sysfs(5)).
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +13,10 @@ use cnimble_os::files::is_absent;
 
 use crate::config::Wanted;
 
-/// Drivers that leave a PCI device to a program (DPDK). Such a device has no interface.
+/// Drivers that leave a PCI device to a program (DPDK), without an interface.
 const USERSPACE: &[&str] = &["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// sysfs, by its mount point.
+/// By its mount point.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sysfs<'a>(pub(crate) &'a Path);
 
@@ -29,7 +29,7 @@ impl Sysfs<'_> {
         self.0.join("bus/auxiliary/devices").join(id)
     }
 
-    /// Returns the directory of a device. Fails with code 100 if neither bus has the device.
+    /// Fails with code 100 if neither bus has it.
     fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
         match wanted {
             Wanted::Pci(id) => Ok(self.pci(id)),
@@ -50,8 +50,7 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Whether the device on a bus has a driver that leaves it to a program.
-    /// Fails with code 100 if the device is missing.
+    /// Its driver leaves it to a program. Fails with code 100 if it is missing.
     pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
         let device = self.device(wanted)?;
         if !device.starts_with(self.0.join("bus/pci")) {
@@ -72,14 +71,13 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Returns the name of the device's interface. If there are several, the first by name is used, as in the Go
-    /// plugin. Fails with code 100 if it has none in this namespace.
+    /// The first interface by name, as in the Go plugin. Fails with code 100 if it has none in this namespace.
     pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
         let device = self.device(wanted)?;
         let of = |device: &Path| names(&device.join("net"));
         let mut found = of(&device)?;
         if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
-            // The PCI device of a paravirtual interface has it one level below.
+            // A paravirtual interface is one level below the PCI device.
             let mut below = names(&device)?;
             below.retain(|name| name.starts_with("virtio"));
             below.sort();
@@ -98,7 +96,7 @@ fn name_of(device: &Path) -> String {
     device.file_name().unwrap_or_default().to_string_lossy().escape_default().to_string()
 }
 
-/// Returns the names in a directory, or none if it doesn't exist.
+/// None without the directory.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     // The standard library's directory panics if closing it fails.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -126,7 +124,6 @@ mod tests {
 
     use super::*;
 
-    /// Makes a sysfs with the two buses and their devices.
     fn tree() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
@@ -169,7 +166,7 @@ mod tests {
         let path = Wanted::KernelPath("/sys/devices/pci0000:00/0000:00:03.0/virtio2".into());
         assert_eq!(name(path), Ok("eth0".to_owned()));
         let none = |id: &str| Err(format!("device \"0000:00:0{id}.0\" has no interface on the host"));
-        // The first is in another network namespace, and the second doesn't exist.
+        // In another network namespace, and missing.
         assert_eq!((name(pci("6")), name(pci("9"))), (none("6"), none("9")));
         let missing = Err("device \"mlx5_core.sf.9\" is missing on the host".to_owned());
         assert_eq!(name(Wanted::Id("mlx5_core.sf.9".to_owned())), missing);

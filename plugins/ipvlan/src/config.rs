@@ -1,4 +1,4 @@
-//! The keys of an ipvlan configuration, checked.
+//! The master is the value of the key, or the interface of the default route.
 
 use serde::Deserialize;
 
@@ -7,7 +7,6 @@ use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper::{Addresses, Upper};
 use cnimble_plugin::interface::{any_mtu, master};
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -18,8 +17,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the configuration for CHECK and STATUS. The master is the value of the key, or the interface of the default
-/// route. Fails with code 7 and the key if a value is invalid.
+/// For CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
@@ -42,8 +40,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     })
 }
 
-/// Reads the configuration for ADD. In a chain the master may be the interface of the previous plugin, and the
-/// addresses may be those in its result. Fails with code 7 and the key if a value is invalid.
+/// In a chain the master may be the previous plugin's interface, and the addresses may be those in its result.
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();

@@ -1,8 +1,8 @@
-//! The CNI plugin `ipvlan`: connects a pod to the network of one of the host's interfaces, the master.
-//! The pod has the master's hardware address (`ip link add eth0 link MASTER type ipvlan`).
+//! The CNI plugin `ipvlan`: connects a pod to the network of one of the host's interfaces, the master. The pod has the
+//! master's hardware address (`ip link add eth0 link MASTER type ipvlan`).
 //!
-//! [`cnimble_plugin::interface::upper`] implements the verbs. The plugin also works in a chain, on the interface and
-//! with the addresses of the previous plugin.
+//! [`cnimble_plugin::interface::upper`] implements the verbs, also in a chain, with the previous plugin's interface and
+//! addresses.
 
 mod config;
 

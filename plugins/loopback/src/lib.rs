@@ -1,7 +1,5 @@
-//! The CNI plugin `loopback`: brings `lo` up in the container's namespace.
-//!
-//! It has no options. The interface is always `lo`, with any value of CNI_IFNAME, and CNI_ARGS is
-//! ignored. Runtimes pass various values in both.
+//! The CNI plugin `loopback`: brings `lo` up in the container's namespace. It has no options, and ignores CNI_IFNAME
+//! and CNI_ARGS: runtimes pass various values.
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
@@ -31,7 +29,7 @@ impl Plugin for Loopback {
         let netns = call.open_netns()?;
         let mut netlink = Netlink::open_in(&netns)?;
         let lo = netlink.link(LO)?;
-        // Checked before lo is set up, so that a failure changes nothing.
+        // Before lo is set up: a failure changes nothing.
         let addrs = netlink.addrs(lo.index)?;
         if let Some(foreign) = addrs.iter().find(|addr| !addr.net.ip().is_loopback()) {
             return Err(Error::new(Code::CONFLICT, "loopback interface found with non-loopback address")
@@ -44,7 +42,7 @@ impl Plugin for Loopback {
         if let Some(prev) = &call.config.prev_result {
             return Ok(prev.clone());
         }
-        // The kernel adds the addresses when lo is set up. The result has one of each family.
+        // The kernel adds the addresses. The result has one of each family.
         let addrs = netlink.addrs(lo.index)?;
         let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
         let mut result = CniResult::default();
@@ -57,7 +55,7 @@ impl Plugin for Loopback {
         Ok(result)
     }
 
-    /// Sets lo down. Does nothing if the namespace is gone.
+    /// Does nothing if the namespace is gone.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;

@@ -1,5 +1,3 @@
-//! The keys of a macvlan configuration, checked.
-
 use serde::Deserialize;
 
 use cnimble_cni::{DnsKeys, Error, PluginConfig, fields};
@@ -9,7 +7,6 @@ use cnimble_plugin::interface::mac;
 use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::Upper;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -31,13 +28,12 @@ struct RuntimeConfig {
     mac: String,
 }
 
-/// Reads the configuration for CHECK and STATUS, which don't need the hardware address.
-/// Fails with code 7 and the key if a value is invalid.
+/// For CHECK and STATUS, without the hardware address. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     wanted(config.decode()?, config)
 }
 
-/// Reads the configuration for ADD. Fails as [`read`] does, or as [`mac::requested`] does.
+/// Fails as [`mac::requested`], too.
 pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
     let keys: Keys = call.config.decode()?;
     let (runtime, configured) = (keys.runtime_config.mac.clone(), keys.mac.clone());

@@ -1,7 +1,6 @@
-//! The CNI plugin `macvlan`: connects a pod to the network of one of the host's interfaces, the master.
-//! The pod has its own hardware address (`ip link add eth0 link MASTER type macvlan`).
-//!
-//! [`cnimble_plugin::interface::upper`] implements the verbs.
+//! The CNI plugin `macvlan`: connects a pod to the network of one of the host's interfaces, the master. The pod has its
+//! own hardware address (`ip link add eth0 link MASTER type macvlan`). [`cnimble_plugin::interface::upper`] implements
+//! the verbs.
 
 mod config;
 

@@ -1,9 +1,9 @@
 //! An allocator for a process that runs for a millisecond.
 //!
-//! Memory comes from one block that is part of the program. A freed piece is added to the list of its size and reused.
-//! The first access to a page costs as much as a hundred allocations (2.5 µs on Linux 6.18), so few pages matter more
-//! than few instructions. When the block is full (a huge configuration, a store with thousands of leases), the system's
-//! allocator is used. A plugin run fits into the block and so never asks the kernel for memory.
+//! Memory comes from one block of the program. A freed piece goes to the list of its size. The first access to a page
+//! costs as much as a hundred allocations (2.5 µs on Linux 6.18): few pages matter more than few instructions. When the
+//! block is full (a huge configuration, thousands of leases), the system's allocator is used. So a usual run never asks
+//! the kernel for memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -12,28 +12,26 @@ use std::sync::atomic::Ordering;
 // `tests/loom` replaces these types by its models.
 use crate::sync::{AtomicBool, Guarded};
 
-/// The alignment of every reusable piece, in bytes. An allocation with a larger alignment gets a new piece.
+/// In bytes. A larger alignment gets a new piece.
 const ALIGN: usize = 8;
-/// The number of sizes with a list: 16, 24, 32, 48, 64 and so on to 64 KiB.
+/// 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
 
-/// The block is a multiple of the page size, and is aligned to a page.
+/// A multiple of the page size, aligned to a page.
 #[repr(C, align(4096))]
 struct Block<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-/// The allocated and the freed pieces, as offsets into the block. All values start at zero, so that the
-/// block takes no space in the file.
+/// Offsets into the block. All begin with zero, so that the block takes no space in the file.
 struct Marks {
-    /// The start of the memory that isn't allocated.
+    /// Memory from here on isn't allocated.
     used: usize,
-    /// The maximum that `used` has ever had. Memory after it is still zero.
+    /// The maximum of `used`. Memory after it is still zero.
     touched: usize,
-    /// For each size the last freed piece, as its offset plus [`ALIGN`], or 0 for none. Its first bytes
-    /// have the same for the next piece.
+    /// For each size the last freed piece, as its offset plus [`ALIGN`], or 0. Its first bytes lead to the next.
     free: [usize; SIZES],
 }
 
-/// The allocator of this module. The block has `SIZE` bytes, and untouched pages cost nothing.
+/// Untouched pages of `SIZE` cost nothing.
 pub(crate) struct Arena<const SIZE: usize> {
     block: Block<SIZE>,
     marks: Guarded<Marks>,
@@ -44,20 +42,19 @@ pub(crate) struct Arena<const SIZE: usize> {
 // allocated piece belongs to its owner.
 unsafe impl<const SIZE: usize> Sync for Arena<SIZE> {}
 
-/// Returns the list for pieces of `size` bytes, and the bytes of each piece. `None` for the largest sizes.
+/// The list for `size` bytes, and its pieces' bytes. `None` for the largest sizes.
 fn class(size: usize) -> Option<(usize, usize)> {
     let last = size.max(9) - 1;
     let power = last.ilog2() as usize;
     let step = 1 << (power - 1);
-    // A power of two has two sizes: one and a half of it, and twice the power.
+    // Each power of two has two sizes: itself and half more.
     let upper = usize::from(last & step != 0);
     let (index, bytes) = if power == 3 { (0, 16) } else { (2 * power - 7 + upper, (3 + upper) * step) };
     (index < SIZES).then_some((index, bytes))
 }
 
 impl Marks {
-    /// Finds a piece for `layout`. Returns its offset and the number of its bytes that were in use
-    /// before, or `None` if it doesn't fit.
+    /// Returns a piece's offset and how many of its bytes were in use before, or `None` if it doesn't fit.
     fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, usize)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
@@ -81,7 +78,7 @@ impl Marks {
         Some((begin, before))
     }
 
-    /// Extends the latest piece in place. Returns true if and only if it is the latest and fits.
+    /// Extends the latest piece in place, if it fits.
     fn grow<const SIZE: usize>(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
         let size =
             |size| if old.align() <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size };
@@ -92,7 +89,6 @@ impl Marks {
         true
     }
 
-    /// Frees a piece.
     fn release<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, offset: usize, layout: Layout) {
         let class = class(layout.size()).filter(|_| layout.align() <= ALIGN);
         if offset + class.map_or(layout.size(), |(_, bytes)| bytes) == self.used {
@@ -121,13 +117,13 @@ impl<const SIZE: usize> Arena<SIZE> {
         self.block.0.get().cast()
     }
 
-    /// Returns the offset of a piece, if it is in the block.
+    /// If the piece is in the block.
     fn offset(&self, ptr: *mut u8) -> Option<usize> {
         let offset = (ptr as usize).wrapping_sub(self.start() as usize);
         (offset < SIZE).then_some(offset)
     }
 
-    /// Calls `work` with the marks. Returns `None` if another thread, or the code that a signal interrupted, uses them.
+    /// `None` if another thread, or code that a signal interrupted, uses the marks.
     fn locked<T>(&self, work: impl FnOnce(&mut Marks) -> T) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
@@ -172,7 +168,7 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         match self.offset(ptr) {
-            // A piece that can't be freed now stays unused.
+            // A piece that can't be freed stays unused.
             Some(offset) => drop(self.locked(|marks| marks.release(self, offset, layout))),
             // SAFETY: not in the block, so it came from `System` with this layout.
             None => unsafe { System.dealloc(ptr, layout) },
@@ -184,8 +180,7 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
             // SAFETY: as `dealloc`; the caller's promise for `new_size` is passed on.
             return unsafe { System.realloc(ptr, layout, new_size) };
         };
-        // A piece has all bytes of its class, even if fewer were requested. A shrunk piece is freed with
-        // the smaller layout.
+        // A piece has all bytes of its class. A shrunk piece is freed with the smaller layout.
         let same =
             layout.align() <= ALIGN && class(layout.size()).is_some_and(|old| class(new_size) == Some(old));
         if same
@@ -239,7 +234,7 @@ mod tests {
             ARENA.dealloc(first, layout(100));
             assert_ne!(ARENA.alloc(layout(40)), first);
             assert_eq!(ARENA.alloc(layout(128)), first);
-            // The latest piece grows in place. An earlier piece moves and frees its memory.
+            // The latest piece grows in place, an earlier one moves.
             let last = ARENA.alloc(layout(64));
             assert_eq!(ARENA.realloc(last, layout(64), 5000), last);
             assert_ne!(ARENA.realloc(other, layout(40), 400), other);

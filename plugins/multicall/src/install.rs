@@ -1,9 +1,9 @@
-//! `--install DIR` and `--uninstall DIR`: the binary installs itself in a directory under each plugin's name, and
-//! removes itself again. This is for systems without a shell or a package manager, such as Talos and Flatcar.
+//! `--install DIR` and `--uninstall DIR`: the binary installs itself under each plugin's name, and removes itself
+//! again. This is for systems without a shell or a package manager, such as Talos and Flatcar.
 //!
-//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`.
-//! The file `installed` in that directory has a line "SHA-256, two spaces, path" for each installed file. Each file is
-//! renamed into place, so a node can create pods meanwhile. The next call repairs the work of a killed one.
+//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`,
+//! whose file `installed` has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into place,
+//! so a node can create pods meanwhile. The next call repairs a killed one's work.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -35,17 +35,15 @@ Before plugins of another make are put back, `cnimble hand-over --yes` writes th
 living pods in the form that these remove.
 ";
 
-/// The directory for replaced files, below the directory of the plugins.
+/// Replaced files, below the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
-/// The program that the plugin `cluster-local` runs. It is installed as well if it is beside this program.
+/// The program of the plugin `cluster-local`, installed if it is beside this one.
 const CLUSTER: &str = "cluster-local-etcd";
-/// The prefix of temporary files.
 const UNFINISHED: &str = ".cnimble.";
 
-/// An error message.
 type Failure = String;
 
-/// Runs the command of the arguments, if it is one of this module. Returns the exit status.
+/// Returns the exit status, if the arguments are for this module.
 pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     let done = match (first.to_str()?, rest) {
@@ -71,7 +69,6 @@ fn wrong_arguments() -> Failure {
     format!("wrong arguments\n{USAGE}")
 }
 
-/// Installs with the options after the directory.
 fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     let (mut way, mut wait) = (Way::Links, false);
     for option in options {
@@ -85,32 +82,31 @@ fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     if wait { wait_for_the_end() } else { Ok(()) }
 }
 
-/// Prints a line on stdout. A closed stdout doesn't stop the work.
+/// A closed stdout doesn't stop the work.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Returns a function for `map_err` that adds the action and the file.
+/// Adds action and file to an error.
 fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
     let what = format!("{what} {}", path.display());
     move |err| format!("{what}: {err}")
 }
 
-/// Blocks SIGTERM and SIGINT from here on. Process 1 of a container has no default action for them.
+/// Process 1 of a container has no default action for SIGTERM and SIGINT.
 fn wait_for_the_end() -> Result<(), Failure> {
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
 }
 
-/// The way to give one binary many names.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Links,
-    /// A program that overwrites one of the files doesn't change the others.
+    /// A program that overwrites one file doesn't change the others.
     Copies,
 }
 
-/// A directory with plugins, locked for this process.
+/// A locked directory with plugins.
 struct Place {
     dir: PathBuf,
     keep: PathBuf,
@@ -129,7 +125,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Removes temporary files of killed processes. The lock excludes concurrent installs.
+    /// The lock excludes concurrent installs.
     fn sweep(&self, dir: &Path) -> Result<(), Failure> {
         let entries = match fs::read_dir(dir) {
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
@@ -148,7 +144,7 @@ impl Place {
         self.keep.join("installed")
     }
 
-    /// Returns the lines of the manifest, or none if there is no manifest.
+    /// The manifest's lines.
     fn installed(&self) -> Result<BTreeSet<String>, Failure> {
         match fs::read_to_string(self.manifest()) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -157,7 +153,7 @@ impl Place {
         }
     }
 
-    /// Returns true if and only if the file at `path` was installed here, or is another file of ours that replaced it.
+    /// Installed here, or another file of ours.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
             return Ok(false);
@@ -167,7 +163,7 @@ impl Place {
         Ok(ours || installed.contains(&line(&digest(&bytes), path)))
     }
 
-    /// Replaces `path` by a hard link to `source`.
+    /// By a hard link.
     fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
         let new = unfinished(path);
         fs::hard_link(source, &new).map_err(doing("linking", path))?;
@@ -177,7 +173,7 @@ impl Place {
         renamed
     }
 
-    /// Keeps each foreign file for --uninstall.
+    /// For --uninstall.
     fn keep_others(&self, paths: &[PathBuf], installed: &BTreeSet<String>) -> Result<(), Failure> {
         for path in paths {
             let kept = self.keep.join(path.file_name().unwrap_or_default());
@@ -190,17 +186,15 @@ impl Place {
     }
 }
 
-/// Replaces `path` by a file with the content of `source`.
+/// By a copy.
 fn copy(source: &Path, path: &Path) -> Result<(), Failure> {
     let mut from = File::open(source).map_err(doing("opening", source))?;
-    // The modification time identifies a copy of this program. Plugins with the same one call each other
-    // in one process.
+    // It identifies a copy: plugins with the same time call each other in one process.
     let modified = from.metadata().and_then(|meta| meta.modified()).map_err(doing("reading", source))?;
-    // Uses copy_file_range(2), which shares blocks if the file system can.
+    // copy_file_range(2) shares blocks if the file system can.
     write_by(path, 0o755, |file| io::copy(&mut from, file).and_then(|_| file.set_modified(modified)))
 }
 
-/// Returns the temporary name for `path`.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(UNFINISHED);
     name.push(path.file_name().unwrap_or_default());
@@ -208,7 +202,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns true if and only if `path` exists, even as a broken link.
+/// Also a broken link.
 fn exists(path: &Path) -> Result<bool, Failure> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -217,7 +211,7 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// Returns the SHA-256 of a file in the manifest's format.
+/// In the manifest's format.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -225,17 +219,16 @@ fn digest(bytes: &[u8]) -> String {
     })
 }
 
-/// A line of the manifest.
 fn line(digest: &str, path: &Path) -> String {
     format!("{digest}  {}", path.display())
 }
 
-/// Writes a file atomically and syncs it to the disk.
+/// Atomic, and synced to the disk.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     write_by(path, mode, |file| file.write_all(bytes))
 }
 
-/// Lets `fill` write a file. It gets its name only when it is complete and on the disk.
+/// The file gets its name when it is complete and on the disk.
 fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Failure> {
     let new = unfinished(path);
     let written = File::create(&new).and_then(|mut file| {
@@ -249,7 +242,7 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
     })
 }
 
-/// Returns the program [`CLUSTER`] beside this one, if there is one.
+/// [`CLUSTER`] beside this program.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
     match fs::read(&path) {
@@ -273,8 +266,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
         return Err(format!("{} is a directory", path.display()));
     }
 
-    // The list of our files is written before the replaced files are kept. So --uninstall can undo an
-    // interruption at any later point.
+    // The list comes before the replaced files are kept, so --uninstall can undo any later interruption.
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
     let of_plugins = digest(&program);
     installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
@@ -283,7 +275,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
     place.keep_others(&all, &installed)?;
 
-    // The program comes before the plugin that runs it.
+    // Before the plugin that runs it.
     match &cluster {
         Some(cluster) => {
             write(&beside, cluster, 0o755)?;
@@ -294,7 +286,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
         }
         None => {}
     }
-    // The file is on the disk before it gets a name that a runtime may call.
+    // On the disk before a runtime may call it.
     let source = place.dir.join(format!("{UNFINISHED}source"));
     write(&source, &program, 0o755)?;
     for path in &plugins {
@@ -347,7 +339,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns true if and only if both paths are the same file. Doesn't follow links.
+/// Doesn't follow links.
 fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
     let id = |path: &Path| {
         fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))

@@ -1,9 +1,7 @@
-//! All plugins in one binary. It runs the plugin with the name that it was called by. It is installed once
-//! and hard-linked under each name. Symbolic links and copies work too.
+//! All plugins in one binary, which runs the plugin that it is called by: a hard link, a symbolic link or a copy.
 //!
-//! It starts at C's `main` instead of the standard library's. That one reads /proc/self/maps, and makes
-//! a stack for signals and handlers for a stack overflow: sixteen system calls for each verb.
-//! [`cnimble_plugin::main`] does the part that a plugin needs.
+//! It starts at C's `main`. The standard library's reads /proc/self/maps, and makes a signal stack and handlers for a
+//! stack overflow: sixteen system calls. [`cnimble_plugin::main`] does what a plugin needs.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -31,7 +29,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
             OsStr::from_bytes(arg.to_bytes()).to_owned()
         })
         .collect();
-    // The installer works on systems without a shell.
+    // For systems without a shell.
     if let Some(status) = args.get(1..).and_then(install::asked) {
         return status;
     }

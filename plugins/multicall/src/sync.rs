@@ -1,10 +1,8 @@
-//! The types that synchronize the arena's threads.
-
 use std::cell::UnsafeCell;
 
 pub(crate) use std::sync::atomic::AtomicBool;
 
-/// A value that only the holder of a lock accesses.
+/// Only the holder of a lock accesses it.
 pub(crate) struct Guarded<T>(UnsafeCell<T>);
 
 impl<T> Guarded<T> {
@@ -12,7 +10,6 @@ impl<T> Guarded<T> {
         Guarded(UnsafeCell::new(value))
     }
 
-    /// Calls `work` with a pointer to the value.
     pub(crate) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
         work(self.0.get())
     }

@@ -1,5 +1,3 @@
-//! The keys of a portmap configuration, checked.
-
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -9,10 +7,9 @@ use cnimble_rules::portmap::{Backend, Forward, Mapping, Protocol};
 
 /// Kubernetes uses 14 and 15, Calico 20 to 31.
 const DEFAULT_MARK_BIT: u8 = 13;
-/// The longest name of a chain that iptables takes, in bytes.
+/// The longest chain name of iptables, in bytes.
 const MAX_CHAIN_NAME: usize = 28;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -45,7 +42,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration.
     /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
@@ -76,13 +72,13 @@ impl Config {
         })
     }
 
-    /// Whether some conditions are in the language of the `nft` command.
+    /// Some conditions are in the language of `nft`.
     pub(crate) fn has_nft_conditions(&self) -> bool {
         let words = [&self.conditions_v4, &self.conditions_v6].into_iter().flatten();
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
-    /// Returns the port mappings for the attachment with this result.
+    /// The mappings for the attachment with this result.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward {
             mappings: self.mappings.clone(),
@@ -108,8 +104,8 @@ fn check_chain(chain: &str) -> Result<(), Error> {
     )))
 }
 
-/// Chooses the backend. `externalSetMarkChain`, `conditionsV4` and `conditionsV6` are for the command of
-/// one backend. The first word of the conditions tells which one.
+/// `externalSetMarkChain`, `conditionsV4` and `conditionsV6` are for one backend's command. The first word of the
+/// conditions tells which.
 fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     let (mut iptables_only, mut nft_only) = (Vec::new(), Vec::new());
     for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
@@ -147,8 +143,7 @@ fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     }
 }
 
-/// Checks the words of conditions. They are part of one command, so words with characters that end it or start another
-/// one are refused.
+/// Refuses words that could end the command or begin another one.
 fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> {
     if words.iter().any(|word| word.contains(char::is_control)) {
         return Err(Error::config(format!("{key}: a word has a control character in it")));
@@ -199,11 +194,10 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     Ok(mappings)
 }
 
-/// Returns the pod's first address of each family.
 fn addresses(prev: &CniResult, ifname: &str) -> Vec<IpNetwork> {
     let mut found: Vec<IpNetwork> = Vec::new();
     for ip in &prev.ips {
-        // An address with no interface, or with an unlisted one, belongs to the pod.
+        // Without a listed interface it belongs to the pod.
         let other = ip
             .interface
             .and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?))
@@ -263,7 +257,7 @@ mod tests {
             assert_eq!(err.code.0, 7, "{err}");
             assert!(err.msg.contains(part), "{list}: {err}");
         }
-        // For a repeated port the first mapping is used.
+        // The first of a repeated port counts.
         ports(r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"protocol":"TCP"}]"#)
             .unwrap();
         ports(

@@ -1,17 +1,13 @@
 //! Finds containers that are certainly gone, so that their ports are unused.
 //!
-//! A plugin can't look into every namespace as `cnimble doctor` does. It uses the runtime's records of
-//! an attachment (libcni's cache of results). A container is gone only if all of these hold:
+//! A plugin can't look into every namespace as `cnimble doctor` does. It uses libcni's cached results, if a port is
+//! taken. A container is gone only if all of these hold:
 //!
-//! - A record exists. libcni writes it after the ADD and removes it with the DEL. So a running ADD has
-//!   none, and neither has a runtime that keeps no records.
-//! - The path of its namespace leads to no namespace. This alone isn't enough, because the runtime may
-//!   have other mounts.
-//! - An interface on the host that the result lists is missing. The kernel removes one end of a veth
-//!   pair with the other end, which is the pod's.
+//! - A record exists. libcni writes it after the ADD and removes it with the DEL, so a running ADD has none.
+//! - The path of its namespace leads to no namespace. The runtime may have other mounts, so that isn't enough.
+//! - An interface on the host in the result is missing: the kernel removes it with the pod's end of the veth pair.
 //!
-//! An attachment without an interface on the host (macvlan, for example) never counts as gone. The check
-//! runs only when a port is taken.
+//! Without an interface on the host (macvlan, for example) a container never counts as gone.
 
 use std::path::Path;
 
@@ -23,13 +19,11 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::Links;
 use cnimble_rules::portmap::Holder;
 
-/// The directories of libcni's cached results. The first is used by containerd, CRI-O, nerdctl and
-/// `cnimble`; the second by `cnimble pod` and `run`.
+/// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second.
 const CACHES: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cnimble/cni/results"];
-/// The maximum size of a record, in bytes.
+/// In bytes.
 const LIMIT: usize = 1 << 20;
 
-/// The keys of a record that are needed here.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -42,7 +36,7 @@ struct Record {
     result: Value,
 }
 
-/// Whether the container that owns a port is certainly gone.
+/// Whether a port's owner is certainly gone.
 pub(crate) fn is_gone(holder: &Holder) -> bool {
     let mut known = false;
     for dir in CACHES {
@@ -57,7 +51,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     known
 }
 
-/// Returns the records of containers with an ID that starts with `id`.
+/// Records of containers whose ID starts with `id`.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(Vec::new()),
@@ -66,12 +60,12 @@ fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let mut records = Vec::new();
     for file in listed {
         let file = file?;
-        // The name is NETWORK-CONTAINER-INTERFACE.
+        // NETWORK-CONTAINER-INTERFACE.
         if !file.file_name().to_string_lossy().contains(&format!("-{id}")) {
             continue;
         }
         let bytes = match cnimble_os::files::read(&file.path(), LIMIT, Links::Refuse) {
-            // A concurrent DEL has removed the record.
+            // A concurrent DEL removed it.
             Err(err) if cnimble_os::files::is_absent(&err) => continue,
             bytes => bytes?,
         };

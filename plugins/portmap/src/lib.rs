@@ -1,9 +1,8 @@
 //! The CNI plugin `portmap`: forwards ports of the host into a pod.
 //!
-//! It is chained after a plugin that gives the pod its addresses. It does nothing without `runtimeConfig.portMappings`,
-//! and always passes the prevResult on. [`cnimble_rules::portmap`] describes the path of the packets.
-//!
-//! DEL needs no namespace, no prevResult and no port mappings, because the rules name their owner.
+//! It follows a plugin that gives the pod its addresses, does nothing without `runtimeConfig.portMappings`, and passes
+//! the prevResult on. [`cnimble_rules::portmap`] describes the packets' path. The rules name their owner, so DEL needs
+//! no namespace, prevResult or port mappings.
 
 mod config;
 mod gone;
@@ -30,7 +29,7 @@ impl Plugin for Portmap {
         Role::Chained
     }
 
-    /// If /proc/sys is read-only, `route_localnet` is written through a private procfs.
+    /// For `route_localnet` if /proc/sys is read-only.
     fn needs(&self) -> Caps {
         if sysctl::is_mounted_read_only() { Caps::NET_ADMIN.and(Caps::SYS_ADMIN) } else { Caps::NET_ADMIN }
     }

@@ -1,4 +1,4 @@
-//! The wanted state of an attachment. CHECK verifies it, and a repair restores it.
+//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
 
 use ipnetwork::IpNetwork;
 
@@ -14,7 +14,6 @@ use crate::config::Config;
 use crate::path::{self, Path};
 use crate::pod;
 
-/// Checks everything except the lease, which IPAM checks.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let prev = check::of_this_interface(call, prev);
     let mut of_ours = prev.clone();
@@ -37,7 +36,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
 
-/// Checks that the host's end is up, with the gateways' addresses and a route to each address of the pod.
+/// It is up, with the gateways' addresses and a route to each address of the pod.
 fn hosts_end(
     call: &Call,
     host: &mut Netlink,

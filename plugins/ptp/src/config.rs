@@ -1,5 +1,3 @@
-//! The keys of a ptp configuration, checked.
-//!
 //! | key | default | |
 //! |---|---|---|
 //! | `ipam` | required | must name a gateway for each address |
@@ -13,7 +11,6 @@ use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
 use cnimble_plugin::interface;
 use cnimble_rules::masquerade::Families;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -27,7 +24,6 @@ struct Keys {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) ip_masq: bool,
-    /// The families of addresses that are masqueraded.
     pub(crate) ip_masq_families: Families,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
@@ -35,12 +31,11 @@ pub(crate) struct Config {
     pub(crate) mtu: Option<u32>,
     /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
-    /// The name of the IPAM plugin.
     pub(crate) ipam: String,
 }
 
 impl Config {
-    /// Reads the complete configuration. Fails with code 7 and the path of the invalid value.
+    /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let mtu = interface::mtu(keys.mtu)?;

@@ -1,5 +1,3 @@
-//! The host's end: the gateways' addresses and the routes to the pod.
-
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
@@ -9,10 +7,10 @@ use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
 
 use crate::path::{self, Path};
 
-/// Configures the host's end and sets it up. The undo of the pair removes the link with its configuration.
+/// The undo of the pair removes it.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
-    // No other host on this link could have the address.
+    // No other host is on this link.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
         _ => {}

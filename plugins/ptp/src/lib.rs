@@ -1,21 +1,19 @@
 //! The CNI plugin `ptp`: gives each pod its own veth pair, routed by the host.
 //!
-//! Pods have no common layer 2 network. All packets of a pod pass the host, even those to a neighbour in
-//! the same subnet, and the host routes them. The pod's gateway is an address of the host's end, and
-//! every pair has the same one.
+//! All packets of a pod pass the host, even those to a neighbour in the same subnet. The pod's gateway is an address of
+//! the host's end, the same one on every pair.
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
 //! 1. Make a veth pair with its far end in the pod ([`cnimble_plugin::interface::pair`]).
 //! 2. Get addresses from IPAM, each with a gateway (`path`).
 //! 3. Add addresses to the pod's interface, set it up, and route everything through the gateway (`pod`).
-//! 4. Add the gateway's addresses and a route to each address of the pod to the host's end (`host`), and
-//!    enable forwarding.
+//! 4. Add the gateway's addresses and routes to the pod on the host's end (`host`), and enable forwarding.
 //! 5. Set up masquerading ([`cnimble_rules`]).
 //! 6. Wait until both ends are operationally up.
 //!
-//! DEL needs neither the namespace nor a prevResult. It finds the pair by its name and its alias. The
-//! kernel removes the addresses and routes with it, in the pod and on the host.
+//! DEL finds the pair by its name and alias, and needs neither the namespace nor a prevResult. The kernel removes
+//! addresses and routes with it.
 
 mod check;
 mod config;
@@ -40,10 +38,9 @@ use cnimble_rules::masquerade;
 
 use config::Config;
 
-/// The time limit for an end to come up. It takes microseconds unless the machine is stuck.
+/// It takes microseconds unless the machine is stuck.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 1;
 
 /// The implementation of the `ptp` plugin.
@@ -91,16 +88,15 @@ impl Plugin for Ptp {
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
-        // If both ends have the same index, Linux 5.10 and 6.1 treat the veth as a link without a lower
-        // one. They then take up to a second to report the end that was set up last as operational,
-        // although it works at once. The pod's end was set up first, and the kernel reports it fast.
+        // With equal indexes, Linux 5.10 and 6.1 treat the veth as a link without a lower one. They may take a second
+        // to report the end that was set up last, which works at once. The pod's end was first, and is reported fast.
         let alike = pair.host.index == pair.pod_index;
         if !alike {
             let what = format!("wait until {} is up", pair.host.name);
             call.step(&what, || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
         }
         if alike || addrs.iter().any(IpNetwork::is_ipv6) {
-            // IPv6 addresses are usable when the kernel has seen the link up.
+            // IPv6 waits until the link is up.
             let what = format!("wait until {} in the pod is up", call.ifname);
             call.step(&what, || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
         }
@@ -115,7 +111,7 @@ impl Plugin for Ptp {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        // The prevResult and the namespace are checked first: an error in them is not a lost lease.
+        // First: an error in them is not a lost lease.
         check::attachment(call, &config, prev)?;
         call.expects(Place::Host, delegate::call(call, &config.ipam, Command::Check))
     }

@@ -22,16 +22,15 @@ use crate::POD_INTERFACE;
 const SCOPE_HOST: u8 = 254;
 const SCOPE_LINK: u8 = 253;
 
-/// An address of the pod with its gateway.
+/// An address with its gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) address: IpNetwork,
     pub(crate) gateway: IpAddr,
 }
 
-/// Completes the result of IPAM and returns the paths to its addresses. All of them belong to the pod's interface.
-/// Fails with code 104 if there is no address or one without a gateway. Fails with code 102 if a gateway
-/// is the pod's own address or of another family.
+/// Completes IPAM's result and returns its paths. Fails with code 104 without an address or a gateway, and with code
+/// 102 for a gateway of another family or the pod's own.
 pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
     if result.ips.is_empty() {
         return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
@@ -62,7 +61,7 @@ pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Err
     Ok(paths)
 }
 
-/// Removes routes with the destination of an earlier one. Addresses may share gateway and subnet.
+/// By destination: addresses may share gateway and subnet.
 fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     let mut distinct: Vec<NewRoute> = Vec::new();
     for route in routes {
@@ -73,7 +72,7 @@ fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     distinct
 }
 
-/// Returns the pod's routes to the gateways, which are directly on the link.
+/// The pod's routes to the gateways, on the link.
 pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         src: Some(path.address.ip()),
@@ -82,8 +81,7 @@ pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// Returns the pod's routes to the subnets, through the gateways. They replace the kernel's own routes,
-/// which are directly on the link. A subnet with only the address itself has no route.
+/// The pod's routes to the subnets, through the gateways: they replace the kernel's. A subnet of one address has none.
 pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     let wider = paths.iter().filter(|path| path.address != cidr::host(path.address.ip()));
     distinct(wider.map(|path| NewRoute {
@@ -93,8 +91,7 @@ pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// Returns the kernel's own route to a subnet. It differs from the result's routes in the scope, and for
-/// IPv6 in the metric (IP6_RT_PRIO_ADDRCONF).
+/// The kernel's own route to a subnet. It differs in the scope, and for IPv6 in the metric (IP6_RT_PRIO_ADDRCONF).
 pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     const METRIC: u32 = 256;
     let v4 = subnet.dst.is_ipv4();
@@ -105,7 +102,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     }
 }
 
-/// Returns the host's routes to the pod's addresses.
+/// The host's routes.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),
@@ -113,7 +110,7 @@ pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// Returns the gateways' addresses for the host's end.
+/// For the host's end.
 pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
     let mut addrs: Vec<IpNetwork> = Vec::new();
     for path in paths {

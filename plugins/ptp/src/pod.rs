@@ -1,5 +1,3 @@
-//! Configures the pod's end: addresses, state and routes.
-
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{NetNs, Netlink};
@@ -9,11 +7,8 @@ use cnimble_plugin::interface::pod::{self, Detection, Start};
 
 use crate::path::{self, Path};
 
-/// Configures the interface. Enters the namespace once, and sends one message to the kernel there.
-/// Returns the socket in the pod.
-///
-/// The kernel's own routes to the subnets are replaced last. Until then, routes of the result can use
-/// any next hop in the subnet, as with the Go plugin.
+/// Enters the namespace once, and sends one message there. Returns the socket in the pod. The kernel's own routes are
+/// replaced last: until then, the result's routes can use any next hop in the subnet, as with the Go plugin.
 pub(crate) fn configure(
     call: &Call,
     netns: &NetNs,
@@ -29,7 +24,7 @@ pub(crate) fn configure(
     let subnets = path::subnets(paths, index);
     let mut requests = pod::up(index, name, result, &Start { announced: true, ..Start::default() });
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
-        // The pod may have interfaces and default routes of other networks.
+        // The pod may have other networks' interfaces and default routes.
         requests.push(route::prepend(wanted, name));
     }
     for subnet in &subnets {
@@ -40,7 +35,7 @@ pub(crate) fn configure(
     Ok(inside)
 }
 
-/// Returns the result's routes, except those that the pod has already.
+/// Without those that the pod has already.
 fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     let mut subnets = path::subnets(paths, index);
     for subnet in &mut subnets {
@@ -51,7 +46,6 @@ fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     routes
 }
 
-/// Returns all routes of the pod's interface.
 pub(crate) fn routes(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     let mut routes = path::gateways(paths, index);
     routes.extend(path::subnets(paths, index));

@@ -1,5 +1,3 @@
-//! DEL and GC. The kernel removes addresses and routes with the pair.
-
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Attachment, Error};
@@ -9,9 +7,8 @@ use cnimble_plugin::interface::remove::{self, HostEnd, all};
 use cnimble_plugin::{Call, Command, delegate};
 use cnimble_rules::masquerade;
 
-/// Runs DEL. The rules are removed first, while the lease still reserves the address. The pair follows,
-/// and the lease comes last, unless the pair still exists. All other steps run even after a failure. DEL
-/// always looks for rules, because the configuration may have changed.
+/// Rules go first, while the lease still reserves the address, then the pair, then the lease if the pair is gone. All
+/// steps run even after a failure. The configuration may have changed, so DEL always looks for rules.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;
@@ -26,8 +23,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([pair, lease, rules])
 }
 
-/// Runs GC: removes all attachments of this network that aren't valid. It continues after errors and
-/// reports all of them.
+/// Continues after errors and reports all.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();

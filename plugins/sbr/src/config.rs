@@ -1,12 +1,9 @@
-//! The keys of an sbr configuration, checked.
-
 use std::net::IpAddr;
 
 use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -18,16 +15,16 @@ struct Keys {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// The user's table, which has its own routes. `None` chooses a table for each address.
+    /// With its own routes. `None` chooses a table for each address.
     pub(crate) table: Option<u32>,
     /// At most one gateway of each family.
     gateways: Vec<IpAddr>,
-    /// Whether the table main keeps routes to the networks of the addresses.
+    /// The table main keeps routes to the addresses' networks.
     pub(crate) add_source_hints: bool,
 }
 
 impl Config {
-    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { table, gateways, add_source_hints } = config.decode()?;
         if table == Some(0) {
@@ -46,19 +43,18 @@ impl Config {
         Ok(Config { table, gateways, add_source_hints })
     }
 
-    /// Whether the table main gets a route to the address's network with this source address.
+    /// The table main gets a route to the address's network.
     pub(crate) fn hints(&self, ip: &IpConfig) -> bool {
         let whole = if ip.address.is_ipv4() { 32 } else { 128 };
         self.add_source_hints && ip.address.prefix() < whole
     }
 
-    /// Returns the configured gateway of the address's family.
     pub(crate) fn gateway_for(&self, ip: &IpConfig) -> Option<IpAddr> {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ip.address.is_ipv4())
     }
 }
 
-/// Returns the user's table for DEL. The other keys may have changed since ADD and are ignored.
+/// For DEL: the other keys may have changed.
 pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     #[derive(Deserialize)]
     struct Table {
@@ -67,7 +63,7 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     config.decode::<Table>().ok()?.table
 }
 
-/// Returns the addresses of the interface `ifname` in the result. An address without an interface counts, too.
+/// Also those without an interface.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
         let interface = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));

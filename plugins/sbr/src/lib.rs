@@ -1,5 +1,5 @@
-//! The CNI plugin `sbr` (source based routing), part of a chain. Packets from an address of the pod's
-//! interface leave by that interface, independently of the default routes of other interfaces.
+//! The CNI plugin `sbr` (source based routing), part of a chain. Packets from an address of the pod's interface leave
+//! by that interface, independently of other interfaces' default routes.
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
@@ -7,7 +7,7 @@
 //! 2. Add the interface's routes, and a default route through the gateway, to these tables (`routes`).
 //! 3. Remove the routes from the table main, except those that are hints.
 //!
-//! The result is the prevResult. DEL removes the rules, and the routes in their tables.
+//! DEL removes the rules, and the routes in their tables.
 
 mod config;
 mod routes;
@@ -29,7 +29,7 @@ use cnimble_plugin::{Call, Plugin, Role};
 use config::Config;
 use tables::{PROTOCOL, Tables};
 
-/// The table main (rtnetlink(7)).
+/// rtnetlink(7).
 const MAIN: u32 = 254;
 
 /// The implementation of the `sbr` plugin.
@@ -64,7 +64,7 @@ impl Plugin for Sbr {
             Error::new(Code::KERNEL, what)
         })?;
         if let Some(table) = config.table {
-            // The kernel would accept a duplicate of a rule.
+            // The kernel would accept a duplicate.
             let present = inside.rules()?;
             let is_new =
                 |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
@@ -85,7 +85,7 @@ impl Plugin for Sbr {
         call.step(&format!("add routing rules for {}", call.ifname), || {
             add_rules(call, &mut inside, &rules)
         })?;
-        // The kernel releases a lock that can't be released here at the end of the process.
+        // The end of the process releases it otherwise.
         drop(lock.unlock());
         call.step(&format!("add the routes of {} to its tables", call.ifname), || {
             let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
@@ -131,7 +131,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Removes rules of interfaces that the GC of their plugins has removed.
+    /// Removes rules whose interfaces are gone.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| {
@@ -139,7 +139,7 @@ impl Plugin for Sbr {
             if !tables.rules.iter().any(|rule| rule.protocol == PROTOCOL) {
                 return Ok(());
             }
-            // The addresses are read after the rules, because an address exists before its rule.
+            // After the rules, because an address exists before its rule.
             let present = tables::all_addresses(inside)?;
             let stale = |rule: &Rule| tables.is_stale(rule, &present, config.table);
             take_down(inside, &tables, None, config.table, stale)
@@ -152,10 +152,9 @@ impl Plugin for Sbr {
     }
 }
 
-/// Adds the rules, with their undo.
 fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Result<(), Error> {
     for (from, table) in rules.iter().copied() {
-        // The undo is registered first, because a lost answer doesn't tell whether the change was made.
+        // First: a lost answer doesn't tell whether the change was made.
         let home = call.open_netns()?;
         call.undo.push(format!("delete the rule from {from}"), move || {
             Ok(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)).if_present().map(drop)?)
@@ -165,7 +164,6 @@ fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Resu
     Ok(())
 }
 
-/// Adds the routes, with their undo.
 fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute]) -> Result<(), Error> {
     let (home, name, made) = (call.open_netns()?, link.name.clone(), wanted.to_vec());
     call.undo.push("delete the routes of the interface's tables", move || {
@@ -174,18 +172,15 @@ fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute
     Ok(inside.execute_all(wanted.iter().map(|wanted| route::prepend(wanted, &link.name)).collect())?)
 }
 
-/// The changes of the table main.
 struct Clearing {
-    /// The addresses that get a route to their network.
+    /// They get a route to their network.
     hinted: Vec<IpConfig>,
-    /// The routes to remove.
     unwanted: Vec<NewRoute>,
-    /// The networks of all addresses.
     networks: Vec<IpNetwork>,
 }
 
 impl Clearing {
-    /// Keeps link-local routes, and those of the kernel if they are hints.
+    /// Link-local routes stay, and the kernel's if they are hints.
     fn plan(config: &Config, ips: &[&IpConfig], main: Vec<NewRoute>) -> Self {
         let has_none = |ip: &IpConfig| !main.iter().any(|route| routes::is_hint(route, ip));
         let hinted =
@@ -198,7 +193,6 @@ impl Clearing {
         Clearing { hinted, unwanted: main.into_iter().filter(|route| !keeps(route)).collect(), networks }
     }
 
-    /// Makes the changes, with their undo.
     fn run(self, call: &Call, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
         let Clearing { hinted, unwanted, networks } = self;
         let hints = hinted.iter().map(|ip| route::prepend(&routes::hint(ip, link), &link.name)).collect();
@@ -207,8 +201,7 @@ impl Clearing {
         call.undo.push("put the routes into the table main again", move || {
             let mut inside = Netlink::open_in(&home)?;
             let present = inside.routes(index, None)?;
-            // The routes are as the kernel lists them, with their metric. Without a metric, IPv6 deletes the
-            // first route to the destination with any source address.
+            // With their metric as listed: without it, IPv6 deletes the first route to the destination.
             let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
             let extra = present.iter().filter(is_extra).map(|route| route::del(route, &name));
             delete(&mut inside, extra.collect())?;
@@ -225,7 +218,6 @@ impl Clearing {
     }
 }
 
-/// Removes the rules that are `ours`, after the routes in their tables. The user's table keeps its routes.
 fn take_down(
     inside: &mut Netlink,
     tables: &Tables,
@@ -247,15 +239,15 @@ fn take_down(
     delete(inside, requests)
 }
 
-/// Returns the list of an interface. It is empty if a concurrent DEL has removed the interface.
+/// Empty if a concurrent DEL has removed the interface.
 fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Result<Vec<T>> {
     Ok(found.if_present()?.unwrap_or_default())
 }
 
-/// Executes requests to delete. A missing object counts as deleted.
+/// A missing object counts as deleted.
 fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     match inside.execute_all(requests.clone()) {
-        // The kernel tried the other requests, but their errors are unknown.
+        // The kernel tried the others, but their errors are unknown.
         Err(err) if err.is_missing() => remove::all(
             requests.into_iter().map(|request| Ok(inside.execute(request).if_present().map(drop)?)),
         ),
@@ -263,7 +255,7 @@ fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     }
 }
 
-/// Checks an address: its rule and the routes of its table. `routes` are those of the interface in all tables.
+/// `routes` are the interface's, of all tables.
 fn check_address(
     config: &Config,
     prev: &CniResult,

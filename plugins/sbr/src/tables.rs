@@ -1,7 +1,5 @@
-//! Finds tables that no other interface uses, and the interface that a rule belongs to.
-//!
-//! A table is chosen under a lock on the namespace itself (flock(2)). The Go plugin uses the same lock,
-//! and the kernel releases it at the end of the process. A table with a rule or a route is in use.
+//! Finds unused tables, and the interface of a rule. A table with a rule or a route is in use. A lock on the namespace
+//! itself (flock(2)), also the Go plugin's, guards the choice. The kernel releases it at the end of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,20 +15,20 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::rule::Rule;
 use cnimble_plugin::{Call, signal};
 
-/// The first table for an interface, as in the Go plugin.
+/// As in the Go plugin.
 pub(crate) const FIRST: u32 = 100;
 
-/// The tables default, main and local (rtnetlink(7)).
+/// default, main and local (rtnetlink(7)).
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// The protocol of our rules (`ip rule`'s `proto`). The Go plugin's rules have none.
+/// `ip rule`'s `proto`. The Go plugin's rules have none.
 pub(crate) const PROTOCOL: u8 = 201;
 
-/// The time limit for earlier ADDs. A process in the pod can hold the lock as well.
+/// For earlier ADDs. A process in the pod can hold the lock, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Takes the lock on the pod's namespace. Fails with code 11 after the time limit, or if the kernel refuses the lock.
+/// Fails with code 11 after the time limit, or if the kernel refuses the lock.
 pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
     let failed = |why: String| Error::new(Code::IO, format!("can't lock {}", call.netns)).details(why);
     let mut file = File::open(&call.netns).map_err(|err| failed(err.to_string()))?;
@@ -51,7 +49,6 @@ pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
     }
 }
 
-/// The rules and tables of the namespace.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) rules: Vec<Rule>,
@@ -59,12 +56,11 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Reads the rules and the tables with routes.
     pub(crate) fn read(inside: &mut Netlink) -> Result<Self, Error> {
         Ok(Tables { rules: inside.rules()?, with_routes: inside.tables()? })
     }
 
-    /// Returns the tables from 100 on that have neither rules nor routes.
+    /// From 100 on, without rules and routes.
     pub(crate) fn free(&self) -> impl Iterator<Item = u32> {
         let ruled: BTreeSet<u32> = self.rules.iter().map(|rule| rule.table).collect();
         (FIRST..u32::MAX).filter(move |table| {
@@ -72,12 +68,12 @@ impl Tables {
         })
     }
 
-    /// Whether the table has routes of this link, and no others.
+    /// It has routes of this link, and no others.
     pub(crate) fn is_of(&self, table: u32, link: &Link) -> bool {
         self.with_routes.get(&table).is_some_and(|links| links.len() == 1 && links.contains(&link.index))
     }
 
-    /// Whether the rule belongs to an interface with these addresses.
+    /// It belongs to an interface with these addresses.
     pub(crate) fn is_ours(
         &self,
         rule: &Rule,
@@ -94,7 +90,7 @@ impl Tables {
                 Some(links) => link.is_some_and(|link| links.contains(&link.index)),
                 None => by_address,
             },
-            // Rules of the Go plugin and of the user look alike.
+            // The Go plugin's rules look like the user's.
             (0, Some(user)) => by_address && rule.table == user,
             (0, None) => {
                 by_address && rule.table >= FIRST && !KERNELS.contains(&rule.table) && self.serves(rule, link)
@@ -103,7 +99,7 @@ impl Tables {
         }
     }
 
-    /// Whether the rule's table has routes of this link only, or of a removed one.
+    /// Its table has routes of this or a removed link only.
     fn serves(&self, rule: &Rule, link: Option<&Link>) -> bool {
         match link {
             Some(link) => self.is_of(rule.table, link),
@@ -111,8 +107,7 @@ impl Tables {
         }
     }
 
-    /// Whether a rule has outlived its interface. This plugin made it, no interface has the address, and
-    /// its table has no routes or is the user's.
+    /// It has outlived its interface: made by this plugin, without its address, and with an empty table or the user's.
     pub(crate) fn is_stale(&self, rule: &Rule, present: &BTreeSet<IpAddr>, user: Option<u32>) -> bool {
         rule.protocol == PROTOCOL
             && rule.from.is_some_and(|from| !present.contains(&from))
@@ -123,7 +118,6 @@ impl Tables {
     }
 }
 
-/// Returns all addresses in the namespace.
 pub(crate) fn all_addresses(inside: &mut Netlink) -> Result<BTreeSet<IpAddr>, Error> {
     let mut found = BTreeSet::new();
     for link in inside.links(&cnimble_netlink::link::Filter { master: None, kind: None })? {

@@ -1,5 +1,3 @@
-//! The keys of a tap configuration, checked.
-
 use serde::Deserialize;
 
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields, names};
@@ -9,7 +7,6 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::any_mtu;
 use cnimble_plugin::interface::mac;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -39,7 +36,7 @@ pub(crate) struct Config {
     /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) selinux_context: Option<String>,
-    /// The name of a bridge in the pod.
+    /// In the pod.
     pub(crate) bridge: Option<String>,
     pub(crate) dns: Option<Dns>,
     /// `None` makes a layer 2 network.
@@ -49,7 +46,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(name) = &keys.bridge
@@ -72,7 +69,6 @@ impl Config {
         })
     }
 
-    /// Returns the requested hardware address.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, &self.runtime_mac, &self.mac)
     }

@@ -1,11 +1,11 @@
-//! The CNI plugin `tap`: a tap device in the pod, for a virtual machine that runs there (`ip tuntap add
-//! eth0 mode tap`).
+//! The CNI plugin `tap`: a tap device in the pod, for a virtual machine that runs there (`ip tuntap add eth0 mode
+//! tap`).
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
 //! 1. Make the device in the pod (`make`).
 //! 2. Set its hardware address, its MTU and its bridge.
-//! 3. Get addresses from IPAM. A layer 2 network has no IPAM plugin.
+//! 3. Get addresses from IPAM, unless it is a layer 2 network.
 //! 4. Add the addresses, set the device up and add the routes.
 //!
 //! DEL removes the device and then releases the addresses.
@@ -22,10 +22,9 @@ use cnimble_plugin::{Call, Command, Plugin, delegate};
 
 use config::Config;
 
-/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// Matches every tap, with any settings.
+/// Any settings.
 const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
 /// The implementation of the `tap` plugin.
@@ -38,7 +37,7 @@ impl Plugin for TapDevice {
         "tap"
     }
 
-    /// An SELinux context needs the command `ip`.
+    /// For an SELinux context.
     fn starts_programs(&self, call: &Call) -> bool {
         call.command == Command::Add && json::get(call.config.document(), "selinuxContext").is_some()
     }

@@ -1,5 +1,3 @@
-//! Makes the device in the pod.
-
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -14,13 +12,12 @@ use cnimble_plugin::interface::alone;
 use super::ANY;
 use super::config::Config;
 
-/// Makes the tap, down, with its owner in its alias. Returns it with a netlink socket in the pod.
+/// Makes the tap, down, with its owner in its alias. Returns it with a netlink socket in the pod. The kernel removes an
+/// unmarked tap when this process exits.
 ///
-/// The kernel removes an unmarked tap when this process exits.
-///
-/// With an SELinux context, the command `ip` makes the tap, which is persistent from the beginning. The kernel labels a
-/// tap by the process that makes it, and a process changes its context only by executing a program.
-/// Fails with code 102 if the pod has an interface with that name, or if the kernel refuses a request.
+/// With an SELinux context, `ip` makes it, persistent from the beginning. The kernel labels a tap by its maker, and a
+/// process changes its context only by executing a program. Fails with code 102 if the pod has an interface with that
+/// name.
 pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let home = call.open_netns()?;
@@ -28,7 +25,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
         None => {
             let made = netns.enter(|| Tap::make(&call.ifname, config.tap))?;
             Some(made.or_else(|err| match err.errno {
-                // The kernel's errors for an existing tap and for any other interface.
+                // For an existing tap, and any other interface.
                 Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => Err(taken(call)),
                 _ => Err(err.into()),
             })?)
@@ -58,10 +55,10 @@ fn taken(call: &Call) -> Error {
         .details(format!("in {}", call.netns))
 }
 
-/// Sets the SELinux context of the next program that this thread executes (proc_pid_attr(5)).
+/// Of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
-/// Runs `ip tuntap add` in the namespace of this thread and with this context.
+/// `ip tuntap add` in this thread's namespace, with this context.
 fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
     std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
         Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))
@@ -78,7 +75,7 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();
-    // Later programs must not get this context. Executing a program doesn't reset the value of this thread.
+    // Not for later programs: executing one doesn't reset it.
     let _ = std::fs::write(NEXT_CONTEXT, "");
     let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
     let output = output

@@ -1,5 +1,5 @@
-//! The list of sysctls that the administrator of the node allows networks to set: a file with a regular expression in
-//! each line. A key is allowed if one of them matches a part of it. Without the file all keys are allowed.
+//! The sysctls that the node's administrator allows: a regular expression in each line of a file. A key is allowed if
+//! one matches a part of it. Without the file all are allowed.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::config::Sysctl;
 
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// The maximum size of the file, in bytes.
+/// In bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Checks that all keys, as written in the configuration, are allowed. Fails with code 7 for a key that isn't allowed
-/// or a line that isn't a regular expression, and with code 5 if the file can't be read.
+/// Keys as written. Fails with code 7 for a key that isn't allowed or a bad line, and with code 5 if the file can't be
+/// read.
 pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());

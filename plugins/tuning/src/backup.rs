@@ -1,9 +1,6 @@
-//! The file `CONTAINER_INTERFACE.json` in `dataDir`, with the settings of an interface before ADD. It
-//! has the Go plugin's format, so that DEL of either set restores what the other one changed. It has
-//! only the settings that ADD changes.
-//!
-//! We also write the network's name, which the Go plugin ignores. GC needs it: the directory belongs to all networks of
-//! the node, and a container that is unknown in one network may be in use in another. Files without a network are kept.
+//! The file `CONTAINER_INTERFACE.json` in `dataDir`: the settings that ADD changes, as they were before. It has the Go
+//! plugin's format: DEL of either set restores the other's changes. The Go plugin ignores our key for the network. GC
+//! needs it: all networks share the directory, and another network's container may live. Files without it are kept.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -23,7 +20,7 @@ use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
 
-/// The maximum size of a file, in bytes.
+/// In bytes.
 const LIMIT: usize = 64 << 10;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +41,7 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
-    /// Returns the present values of the settings that ADD changes.
+    /// The present values that ADD changes.
     pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
@@ -56,14 +53,14 @@ impl Backup {
         }
     }
 
-    /// Parses the content of a file. Fails with code 6 if it is invalid.
+    /// Fails with code 6.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(bytes).map_err(|err| {
             Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))
         })
     }
 
-    /// Returns the settings to restore.
+    /// To restore.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             mac: self.mac.as_deref().and_then(Mac::parse),
@@ -74,7 +71,7 @@ impl Backup {
         }
     }
 
-    /// Returns the content in the Go plugin's format: one space of indent, no newline at the end.
+    /// As the Go plugin writes it: one space of indent, no newline at the end.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = Vec::new();
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
@@ -91,8 +88,7 @@ pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
     dir.join(name(attachment))
 }
 
-/// Returns the content of the file, or `None` if there is no file.
-/// Fails with code 5 if it can't be read or isn't a regular file.
+/// `None` if there is no file. Fails with code 5 if it can't be read or isn't a regular file.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -101,8 +97,7 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Same as [`read`], but for DEL: a path that can't be a file of ours counts as empty and is then removed.
-/// Fails with code 5 if the file can't be read.
+/// For DEL: a path that can't be a file of ours counts as empty and is then removed.
 pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_foreign(&err) => Ok(Some(Vec::new())),
@@ -110,8 +105,8 @@ pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Writes the file atomically. An existing file is from an ADD without a DEL, for an interface that no longer exists.
-/// The undo restores it nevertheless. Fails with code 5 if the file can't be written.
+/// Atomic. An existing file is from an ADD without a DEL, for a former interface. The undo restores it nevertheless.
+/// Fails with code 5.
 pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Error> {
     if let Some(dir) = file.parent() {
         DirBuilder::new()
@@ -132,13 +127,12 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     Ok(())
 }
 
-/// Returns the prefix of a network's temporary files. Their names have a fixed length, because the
-/// file's own name may have the maximum length.
+/// Of a fixed length, because the file's own name may have the maximum.
 fn fresh_prefix(network: &str) -> String {
     format!(".{}-", hash16(network))
 }
 
-/// Returns the name of a file until it is complete. A killed process leaves it for DEL or GC.
+/// Until the file is complete. A killed process leaves it for DEL or GC.
 fn fresh_name(file_name: &str, network: &str) -> String {
     fresh_prefix(network) + &hash16(file_name)
 }
@@ -151,8 +145,7 @@ fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
     files::replace(file, &fresh(file, network), text).map_err(|err| Error::io("write", file, &err))
 }
 
-/// Removes a file and the temporary file of a killed ADD. Either may be missing.
-/// Fails with code 5 if one of them can't be removed.
+/// Also the temporary file of a killed ADD. Fails with code 5.
 pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
     remove_one(&fresh(file, network)).and(remove_one(file))
 }
@@ -164,8 +157,7 @@ fn remove_one(file: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the files of this network's attachments that aren't in `valid`.
-/// Fails with code 5 for the first file that can't be removed, after the others were removed.
+/// Attachments that aren't in `valid`. Fails with code 5 after all were tried.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     // The standard library's directory panics if closing it fails.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -198,7 +190,7 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
                 outcome = outcome.and(remove_one(&path));
             }
             Ok(_) => {}
-            // The file was removed concurrently, or isn't ours.
+            // Removed concurrently, or not ours.
             Err(err) if is_absent(&err) || files::is_foreign(&err) => {}
             Err(err) => outcome = outcome.and(Err(Error::io("read", &path, &err))),
         }
@@ -206,9 +198,9 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     outcome
 }
 
-/// Checks that files can be written in this directory. Fails with code 5 if the directory isn't writable.
+/// Fails with code 5 if the directory isn't writable.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
-    // The first ADD makes the missing directories below the first existing one.
+    // The first ADD makes missing directories.
     let existing = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
     let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     if !existing.is_dir() {

@@ -1,7 +1,4 @@
-//! The keys of a tuning configuration, checked.
-//!
-//! Values of `args.cni` win over all others. For the MAC, `runtimeConfig` comes next, then `MAC` of
-//! CNI_ARGS, then the configuration.
+//! `args.cni` wins over all others. For the MAC follow `runtimeConfig`, `MAC` of CNI_ARGS, and the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,10 +13,9 @@ use cnimble_plugin::interface::mac;
 use crate::settings::Settings;
 
 const DEFAULT_DATA_DIR: &str = "/run/cni/tuning";
-/// ETH_MIN_MTU. The maximum depends on the link, and the kernel checks it.
+/// ETH_MIN_MTU. The kernel checks the link's maximum.
 const MIN_MTU: u32 = 68;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -56,12 +52,11 @@ struct Overrides {
     tx_q_len: Option<u32>,
 }
 
-/// A sysctl to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
-    /// The key as it was written.
+    /// As written.
     pub(crate) key: String,
-    /// The file, relative to /proc/sys.
+    /// Relative to /proc/sys.
     pub(crate) path: String,
     pub(crate) value: String,
 }
@@ -73,12 +68,12 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
 }
 
-/// The directory of the backups, which is all that DEL and GC need.
+/// For backups: all that DEL and GC need.
 #[derive(Debug)]
 pub(crate) struct DataDir(pub(crate) PathBuf);
 
 impl DataDir {
-    /// Reads only `dataDir` from the configuration. Fails with code 7 if it isn't a string.
+    /// Fails with code 7 if it isn't a string.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]
@@ -91,8 +86,8 @@ impl DataDir {
 }
 
 impl Config {
-    /// Reads the configuration. `ifname` replaces `IFNAME` in keys.
-    /// Fails with code 7 and the path of an invalid key, or with code 4 if CNI_ARGS is invalid.
+    /// `ifname` replaces `IFNAME` in keys. Fails with code 7 and the path of an invalid key, or with code 4 for
+    /// CNI_ARGS.
     pub(crate) fn read(call: &Call, ifname: &str) -> Result<Self, Error> {
         let keys: Keys = call.config.decode()?;
         let DataDir(data_dir) = DataDir::read(&call.config)?;
@@ -153,8 +148,8 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// Returns the file of a key, relative to /proc/sys. As with sysctl(8), the first separator decides: after a slash,
-/// dots are parts of names (`net/ipv4/conf/eth0.5/forwarding`). Fails with code 7 if the file isn't below `net/`.
+/// The file of a key. As with sysctl(8), the first separator decides: after a slash, dots are parts of names
+/// (`net/ipv4/conf/eth0.5/forwarding`). Fails with code 7 if it isn't below `net/`.
 fn path(key: &str, ifname: &str) -> Result<String, Error> {
     let written = key.strip_prefix('/').unwrap_or(key);
     let path = match written.find(['.', '/']).and_then(|at| written.get(at..)) {
@@ -170,7 +165,7 @@ fn path(key: &str, ifname: &str) -> Result<String, Error> {
     Ok(path)
 }
 
-/// Returns a key that occurs twice in the object `sysctl`. Otherwise one of its values would be lost silently.
+/// A duplicate key in `sysctl`, of which one value would be lost silently.
 fn repeated_key(document: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Document {
@@ -202,7 +197,7 @@ fn repeated_key(document: &[u8]) -> Option<String> {
             deserializer.deserialize_map(Keys)
         }
     }
-    // Other errors of the document have been reported already.
+    // Other errors have been reported already.
     serde_json::from_slice::<Document>(document).ok()?.sysctl.0
 }
 

@@ -1,12 +1,9 @@
-//! Entry points for fuzzers: the configuration and the parser of backups.
-
 use crate::backup::Backup;
 use crate::config::Config;
 
-/// Checks the invariants of every accepted configuration.
 pub(crate) fn config(config: &Config) {
     for sysctl in &config.sysctls {
-        // Sysctls below net/ belong to the pod, and a key never leaves that directory.
+        // They belong to the pod, and a key never leaves that directory.
         assert!(sysctl.path.starts_with("net/") && !sysctl.path.split('/').any(|part| part == ".."));
     }
 }

@@ -2,16 +2,13 @@
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
-//! 1. Set the sysctls. They must be below `net/` and on the administrator's list if there is one
-//!    (`allowlist`).
+//! 1. Set the sysctls, below `net/` and on the administrator's list, if any (`allowlist`).
 //! 2. Write a file with the interface's present settings (`backup`).
 //! 3. Set hardware address, promiscuous mode, MTU, all-multicast and queue length.
 //!
-//! The result is the prevResult with the new hardware address and MTU.
-//!
-//! DEL restores the settings from the file if the interface exists, because the namespace may stay in use (`podman
-//! network disconnect`). It always removes the file. Sysctls stay as they are, as with the Go plugin. The kernel
-//! removes those of the interface with it, and programs in the pod may have changed the others since.
+//! DEL restores the settings from the file if the interface exists: the namespace may stay in use (`podman network
+//! disconnect`). It always removes the file. Sysctls stay, as with the Go plugin. The kernel removes the interface's
+//! with it, and programs in the pod may have changed the others.
 
 mod allowlist;
 mod backup;
@@ -70,7 +67,7 @@ impl Plugin for Tuning {
                 if let Some(mac) = config.settings.mac {
                     interface.mac = mac.to_string();
                 }
-                // If the MTU is missing, the version of the network may not have this field.
+                // The network's version may lack the field.
                 if interface.mtu.is_some() && config.settings.mtu.is_some() {
                     interface.mtu = config.settings.mtu;
                 }
@@ -80,11 +77,10 @@ impl Plugin for Tuning {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The rest of the configuration may have changed since ADD and is ignored.
+        // The rest may have changed since ADD.
         let DataDir(dir) = DataDir::read(&call.config)?;
         let file = backup::file(&dir, &call.attachment());
-        // The interface may be gone, or the kernel may refuse a setting. The removal of the pod
-        // continues, because the next plugin deletes the interface.
+        // A missing interface or a refused setting doesn't stop the removal: the next plugin deletes the interface.
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
         {
@@ -115,7 +111,7 @@ impl Plugin for Tuning {
         let unusable = |err: Error| {
             Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
         };
-        // The name is arbitrary: the configuration is valid for any pod's interface.
+        // Any name: the configuration is valid for any interface.
         let config = Config::read(call, "eth0")?;
         allowlist::check(&config.sysctls, Path::new(allowlist::FILE)).map_err(unusable)?;
         if config.settings.is_empty() {
@@ -127,11 +123,10 @@ impl Plugin for Tuning {
 
 fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     let (path, value) = (sysctl.path.clone(), sysctl.value.as_str());
-    // The value is written even if it is set already. `net.ipv6.conf.all.disable_ipv6=0` affects all
-    // interfaces, including those with another value.
+    // Even if it is set: `net.ipv6.conf.all.disable_ipv6=0` affects all interfaces, including those with another value.
     let old = netns.enter(|| match sysctl::read(&path) {
         Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
-        // Some sysctls are write-only, and have no old value to restore.
+        // Some are write-only, and have no old value.
         Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
             sysctl::write(&path, value).map(|()| None)
         }
@@ -178,7 +173,7 @@ fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Restores each setting of the file in its own request.
+/// One request for each setting.
 fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
     let Some(netns) = call.find_netns()? else { return Ok(()) };

@@ -1,27 +1,22 @@
-//! Settings of an interface, and their differences from the present ones.
-
 use cnimble_netlink::link::{Change, Link, Mac};
 
-/// The wanted settings. `None` leaves a setting unchanged.
+/// `None` leaves a setting unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) mac: Option<Mac>,
     pub(crate) promisc: Option<bool>,
-    /// In bytes. `None` leaves the MTU unchanged.
     pub(crate) mtu: Option<u32>,
     pub(crate) allmulti: Option<bool>,
-    /// The length of the transmit queue, in packets.
+    /// In packets.
     pub(crate) txqlen: Option<u32>,
 }
 
 impl Settings {
-    /// Whether no setting is wanted.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// Returns the changes that a link needs, each with the change that restores it. Each has one
-    /// setting, so that an error names the setting.
+    /// Each change with its inverse, of one setting: an error names it.
     pub(crate) fn changes(&self, now: &Link) -> Vec<(Change<'static>, Change<'static>)> {
         let one = Change::default;
         let mut changes = Vec::new();
@@ -47,7 +42,7 @@ impl Settings {
         changes
     }
 
-    /// Returns the present and the expected value of each setting that differs.
+    /// Present and expected values that differ.
     pub(crate) fn differing(&self, now: &Link) -> Vec<String> {
         let on = |on: bool| if on { "on" } else { "off" };
         let mut found = Vec::new();

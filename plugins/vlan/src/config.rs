@@ -1,5 +1,3 @@
-//! The keys of a vlan configuration, checked.
-
 use serde::Deserialize;
 
 use cnimble_cni::{DnsKeys, Error, PluginConfig, fields};
@@ -10,7 +8,6 @@ use cnimble_plugin::interface::upper::Upper;
 /// 4095 is reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -22,7 +19,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the complete configuration. Fails with code 7 and the key if a value is invalid.
+/// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if keys.master.is_empty() {

@@ -1,7 +1,5 @@
-//! The CNI plugin `vlan`: connects a pod to a VLAN (802.1Q) of one of the host's interfaces, the master
-//! (`ip link add eth0 link MASTER type vlan id ID`).
-//!
-//! [`cnimble_plugin::interface::upper`] implements the verbs.
+//! The CNI plugin `vlan`: connects a pod to a VLAN (802.1Q) of one of the host's interfaces, the master (`ip link add
+//! eth0 link MASTER type vlan id ID`). [`cnimble_plugin::interface::upper`] implements the verbs.
 
 mod config;
 

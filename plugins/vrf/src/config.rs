@@ -1,10 +1,7 @@
-//! The keys of a vrf configuration, checked.
-
 use serde::Deserialize;
 
 use cnimble_cni::{Error, PluginConfig, fields, names};
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -15,14 +12,13 @@ struct Keys {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// The VRF's name in the pod.
+    /// In the pod.
     pub(crate) name: String,
-    /// Its routing table. `None` means the table of the existing VRF, or else a free one.
+    /// `None` means that of the existing VRF, or else a free one.
     pub(crate) table: Option<u32>,
 }
 
-/// Returns the VRF's name for DEL, or `None` if it is invalid. The other keys may have changed since ADD
-/// and are ignored.
+/// For DEL, or `None` if it is invalid. The other keys may have changed since ADD.
 pub(crate) fn name(config: &PluginConfig) -> Option<String> {
     #[derive(Deserialize)]
     struct Name {
@@ -36,7 +32,7 @@ pub(crate) fn name(config: &PluginConfig) -> Option<String> {
 }
 
 impl Config {
-    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { vrfname: name, table } = config.decode()?;
         if name.is_empty() {

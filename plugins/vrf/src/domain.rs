@@ -1,4 +1,4 @@
-//! The VRF: found or made in the pod, and removed with its last port.
+//! The VRF: made in the pod, and removed with its last port.
 
 use std::collections::BTreeSet;
 
@@ -13,40 +13,37 @@ use cnimble_plugin::interface::remove;
 
 use super::config::Config;
 
-/// The group that marks a VRF of this plugin from its creation on.
+/// Marks a VRF of this plugin from its creation on.
 const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 
-/// The alias that earlier versions set instead, some time after the creation.
+/// Earlier versions set it instead, some time after the creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
-/// The maximum number of tries to choose a free table. If several ADDs choose the same one, the first VRF keeps it.
+/// Tries to choose a free table.
 const CHOICES: usize = 32;
 
-/// The tables default, main and local, which a VRF can't use (rtnetlink(7)).
+/// default, main and local (rtnetlink(7)): not for a VRF.
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// A VRF with its routing table.
 #[derive(Debug)]
 pub(crate) struct Vrf {
     pub(crate) link: Link,
     pub(crate) table: u32,
 }
 
-/// Returns the VRF with this name, if there is one.
-/// Fails with code 102 if another link has the name, or if the kernel refuses the request.
+/// Fails with code 102 if another link has the name.
 pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     let Some(link) = inside.find_link(name)? else { return Ok(None) };
     let not_one = Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"));
     Vrf::of(link).map(Some).ok_or(not_one)
 }
 
-/// Returns the VRF that the interface is a port of, if there is one. Fails if the kernel refuses an answer.
+/// The VRF of a port.
 pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
     let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
     Ok(inside.link_at(master).if_present()?.and_then(Vrf::of))
 }
 
-/// Returns the VRF with this name, or `None` if it doesn't exist or another link has the name.
 pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     match find(inside, name) {
         Err(err) if err.code == Code::CONFLICT => Ok(None),
@@ -54,13 +51,13 @@ pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, 
     }
 }
 
-/// Finds or makes the VRF and sets it up, with its undo. Fails with code 102 if it has another table than the
-/// configured one, and with code 11 if concurrent ADDs took every free table. Fails if the kernel refuses a request.
+/// Finds or makes the VRF and sets it up, with its undo. Fails with code 102 for another table than configured, and
+/// with code 11 if concurrent ADDs took every free one.
 pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     if let Some(found) = find(inside, &config.name)? {
         return matching(found, config);
     }
-    // The undo is registered first, because a lost answer doesn't tell whether the VRF was made.
+    // First: a lost answer doesn't tell whether it was made.
     let (home, name) = (call.open_netns()?, config.name.clone());
     call.undo.push(format!("remove VRF {name}"), move || {
         let mut inside = Netlink::open_in(&home)?;
@@ -75,8 +72,7 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
     }
 }
 
-/// Makes the VRF with a table that no other VRF has. If two ADDs choose the same one, the VRF that was
-/// made first keeps it.
+/// With a table that no other VRF has. Of two with the same one, the first keeps it.
 fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     for _ in 0..CHOICES {
         let table = free_table(&all(inside)?)?;
@@ -88,7 +84,7 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
                 }
                 remove_if_empty(inside, &vrf)?;
             }
-            // The kernel itself gives a table to one VRF only (net.vrf.strict_mode).
+            // The kernel refuses a second one (net.vrf.strict_mode).
             Err(err) if err.is(Errno::EBUSY) => {}
             Err(err) => return instead(inside, config, err),
         }
@@ -97,7 +93,7 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
         .details(format!("{CHOICES} times, another VRF was made with the same one at the same time")))
 }
 
-/// Returns the VRF that a concurrent ADD has made.
+/// The one that a concurrent ADD has made.
 fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result<Vrf, Error> {
     match err.errno {
         Errno::EEXIST => matching(find(inside, &config.name)?.ok_or(err)?, config),
@@ -106,7 +102,7 @@ fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result
     }
 }
 
-/// Makes the VRF with one message, so that it is never visible without its mark or down.
+/// In one message: never visible without its mark, or down.
 fn make(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
     let kind = Kind::Vrf(kind::Vrf { table });
     let new = NewLink { group: Some(GROUP), up: true, ..NewLink::new(&config.name, kind) };
@@ -125,7 +121,7 @@ fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
     }
 }
 
-/// Returns the error for a kernel without VRFs.
+/// The kernel has no VRFs.
 pub(crate) fn unknown(code: Code) -> Error {
     Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
 }
@@ -135,14 +131,14 @@ fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
     Ok(links.into_iter().filter_map(Vrf::of).collect())
 }
 
-/// Returns the lowest number that is no VRF's table.
+/// The lowest number that is no VRF's table.
 fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
     let taken: BTreeSet<u32> = vrfs.iter().map(|vrf| vrf.table).collect();
     let free = (1..=u32::MAX).find(|table| !taken.contains(table) && !KERNELS.contains(table));
     free.ok_or_else(|| Error::new(Code::CONFLICT, "every routing table is some VRF's"))
 }
 
-/// Removes the VRF, unless it has ports. Fails if it still exists afterwards.
+/// Unless it has ports. Fails if it exists afterwards.
 pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Error> {
     if !inside.links(&Filter { master: Some(vrf.link.index), kind: None })?.is_empty() {
         return Ok(());
@@ -151,7 +147,6 @@ pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Err
 }
 
 impl Vrf {
-    /// Returns the link as a VRF, if it is one.
     fn of(link: Link) -> Option<Vrf> {
         match link.settings {
             Some(Kind::Vrf(settings)) => Some(Vrf { link, table: settings.table }),
@@ -159,13 +154,12 @@ impl Vrf {
         }
     }
 
-    /// Whether this plugin made it.
     pub(crate) fn is_ours(&self) -> bool {
         self.link.group == GROUP || self.link.alias == ALIAS
     }
 }
 
-/// Whether the master of a port has been removed since it was found, because its last port has left.
+/// A port's master has gone with its last port.
 pub(crate) fn has_gone(err: &netlink::Error) -> bool {
     matches!(err.errno, Errno::ENODEV | Errno::EINVAL)
 }

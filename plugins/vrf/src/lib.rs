@@ -1,12 +1,12 @@
-//! The CNI plugin `vrf`, part of a chain: makes the pod's interface a port of a VRF (virtual routing and
-//! forwarding) with its own routing table. Interfaces of several networks may be in one VRF.
+//! The CNI plugin `vrf`, part of a chain: makes the pod's interface a port of a VRF (virtual routing and forwarding)
+//! with its own routing table. Interfaces of several networks may be in one VRF.
 //!
 //! ADD takes these steps in order, each with its undo:
 //!
 //! 1. Make the VRF in the pod if it is missing, up and marked as ours in one message (`domain`).
 //! 2. Make the interface its port, and restore its IPv6 addresses and its routes (`port`).
 //!
-//! The result is the prevResult. DEL takes the interface out, and removes the VRF with its last port.
+//! DEL takes the interface out, and removes the VRF with its last port.
 
 mod config;
 mod domain;
@@ -25,7 +25,7 @@ use cnimble_plugin::{Call, Plugin, Role};
 use config::Config;
 use port::Belongings;
 
-/// The maximum number of tries to make a VRF that concurrent DELs remove with its last port.
+/// Tries while concurrent DELs remove the VRF with its last port.
 const ATTEMPTS: usize = 5;
 
 /// The implementation of the `vrf` plugin.
@@ -83,7 +83,7 @@ impl Plugin for Vrf {
                 _ => {}
             }
         }
-        // An empty VRF that another program made is kept.
+        // Another program's empty VRF stays.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
     }
 
@@ -108,8 +108,7 @@ impl Plugin for Vrf {
         Ok(())
     }
 
-    /// Removes the VRF of this plugin if it has no ports. The plugins of the interfaces have removed
-    /// these in their own GC.
+    /// Removes our VRF without ports, after the GC of the interfaces' plugins.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| match domain::find_vrf(inside, &config.name)? {
@@ -128,7 +127,7 @@ impl Plugin for Vrf {
     }
 }
 
-/// Returns the pod's interface, which must not be a port.
+/// It must not be a port.
 fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
         let place = &call.netns;
@@ -144,7 +143,7 @@ fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     }
 }
 
-/// Makes the interface a port of the VRF, with its undo. Returns the table of the VRF.
+/// Returns the VRF's table.
 fn join(
     call: &Call,
     inside: &mut Netlink,
@@ -155,7 +154,7 @@ fn join(
     let mut attempt = 1;
     loop {
         let vrf = domain::ensure(call, inside, config)?;
-        // The undo is registered first, because a lost answer doesn't tell whether the change was made.
+        // First: a lost answer doesn't tell whether the change was made.
         let (home, index, kept) = (call.open_netns()?, link.index, Rc::clone(belongings));
         call.undo.push(format!("take {} out of VRF {}", link.name, config.name), move || {
             port::take_out(&mut Netlink::open_in(&home)?, index, &kept)

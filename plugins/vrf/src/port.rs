@@ -1,7 +1,5 @@
-//! The pod's interface as a port of a VRF, with its addresses and routes.
-//!
-//! The kernel sets a new port down and up again. The port loses its routes, except those to the networks of its
-//! addresses. It also loses its IPv6 addresses, unless `keep_addr_on_down` is set. Both are restored.
+//! The pod's interface as a port of a VRF. The kernel sets a new port down and up again. It loses its routes, except to
+//! its addresses' networks, and its IPv6 addresses without `keep_addr_on_down`. Both are restored.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -12,13 +10,13 @@ use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::{self as netlink, NetNs, Netlink, addr, route, sysctl};
 use cnimble_plugin::Call;
 
-/// The table main (rtnetlink(7)).
+/// rtnetlink(7).
 pub(crate) const MAIN: u32 = 254;
 
-/// The global scope RT_SCOPE_UNIVERSE (rtnetlink(7)).
+/// RT_SCOPE_UNIVERSE (rtnetlink(7)).
 const GLOBAL: u8 = 0;
 
-/// The addresses and routes that a port has to keep.
+/// The port has to keep these.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     addrs: Vec<IpNetwork>,
@@ -26,11 +24,11 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// Reads the addresses, and the routes of this table.
+    /// Routes of this table.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
-        // The kernel derives these routes from the addresses.
+        // The kernel derives them from the addresses.
         let comes_with = |route: &NewRoute| {
             route.via.is_none()
                 && present.iter().any(|addr| {
@@ -44,7 +42,7 @@ impl Belongings {
         Ok(Belongings { addrs: global.map(|addr| addr.net).collect(), routes })
     }
 
-    /// Restores missing addresses, and missing routes in this table.
+    /// Missing ones only; routes in this table.
     pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
         let addrs = inside.addrs(link.index)?;
         let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
@@ -57,9 +55,8 @@ impl Belongings {
     }
 }
 
-/// Switches duplicate address detection off, with its undo. Otherwise the kernel would probe the kept
-/// addresses again. They are known to be free since the ADD of the previous plugin.
-/// Fails if the kernel refuses the value. A read-only switch is no error.
+/// No duplicate address detection, with an undo: the addresses are known to be free since the previous plugin's ADD. A
+/// read-only switch is no error.
 pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{}/accept_dad", link.name);
     match netns.enter(|| sysctl::ensure(&key, "0"))? {
@@ -79,13 +76,13 @@ pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result
     Ok(())
 }
 
-/// Makes the interface a port of the master with this index, or of none (0).
+/// None is 0.
 pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
     let change = Change { master: Some(master), ..Change::default() };
     inside.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Takes the interface out of its VRF, and restores its addresses and routes in the table main.
+/// Its routes go to the table main.
 pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
     let link = match inside.link_at(index) {
         Err(err) if err.is_missing() => return Ok(()),

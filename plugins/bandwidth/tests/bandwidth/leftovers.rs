@@ -1,5 +1,3 @@
-//! Tests of what is removed with an interface and what stays.
-
 use super::*;
 
 #[test]
@@ -74,7 +72,7 @@ fn gc_removes_what_is_not_valid() {
     let other = Attachment::new("two", &pod);
     let prev = Network::new(&chain.host, configs::v4(&chain.host)).added(&other);
     net.call("ADD", &other, Some(&prev)).run().result();
-    // An ifb without an owner. GC without a list and GC of another network keep all.
+    // An ifb without an owner.
     chain.host.ip("link add bwp000000000000 type ifb");
     assert_eq!(chain.ifbs().len(), 3);
     net.gc(None).success();

@@ -1,5 +1,4 @@
-//! Tests of the plugin bandwidth: the effect of limits on a real transfer, the kernel's state compared
-//! with the Go plugin's, and complete removal.
+//! Tests of the plugin bandwidth.
 #![cfg(test)]
 
 mod leftovers;
@@ -12,10 +11,9 @@ use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugin
 
 /// In bits per second.
 const RATE: u64 = 8_000_000;
-/// In bits, which is 20 kB.
+/// In bits: 20 kB.
 const BURST: u64 = 160_000;
 
-/// A pod on a bridge, with bandwidth as the next plugin.
 struct Chain {
     host: Host,
     pod: Pod,
@@ -53,7 +51,6 @@ impl Chain {
         self.host.links().into_iter().filter(|name| name.starts_with("bwp")).collect()
     }
 
-    /// All qdiscs as `tc` lists them.
     fn qdiscs(&self) -> Value {
         serde_json::from_str(&self.host.sh("tc -j qdisc show")).unwrap()
     }
@@ -130,7 +127,7 @@ fn add_del_add_on_the_same_interface() {
     let only = |way: &str| json!({ format!("{way}Rate"): RATE, format!("{way}Burst"): BURST });
     let all = [both(), listed, only("ingress"), only("egress")];
     let fresh = all.each_ref().map(qdiscs);
-    // A DEL without a namespace and prevResult leaves the limits on the host's end. The next ADD replaces them.
+    // A DEL without a namespace and prevResult leaves the limits. The next ADD replaces them.
     for (first, second) in (0..16).map(|number| (number / 4, number % 4)) {
         chain.add(&chain.net(&all[first]));
         chain.net(&all[first]).deleted(&chain.att.clone().netns(""), None);
@@ -138,18 +135,17 @@ fn add_del_add_on_the_same_interface() {
         let result = chain.add(&net);
         net.check(&chain.att, &result).success();
         if first == second {
-            // The numbers of qdisc handles increase.
+            // Numbers of qdisc handles increase.
             let seen = |state: &Value| state.as_array().unwrap().len();
             assert_eq!(seen(&fresh[second]), seen(&chain.qdiscs()), "{}", all[second]);
         }
         net.deleted(&chain.att, Some(&result));
         for del in ["root", "ingress"] {
-            // Removes limits of the first ADD that the second one doesn't replace.
+            // Removes limits that the second ADD doesn't replace.
             chain.host.run(&format!("tc qdisc del dev {} {del}", chain.veth()));
         }
         chain.assert_state(&before, "both DELs");
     }
-    // The Go plugin's DEL, if it is installed.
     if let Some(go) = go_plugins().filter(|dir| dir.join("bandwidth").exists()) {
         let net = chain.net(&both()).with("/cniVersion", json!("1.0.0"));
         let mut prev = chain.prev.clone();
@@ -180,7 +176,7 @@ fn result_check_and_del() {
     assert_eq!(link["mtu"], chain.host.link(chain.veth())["mtu"]);
     assert!(link["ifalias"].as_str().unwrap().contains("net: net4, if: eth0, id: one"), "{link}");
 
-    // CHECK notices each removal and each change.
+    // CHECK notices each removal and change.
     let (veth, ifb) = (chain.veth().to_owned(), ifbs[0].clone());
     let noticed = |keys: Value, word: &str| {
         let error = chain.net(&keys).check(&chain.att, &result).error();
@@ -209,7 +205,7 @@ fn result_check_and_del() {
     chain.host.sh(&format!("tc qdisc del dev {veth} root"));
     noticed(both(), "expected tbf");
 
-    // DEL with the complete prevResult, with nothing, and once more.
+    // DEL with the complete prevResult, with nothing, and again.
     for (att, prev) in [
         (chain.att.clone(), Some(&result)),
         (chain.att.clone(), None),
@@ -229,7 +225,7 @@ fn result_check_and_del() {
         }
         chain.assert_state(&before, "DEL");
     }
-    // The configuration may have changed since, or may be invalid.
+    // The configuration may have changed or be invalid.
     chain.add(&net);
     chain.net(&json!({ "ingressRate": 1 })).deleted(&chain.att, None);
     assert_eq!(chain.ifbs(), Vec::<String>::new());

@@ -1,5 +1,3 @@
-//! Tests of the rates of real transfers.
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -10,7 +8,6 @@ use cnimble_tests::{LIMIT, Ns, PATIENCE, configs, need, skip, wait_until};
 
 use super::{BURST, Chain, RATE, both};
 
-/// Returns both ends of a connection from `from` to `to` at the address `ip`.
 fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
     let listener = to.within(|| TcpListener::bind((ip, 0)).unwrap());
     let port = listener.local_addr().unwrap().port();
@@ -18,8 +15,8 @@ fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// Sends for the `wanted` time. Returns the payload in bits that arrives, and the seconds between the
-/// first and the last read. A slow machine may take longer.
+/// Sends for the `wanted` time. Returns the payload in bits, and the seconds between first and last read. A slow
+/// machine may take longer.
 fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f64, f64) {
     std::thread::scope(|scope| {
         let start = Instant::now();
@@ -41,14 +38,13 @@ fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f6
     })
 }
 
-/// Runs [`pump`] for two seconds from `from` to `to` at the address `ip`.
 fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
     let (near, far) = connect(from, to, ip);
     pump(near, far, Duration::from_secs(2))
 }
 
-/// Asserts that no transfer exceeds `rate` by more than a tenth after the burst, and that one of them comes close. The
-/// others may have run on a slow machine. The kernel also counts the headers, 66 bytes of a packet of 1514.
+/// No transfer exceeds `rate` by more than a tenth after the burst, and one comes close. Others may suffer from a slow
+/// machine. The kernel also counts headers, 66 bytes of 1514.
 fn assert_rate(rate: u64, what: &str, transfer: impl Fn() -> (f64, f64)) {
     let mut seen = Vec::new();
     let reached = wait_until(PATIENCE, || {
@@ -83,7 +79,7 @@ fn a_transfer_gets_the_rate_both_ways() {
     net.check(&chain.att, &result).success();
 }
 
-/// Two far ends of each family. The lists contain the second one.
+/// Two far ends of each family, the second one on the lists.
 const FAR: [[&str; 2]; 2] = [["198.51.100.1", "203.0.113.1"], ["2001:db8:1::1", "2001:db8:2::1"]];
 
 #[test]
@@ -101,7 +97,7 @@ fn subnets_are_limited_or_not() {
         let family = if gateway.contains(':') { "-6 " } else { "" };
         chain.pod.ip(&format!("{family}route replace default via {gateway} dev eth0"));
     }
-    // The pod receives from `ip` with `down` and sends to it with `up`.
+    // The pod receives from `ip` with `down` and sends with `up`.
     let down = |ip: &str, wanted: Duration| {
         let (near, far) = connect(&chain.pod, &chain.host, ip);
         pump(far, near, wanted)
@@ -110,7 +106,7 @@ fn subnets_are_limited_or_not() {
         let (near, far) = connect(&chain.pod, &chain.host, ip);
         pump(near, far, wanted)
     };
-    // Packets arrive in pieces of 64 KiB here, a fortieth of the payload in that time.
+    // Packets arrive in pieces of 64 KiB here: a fortieth of the payload.
     let (long, short) = (Duration::from_secs(3), Duration::from_millis(200));
     let speed = |(bits, seconds): (f64, f64)| bits / seconds;
     let both_ways = |ip: &&str| speed(down(ip, short)).min(speed(up(ip, short)));
@@ -118,7 +114,7 @@ fn subnets_are_limited_or_not() {
     if slowest < 5.0 * RATE as f64 {
         skip!("this machine transfers only {:.1} Mbit/s without a limit", slowest / 1e6);
     }
-    // A limit would slow down every transfer. So one fast transfer shows that there is none, on a busy machine as well.
+    // One fast transfer proves that there is no limit, even on a busy machine.
     let free = |what: &str, transfer: &dyn Fn() -> (f64, f64)| {
         assert!((0..10).any(|_| speed(transfer()) > 2.0 * RATE as f64), "{what} is limited");
     };

@@ -1,12 +1,10 @@
-//! Tests with limits of the Go plugin, and with its CHECK of ours.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Network, go_plugins, need, skip};
 
 use super::{BURST, Chain, RATE, both};
 
-/// Makes the limits of a newer Go plugin. Its DEL removes only the ifb.
+/// As a newer Go plugin, whose DEL removes only the ifb.
 fn go_htb(chain: &Chain, ifb: &str, shaped: bool) {
     let veth = chain.veth();
     let (default, listed) = if shaped { ("1", "1:30") } else { ("30", "1:1") };
@@ -68,10 +66,10 @@ fn newer_go_plugins_limits_are_checked_and_replaced() {
         );
         chain.host.sh(&format!("tc qdisc del dev {ifb} root"));
         noticed(&|_| {}, "expected htb");
-        // Our DEL of the Go plugin's limits.
+        // Our DEL removes the Go plugin's limits.
         net.deleted(&chain.att, Some(&result));
         chain.assert_state(&before, "our DEL");
-        // The Go plugin's DEL removes only the ifb. Our ADD follows.
+        // Our ADD follows the Go plugin's DEL.
         go_htb(&chain, &ifb, shaped);
         chain.host.ip(&format!("link del {ifb}"));
         let again = chain.add(&net);

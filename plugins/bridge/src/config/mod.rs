@@ -1,5 +1,3 @@
-//! The keys of a bridge configuration, checked.
-
 mod trunk;
 
 use std::net::IpAddr;
@@ -19,7 +17,6 @@ use trunk::Trunk;
 /// 4095 is reserved (IEEE 802.1Q). 0 means "no vlan".
 pub(crate) const MAX_VLAN: u16 = 4094;
 
-/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -61,7 +58,7 @@ struct MacKey {
 }
 
 impl Keys {
-    /// Fails with code 7 for a value that no bridge can have, or for keys that contradict each other.
+    /// Fails with code 7 for impossible values and contradicting keys.
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
         if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
             return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));
@@ -99,7 +96,6 @@ pub(crate) struct Config {
     pub(crate) is_default_gateway: bool,
     pub(crate) force_address: bool,
     pub(crate) ip_masq: bool,
-    /// The families of addresses that are masqueraded.
     pub(crate) ip_masq_families: Families,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
@@ -111,17 +107,16 @@ pub(crate) struct Config {
     pub(crate) vlan: Option<u16>,
     /// The untagged vlan of the port: `vlan`, or the default one of a trunk.
     pub(crate) native: Option<u16>,
-    /// The tagged vlans of the port, as sorted ranges without overlap and without the native one.
+    /// Sorted ranges of tagged vlans, without overlap and without the native one.
     pub(crate) trunk: Vec<(u16, u16)>,
-    /// Whether a new bridge filters vlans. `vlanTrunk` asks for it, even if it is empty.
+    /// A new bridge filters vlans. An empty `vlanTrunk` asks for it, too.
     pub(crate) filters_vlans: bool,
     pub(crate) preserve_default_vlan: bool,
     pub(crate) mac_spoof_check: bool,
     pub(crate) isolated: bool,
     pub(crate) enable_dad: bool,
-    /// Whether the container's end is set up.
     pub(crate) container_up: bool,
-    /// Whether a new bridge is removed with its last pod.
+    /// A new bridge is removed with its last pod.
     pub(crate) remove_unused: bool,
     /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
@@ -132,7 +127,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the complete configuration.
     /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
@@ -179,18 +173,18 @@ impl Config {
         })
     }
 
-    /// Returns the requested MAC of the container's end: `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of
-    /// CNI_ARGS. Fails with code 4 if the MAC in CNI_ARGS is invalid, and with code 7 for the other two sources.
+    /// `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of CNI_ARGS. Fails with code 4 for CNI_ARGS, else with code
+    /// 7.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, self.mac.as_deref().unwrap_or_default(), "")
     }
 
-    /// Whether the port has its own vlans, so that the bridge has to filter them.
+    /// The bridge has to filter vlans.
     pub(crate) fn uses_vlans(&self) -> bool {
         self.native.is_some()
     }
 
-    /// Returns the addresses of a result that are masqueraded.
+    /// The masqueraded addresses of a result.
     pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
         (self.ip_masq && self.layer3()).then(|| Masqueraded {
             addrs: self.ip_masq_families.of(result.ips.iter().map(|ip| ip.address)),
@@ -198,18 +192,17 @@ impl Config {
         })
     }
 
-    /// Returns the addresses of a result, if its port is isolated.
+    /// The addresses, if the port is isolated.
     pub(crate) fn isolated_addresses(&self, result: &CniResult) -> Option<Vec<IpAddr>> {
         (self.isolated && self.layer3()).then(|| result.ips.iter().map(|ip| ip.address.ip()).collect())
     }
 
-    /// Whether the pod gets addresses.
     pub(crate) fn layer3(&self) -> bool {
         self.ipam.is_some()
     }
 }
 
-/// Returns the name of the interface with the gateway addresses of a vlan.
+/// The interface with the gateway addresses of a vlan.
 pub(crate) fn vlan_gateway_name(bridge: &str, vlan: u16) -> String {
     format!("{bridge}.{vlan}")
 }

@@ -6,10 +6,9 @@ use cnimble_cni::Error;
 
 use crate::config::MAX_VLAN;
 
-/// The native vlan of a trunk without `vlan`.
+/// If there is no `vlan`.
 pub(crate) const NATIVE: u16 = 1;
 
-/// An item of the list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Trunk {
@@ -20,8 +19,7 @@ pub(crate) struct Trunk {
     id: Option<u16>,
 }
 
-/// Returns the vlans of all items, as sorted ranges without overlap. An item without vlans is ignored.
-/// Fails with code 7 and the invalid item.
+/// Sorted ranges without overlap. An item without vlans is ignored. Fails with code 7 and the invalid item.
 pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     let mut ranges = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -52,7 +50,7 @@ pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     Ok(merge(ranges))
 }
 
-/// Sorts ranges and joins those that touch or overlap.
+/// Sorts ranges and joins neighbours.
 fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
@@ -65,7 +63,6 @@ fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     merged
 }
 
-/// Returns the ranges without one vlan.
 pub(crate) fn without(ranges: Vec<(u16, u16)>, vlan: Option<u16>) -> Vec<(u16, u16)> {
     let Some(vlan) = vlan else { return ranges };
     let around = |(first, last): (u16, u16)| {

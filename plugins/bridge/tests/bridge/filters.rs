@@ -1,4 +1,4 @@
-//! Tests of the packet rules of a pod, added together.
+//! A pod's packet rules, added together.
 
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::link::Mac;
@@ -15,7 +15,6 @@ fn owner(id: &str) -> Owner {
     }
 }
 
-/// The MAC check, isolation and masquerading of the pod number `n`.
 fn wanted(n: u8, port: &str) -> Wanted<'_> {
     let ip = [10, 5, 0, n].into();
     Wanted {

@@ -1,10 +1,8 @@
-//! GC and STATUS of bridge and host-local.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, leases, need, skip};
 
-/// Skips a test if the plugins don't know 1.1.0, which introduced GC and STATUS.
+/// GC and STATUS exist since 1.1.0.
 macro_rules! need_1_1_0 {
     () => {
         need!("ip", "nft");
@@ -14,7 +12,7 @@ macro_rules! need_1_1_0 {
     };
 }
 
-/// Three pods with everything that a pod can leave on the host.
+/// Pods with everything that a pod can leave on the host.
 struct Three<'h> {
     net: Network<'h>,
     pods: Vec<(Pod, Attachment, Value)>,
@@ -36,18 +34,16 @@ impl<'h> Three<'h> {
         Three { net, pods }
     }
 
-    /// Returns a list of valid attachments.
     fn valid(&self, numbers: &[usize]) -> Value {
         numbers.iter().map(|number| self.pods[*number].1.listed()).collect()
     }
 
-    /// Whether pod `number` works.
     fn works(&self, number: usize) -> bool {
         let (pod, att, result) = &self.pods[number];
         pod.pings("10.1.2.1") && self.net.check(att, result).status == 0
     }
 
-    /// Returns the traces of pod `number` on the host.
+    /// The pod's traces on the host.
     fn traces(&self, number: usize) -> Vec<String> {
         let (_, att, result) = &self.pods[number];
         let now = Snapshot::of(self.net.host).without_lines("last_reserved_ip");
@@ -72,7 +68,7 @@ fn gc_keeps_the_lease_of_a_pair_whose_alias_was_overwritten() {
     three.net.gc(Some(three.valid(&[0]))).success();
     assert!(three.works(0));
     assert!(!host.links().contains(&veth(2).to_owned()), "a pair whose alias names it is removed");
-    // The pod still uses its addresses, so they aren't free.
+    // The pod still uses its addresses.
     let (pod, att, result) = &three.pods[1];
     assert!(pod.pings("10.1.2.1"));
     assert_eq!(["pod0", "pod1", "pod2"].map(held), [2, 2, 0], "an address of each family");
@@ -142,7 +138,7 @@ fn gc_removes_what_is_not_in_the_list() {
     }
     assert!(three.works(1));
     assert_eq!(host.links().len(), 3, "{:?}", host.links());
-    // A second GC has nothing to do.
+    // Nothing is left to do.
     let before = Snapshot::of(&host);
     net.gc(Some(three.valid(&[1]))).success();
     before.assert_same(&Snapshot::of(&host), "after the second GC");
@@ -174,7 +170,7 @@ fn gc_leaves_other_networks_and_strangers_alone() {
     need_1_1_0!();
     let host = Host::hasty();
     let three = Three::new(&host);
-    // Another network is on the same bridge, and one is on another bridge. One port belongs to the user.
+    // Two other networks, one on the same bridge. One port belongs to the user.
     let same_bridge = Network::new(
         &host,
         json!({
@@ -275,7 +271,7 @@ fn status_when_the_range_is_full() {
         net.status().success();
         net.added(&Attachment::new(&format!("pod{number}"), pod));
     }
-    // A full range isn't "not available". A runtime would report the whole node as not ready.
+    // "Not available" would make a runtime report the node as not ready.
     let ipam = net.with("/type", json!("host-local"));
     for network in [&net, &ipam] {
         network.status().success();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs, copy, need, plugin_dir, script};
 
-/// Makes plugins with an IPAM plugin `seeing`. It reads the interface as a DHCP client does, and writes it to `seen`.
+/// `seeing` reads the interface as a DHCP client does, and writes it to `seen`.
 fn plugins(host: &Host) -> std::path::PathBuf {
     let bin = host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -35,7 +35,7 @@ fn a_foreign_ipam_plugin_sees_the_mac_that_the_pod_keeps() {
     let net = Network::by(&plugins(&host), &host, configs::v4(&host))
         .with("/ipam", json!({"type": "seeing"}))
         .with("/macspoofchk", json!(true));
-    // The next pod has the same address with another MAC. Hosts that know the first MAC get an announcement.
+    // Each pod has the same address with another MAC. Hosts get an announcement.
     for id in ["one", "two"] {
         let pod = Pod::new();
         let attachment = Attachment::new(id, &pod);

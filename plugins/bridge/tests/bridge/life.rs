@@ -1,5 +1,3 @@
-//! ADD and DEL of one pod, of fifty pods at once, and of an ADD that fails.
-
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -8,7 +6,7 @@ use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need, plugin_dir, script, wait_until,
 };
 
-/// Removes the part that a network without pods leaves.
+/// Drops what a network without pods leaves.
 fn without_last_reserved(snapshot: Snapshot) -> Snapshot {
     snapshot.without_lines("last_reserved_ip")
 }
@@ -26,7 +24,7 @@ fn a_pod_comes_and_goes() {
     assert!(first.pings_once("10.1.2.1"));
     net.check(&att, &result).success();
 
-    // DEL of the second pod restores the host's state with the first pod, and empties its namespace.
+    // DEL of the second pod restores the state before.
     let before = without_last_reserved(Snapshot::of(&host));
     let second = Pod::new();
     let empty = Snapshot::of_ns(&second).without("sysctl");
@@ -38,7 +36,6 @@ fn a_pod_comes_and_goes() {
     before.assert_same(&after, "after DEL of the second pod");
     empty.assert_same(&Snapshot::of_ns(&second).without("sysctl"), "the second pod after DEL");
 
-    // A second DEL has nothing to do.
     net.deleted(&att2, Some(&result2));
     before.assert_same(&without_last_reserved(Snapshot::of(&host)), "after DEL again");
     assert!(first.pings_once("10.1.2.1"), "the first pod is not affected");

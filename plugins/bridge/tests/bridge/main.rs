@@ -1,5 +1,4 @@
-//! Tests of the plugin bridge. They check the state of host and pod after ADD, every option, GC and
-//! STATUS. They also check masquerading, the MAC check and vlans.
+//! Tests of the plugin bridge.
 #![cfg(test)]
 
 mod filters;

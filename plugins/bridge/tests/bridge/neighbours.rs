@@ -1,5 +1,3 @@
-//! Neighbours forget the former owner of an address.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
@@ -12,13 +10,13 @@ fn an_address_that_was_known_under_another_mac_is_announced() {
     let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
     net.added(&Attachment::new("zero", &pods[0]));
     let known = |ip: &str| host.ip_json(&format!("neigh show {ip} dev br0"))[0]["lladdr"].clone();
-    // This is the state after a pod of another plugin set that had the address.
+    // As after a pod of another plugin set.
     for ip in ["10.1.2.3", "10.1.2.4"] {
         host.ip(&format!("neigh replace {ip} lladdr 02:00:00:00:00:77 dev br0 nud stale"));
     }
     net.added(&Attachment::new("one", &pods[1]));
     assert_eq!(pods[1].sysctl("ipv4/conf/eth0/arp_notify"), "1");
-    // The kernel has announced the MAC, and processes the announcement some time later.
+    // The kernel processes the announcement some time later.
     assert!(wait_until(PATIENCE, || known("10.1.2.3") == "0a:58:0a:01:02:03"), "{}", known("10.1.2.3"));
     // A configured MAC is always announced.
     let own = net.with("/args", json!({"cni": {"mac": "02:00:00:00:00:11"}}));
@@ -27,8 +25,8 @@ fn an_address_that_was_known_under_another_mac_is_announced() {
     assert!(wait_until(PATIENCE, || known("10.1.2.4") == "02:00:00:00:00:11"), "{}", known("10.1.2.4"));
 }
 
-/// The kernel notifies the bridge some time after the pod's interface is up, and the bridge drops
-/// earlier frames. Each request of the ADD is delayed, as on a busy machine.
+/// The bridge drops frames until the kernel notifies it that the pod's interface is up. Each request is delayed, as on
+/// a busy machine.
 #[test]
 fn an_address_is_announced_when_the_bridge_listens() {
     need!("ip", "strace");
@@ -62,7 +60,7 @@ fn an_address_that_comes_back_is_heard_of() {
     net.deleted(&att, None);
     let result = net.added(&Attachment::new("new", &new).args("IgnoreUnknown=1;IP=10.1.2.9"));
     let mac = result["interfaces"][2]["mac"].as_str().unwrap();
-    // The neighbour has learned the new MAC from the announcement, without a request.
+    // From the announcement, without a request.
     assert!(
         wait_until(PATIENCE, || neighbour.ip("neigh show 10.1.2.9").contains(mac)),
         "{}",

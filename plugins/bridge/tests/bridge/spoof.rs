@@ -1,5 +1,3 @@
-//! Tests of the MAC spoof check.
-
 use cnimble_cni::{Attachment, Code, Owner};
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::Nft;
@@ -29,7 +27,6 @@ const A: &str = "02:00:00:00:00:0a";
 const B: &str = "02:00:00:00:00:0b";
 const EVIL: &str = "02:00:00:00:00:ee";
 
-/// Makes a bridge with two pods.
 fn bridge() -> (Ns, Ns, Ns) {
     let (node, a, b) = (Ns::new(), Ns::new(), Ns::new());
     node.ip("link add br0 type bridge");
@@ -44,7 +41,7 @@ fn bridge() -> (Ns, Ns, Ns) {
     (node, a, b)
 }
 
-/// Makes the Go plugin's chains for a port, in either of the tables that its releases use.
+/// As in the releases of the Go plugin.
 fn chains_of_go(ns: &Ns, table: &str, base: &str, id: &str, port: &str) {
     let chain = format!("cni-br-iface-{id}-eth0");
     ns.nft(&format!("add table bridge {table}"));
@@ -58,7 +55,7 @@ fn chains_of_go(ns: &Ns, table: &str, base: &str, id: &str, port: &str) {
     ns.nft(&format!("add rule bridge {table} {chain}-mac drop"));
 }
 
-/// The Go plugin has no GC, and its chains don't name the network.
+/// The Go plugin has no GC, and its chains name no network.
 #[test]
 fn gc_removes_what_the_go_plugin_left_of_ports_that_are_gone() {
     need!("nft", "ip");
@@ -82,13 +79,13 @@ fn other_sources_are_dropped() {
     node.within(|| spoof::check(&mut Nft::new(), &owner("a"), "porta", mac(A)).unwrap());
     assert!(a.pings("10.5.0.2") && a.pings("fd05::2") && b.pings("10.5.0.1"));
 
-    // ARP, IPv4 and IPv6 with another source are all dropped.
+    // ARP, IPv4 and IPv6.
     a.ip(&format!("link set eth0 address {EVIL}"));
     for pod in [&a, &b] {
         pod.ip("neigh flush all");
     }
     assert!(a.misses("10.5.0.2"), "spoofed ARP got through");
-    // With known neighbours on both sides only IP packets are sent.
+    // Known neighbours: only IP packets are sent.
     for (pod, n, mac) in [(&a, 2, B), (&b, 1, EVIL)] {
         pod.ip(&format!("neigh replace 10.5.0.{n} lladdr {mac} dev eth0 nud permanent"));
         pod.ip(&format!("-6 neigh replace fd05::{n} lladdr {mac} dev eth0 nud permanent"));
@@ -96,7 +93,7 @@ fn other_sources_are_dropped() {
     assert!(a.misses("10.5.0.2"), "spoofed IPv4 got through");
     assert!(a.misses("fd05::2"), "spoofed IPv6 got through");
 
-    // An unguarded port has no restriction.
+    // An unguarded port.
     node.within(|| undo.run().unwrap());
     assert!(a.pings("10.5.0.2") && a.pings("fd05::2"));
     assert_eq!(ruleset(&node), "");
@@ -132,13 +129,13 @@ fn owners_keep_their_own() {
     let listed = ruleset(&ns);
     ns.within(|| {
         let mut nft = Nft::new();
-        // The DEL of another pod, with a stale port name and without one.
+        // The DEL of another pod, with and without a stale port name.
         spoof::remove(&mut nft, &b, Some("veth1")).unwrap();
         spoof::remove(&mut nft, &b, None).unwrap();
     });
     assert_eq!(ruleset(&ns), listed);
 
-    // The port belongs to a new owner, so the old MAC is no longer allowed.
+    // The new owner's port refuses the old MAC.
     let taken = add(&ns, &b, "veth1", B);
     assert!(!ruleset(&ns).contains(A), "{}", ruleset(&ns));
     let err = ns.within(|| spoof::check(&mut Nft::new(), &a, "veth1", mac(A)).unwrap_err());
@@ -165,7 +162,7 @@ fn a_flushed_chain_is_filled_again() {
     }
 }
 
-/// Earlier versions had only one rule. The next ADD adds the other one, and CHECK doesn't report it before.
+/// With only one rule. The next ADD completes it; CHECK is content before.
 #[test]
 fn a_table_of_an_earlier_version_is_completed() {
     need!("nft");

@@ -1,4 +1,4 @@
-//! Tests of the state of host and pod when ADD returns.
+//! The state of host and pod when ADD returns.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn what_the_host_has_when_add_returns() {
     let pod = Pod::new();
     let net = Network::new(&host, configs::dual(&host));
     let result = net.added(&Attachment::new("one", &pod));
-    // The links are lo, the bridge and one veth.
+    // lo, the bridge and one veth.
     let links = host.links();
     assert_eq!(links.len(), 3, "{links:?}");
     let veth = links.iter().find(|name| name.starts_with("veth")).expect("a veth");
@@ -30,7 +30,7 @@ fn what_the_host_has_when_add_returns() {
     assert_eq!(port["linkinfo"]["info_slave_data"]["isolated"], false);
     assert_eq!(host.addrs("br0"), ["10.1.2.1/24", "fd00:1:2::1/64"]);
     assert_eq!(host.sysctl("ipv6/conf/br0/accept_ra"), "0");
-    // The bridge receives the frames of a port, so the port needs no address, not even a link-local one.
+    // The port needs no address, not even a link-local one.
     assert_eq!(host.ip(&format!("addr show dev {veth} to 0/0")), "");
     assert_eq!(host.ip(&format!("-6 addr show dev {veth}")), "");
     assert_eq!(host.sysctl("ipv4/ip_forward"), "1");
@@ -52,7 +52,7 @@ fn what_the_pod_has_when_add_returns() {
     assert_eq!(local.len(), 1, "link-local v6: {link:#}");
     let tentative = |addr: &&Value| addr["tentative"] == true;
     assert!(!addrs.iter().filter(|addr| addr["scope"] == "global").any(|addr| tentative(&addr)), "{link:#}");
-    // The kernel adds the link-local address itself. A worker completes it without a probe.
+    // The kernel's own address, completed by a worker.
     let settled = || !pod.ip("-6 addr show dev eth0 scope link").contains("tentative");
     assert!(wait_until(PATIENCE, settled), "{link:#}");
     assert_eq!(pod.addrs("eth0"), ["10.1.2.2/24", "fd00:1:2::2/64"]);
@@ -65,7 +65,7 @@ fn what_the_pod_has_when_add_returns() {
     }
     assert!(pod.ip("-4 route").contains("default via 10.1.2.1 dev eth0"));
     assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
-    // The MAC is derived from the address, so no announcement is needed.
+    // No announcement: the MAC is derived from the address.
     assert_eq!(link["address"], "0a:58:0a:01:02:02");
     assert_eq!(pod.sysctl("ipv4/conf/eth0/arp_notify"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
@@ -74,13 +74,13 @@ fn what_the_pod_has_when_add_returns() {
     assert_eq!(pod.sysctl("ipv4/ip_forward"), host_default_forwarding(), "the pod is no router");
 }
 
-/// With many namespaces the plugin finds the pod's switches in a private procfs.
+/// In a private procfs.
 #[test]
 fn switches_among_hundreds_of_pods() {
     need!("ip", "nft", "unshare", "mount", "strace");
     let host = Host::hasty();
     let pod = Pod::new();
-    // The namespace gets the number of the 501st pod. `ip netns set` needs a name in /run/netns, which is private here.
+    // The 501st pod's number. `ip netns set` needs a name in /run/netns, which is private here.
     host.shell(&format!(
         "exec unshare --mount sh -ec 'mkdir -p /run/netns; mount -t tmpfs none /run/netns; : >/run/netns/pod
         mount --no-canonicalize --bind {} /run/netns/pod; ip netns set pod 500'",
@@ -88,7 +88,7 @@ fn switches_among_hundreds_of_pods() {
     ));
     let net = Network::new(&host, configs::dual(&host));
     let one = Attachment::new("one", &pod);
-    // Without the right to mount a procfs, the existing one is used.
+    // Without the right to mount a procfs.
     for wrapper in [&[][..], &["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"]] {
         net.call("ADD", &one, None).under(wrapper).run().success();
         assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
@@ -99,7 +99,7 @@ fn switches_among_hundreds_of_pods() {
     }
 }
 
-/// The MTU is too small for IPv6. Then the kernel has no address modes to set.
+/// The MTU is too small for IPv6: no address modes.
 #[test]
 fn an_mtu_without_ipv6() {
     need!("ip", "nft", "ping");
@@ -115,7 +115,7 @@ fn an_mtu_without_ipv6() {
     net.call("DEL", &one, Some(&result)).run().success();
 }
 
-/// Returns the value of a new namespace.
+/// Of a new namespace.
 fn host_default_forwarding() -> String {
     Pod::new().sysctl("ipv4/ip_forward")
 }
@@ -123,7 +123,7 @@ fn host_default_forwarding() -> String {
 #[test]
 fn the_bridge_keeps_its_mac() {
     need!("ip");
-    // The MAC of a bridge is the lowest one of its ports unless it was set.
+    // The lowest MAC of the ports, unless one was set.
     for gateway in [false, true] {
         let host = Host::new();
         let net = Network::new(&host, configs::v4(&host)).with("/isGateway", json!(gateway));
@@ -136,7 +136,7 @@ fn the_bridge_keeps_its_mac() {
             assert_eq!(result["interfaces"][0]["mac"], mac);
             assert_eq!(host.link("br0")["address"], mac);
         }
-        // A port with the lowest possible MAC joins, and the first port leaves.
+        // The lowest possible MAC joins, and the first port leaves.
         host.ip("link add low address 02:00:00:00:00:01 type veth peer name lowpeer");
         host.ip("link set low master br0 up");
         net.deleted(&Attachment::new("first", &pods[0]), None);

@@ -1,5 +1,3 @@
-//! `removeUnusedBridge`: a bridge of ours and its vlans' gateways are removed with the last pod.
-
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
@@ -36,12 +34,12 @@ fn the_bridge_goes_with_its_last_pod() {
     let (_second, two, _) = pod(&net, "two");
     net.deleted(&one, Some(&first_result));
     assert!(is_there(&net), "another pod is there");
-    // Without prevResult the configuration has the addresses of the bridge.
+    // The configuration has the bridge's addresses.
     net.deleted(&two, None);
     assert_eq!(host.links(), links);
     net.deleted(&two, None);
 
-    // The next ADD makes the bridge again. GC removes it as DEL does.
+    // GC removes it as DEL does.
     let (third, _, _) = pod(&net, "three");
     assert!(third.pings("10.1.2.1"));
     net.gc(Some(json!([]))).success();
@@ -110,7 +108,7 @@ fn a_failed_add_takes_the_bridge_back_and_no_other_pods() {
     assert!(is_there(&net) && stays.pings("10.1.2.1"));
 }
 
-/// Holds the lock of all bridges that are removed with their last pod.
+/// The lock of removable bridges.
 fn locked() -> File {
     std::fs::create_dir_all("/run/cnimble").unwrap();
     let path = "/run/cnimble/bridges.lock";
@@ -119,7 +117,6 @@ fn locked() -> File {
     file
 }
 
-/// Whether a process waits for a lock of this file.
 fn is_waited_for(file: &File) -> bool {
     let inode = format!(":{} ", file.metadata().unwrap().ino());
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
@@ -170,7 +167,7 @@ fn an_add_waits_for_a_bridge_that_goes_and_makes_it_anew() {
     }
 }
 
-/// Each thread's pod is often the only one, so the bridge is often made and removed.
+/// Each thread's pod is often the only one.
 #[test]
 fn pods_that_come_keep_the_bridge_from_pods_that_go() {
     need!("ip");

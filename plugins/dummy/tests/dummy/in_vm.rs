@@ -1,4 +1,4 @@
-//! Tests that run in the virtual machine. It boots once per module, so all of them are in this one.
+//! Tests in the virtual machine, which boots once per module.
 
 use cnimble_tests::{Snapshot, go_to_meet, in_vm};
 
@@ -47,7 +47,7 @@ fn del_works_without_a_namespace_and_gc_removes_interfaces_and_gives_leases_back
     let nowhere = Attachment::new("c0", &Pod::new()).netns("");
     network.deleted(&nowhere, Some(&results[0]));
     assert_eq!(leases(&host).len(), 4, "{:?}", leases(&host));
-    // An interface that still uses its address must not lose it to another pod.
+    // A used address must not go to another pod.
     let gc = network.gc_call(Some(json!([attachments[2].listed()])));
     gc.pinning(host.dir(), &[&one, &two]).run().success();
     assert_eq!((leases(&host).len(), one.links()), (2, vec!["lo".to_owned()]), "{:?}", leases(&host));
@@ -61,7 +61,7 @@ fn a_failed_add_leaves_the_pod_and_the_leases_as_they_were() {
     pod.ip("link add eth1 type dummy");
     let before = Snapshot::of_ns(&pod);
     let network = Network::new(&host, config(&host));
-    // The name is taken. The route has no reachable gateway. The range is empty.
+    // A taken name, a route without a reachable gateway, an empty range.
     refused(&network.add(&Attachment::new("c1", &pod).ifname("eth1")), 102, "\"eth1\" is already taken");
     let routes = json!([{"dst": "10.99.0.0/16", "gw": "10.200.0.1"}]);
     let failed = network.with("/ipam/routes", routes).add(&Attachment::new("c1", &pod));
@@ -71,7 +71,7 @@ fn a_failed_add_leaves_the_pod_and_the_leases_as_they_were() {
     assert_ne!(failed.status, 0);
     assert_eq!(leases(&host), [""; 0]);
     before.assert_same(&Snapshot::of_ns(&pod), "after the failures");
-    // DEL of the attachment with the taken name leaves the existing interface alone.
+    // The existing interface stays.
     network.deleted(&Attachment::new("c1", &pod).ifname("eth1"), None);
     assert!(pod.links().contains(&"eth1".to_owned()) || pod.link("eth1")["ifalias"].is_null());
 }
@@ -83,14 +83,14 @@ fn del_recognizes_an_interface_that_the_pod_has_changed() {
     let network = Network::new(&host, config(&host));
     let foreign = "7d24d33e39064c8a-1eeb2d13d47685fc";
     let other_mac = "link set eth0 address 02:00:00:00:be:ef".to_owned();
-    // The pod's commands, whether DEL succeeds, and whether the interface is removed.
+    // Commands in the pod, whether DEL succeeds, and removes the interface.
     let deeds: [(&[String], bool, bool); 6] = [
         (&["link set eth0 alias mine".into()], true, true),
         (std::slice::from_ref(&other_mac), true, true),
         (&["link set eth0 down".into(), "link set eth0 name x".into()], true, true),
         (&["link set eth0 alias mine".into(), other_mac.clone()], false, false),
         (&[format!("link set eth0 alias {foreign}")], false, false),
-        // This looks like an interface that another runtime has added again.
+        // As if another runtime had added it again.
         (&[format!("link set eth0 alias {foreign}"), other_mac.clone()], true, false),
     ];
     for (commands, succeeds, goes) in deeds {

@@ -1,5 +1,4 @@
-//! Tests of the plugin dummy. They run in the virtual machine of `scripts/vm`, because many test kernels
-//! have no dummy interfaces.
+//! Tests of the plugin dummy, in the virtual machine of `scripts/vm`: many test kernels have no dummy interfaces.
 #![cfg(test)]
 
 mod in_vm;
@@ -23,13 +22,11 @@ fn config(host: &Host) -> Value {
     })
 }
 
-/// The leases of the network.
 fn leases(host: &Host) -> Vec<String> {
     let all = cnimble_tests::leases(&host.data_dir());
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();

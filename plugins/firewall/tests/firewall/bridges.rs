@@ -1,5 +1,5 @@
-//! Policies of bridges. The latest ADD decides, and the last DEL removes them. Bridges of the Go plugin
-//! and of this one block each other, with every combination of backends.
+//! Policies of bridges. The latest ADD decides, and the last DEL removes them. Those of the Go plugin and of this one
+//! block each other, with every combination of backends.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Netwo
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
 }
 
-/// Whether a rule or set of a policy remains.
+/// Whether any policy remains.
 fn has_policies(host: &Host) -> bool {
     let ruleset = host.nft("list ruleset");
     ruleset.contains("ingressPolicy:") || ruleset.contains("CNI-ISOLATION")
 }
 
-/// The rules, sorted, so that their order doesn't matter.
+/// Sorted rules.
 fn lines(host: &Host) -> Vec<String> {
     let mut lines: Vec<String> = host.nft("-s list ruleset").lines().map(str::to_owned).collect();
     lines.sort();
@@ -77,7 +77,7 @@ fn the_last_del_on_a_bridge_removes_its_policy() {
             }
             delete(&a, 1, policy);
             policed(&host, 1, backend, policy).check(&b.att, &b.prev).success();
-            // This also holds if the configuration has changed since.
+            // Also with another configuration.
             delete(&b, 1, "open");
             let left = host.nft("list ruleset");
             assert!(!left.contains("br1") && left.contains("br2"), "{backend} {policy}: {left}");
@@ -91,7 +91,7 @@ fn the_last_del_on_a_bridge_removes_its_policy() {
     }
 }
 
-/// Both ports exist while both DELs remove their rules.
+/// Both DELs remove their rules while both ports exist.
 #[test]
 fn of_two_last_pods_one_removes_the_policy() {
     need!("ip", "nft", "iptables-nft-save");
@@ -108,8 +108,7 @@ fn of_two_last_pods_one_removes_the_policy() {
     }
 }
 
-/// An ADD runs beside the DEL of the last pod. strace delays each request of the DEL in turn. In every
-/// order the new pod has its bridge's policy.
+/// strace delays each request of the last DEL in turn.
 #[test]
 fn an_add_beside_the_last_del_keeps_the_policy() {
     need!("ip", "nft", "iptables-nft-save", "strace");
@@ -170,7 +169,7 @@ fn bridges_of_the_go_plugin_and_ours_shut_each_other_out() {
         if ours_first {
             ours.add(&net);
             by_go(&theirs);
-            // The Go plugin doesn't know of rules in nf_tables. Our next ADD adds them to its chain.
+            // The Go plugin knows no nf_tables. Our next ADD adds its rules there.
             another.add(&net);
         } else {
             by_go(&theirs);

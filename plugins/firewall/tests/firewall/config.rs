@@ -1,5 +1,3 @@
-//! Tests of invalid configurations.
-
 use serde_json::json;
 
 use cnimble_tests::{Host, Snapshot, need};
@@ -28,7 +26,7 @@ fn bad_configurations() {
         assert_eq!(net.check(&a.att, &a.prev).error().code, 7);
         assert_eq!(net.status().error().code, 7);
     }
-    // The Go plugin accepts an unknown backend and chooses one itself.
+    // The Go plugin would choose one itself.
     let net = firewall(&host, 1, &json!({ "backend": "pf" }));
     let outcome = net.call("ADD", &a.att, Some(&a.prev)).run().success();
     assert!(outcome.stderr.contains("backend: pf is none of"), "{}", outcome.describe());
@@ -52,7 +50,7 @@ fn bad_configurations() {
         .for_each(|ip| _ = ip.as_object_mut().unwrap().remove("interface"));
     assert_eq!(policed.call("ADD", &a.att, Some(&prev)).run().error().code, 7);
     before.assert_same(&Snapshot::of(&host), "nothing was touched");
-    // Without a policy no bridge is needed. Without addresses there is nothing to do.
+    // Without a policy no bridge is needed, without addresses there is nothing to do.
     net.call("ADD", &a.att, Some(&prev)).run().result();
     net.deleted(&a.att, None);
     prev["ips"] = json!([]);

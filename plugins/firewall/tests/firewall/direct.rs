@@ -1,5 +1,5 @@
-//! Rules of pods that are written by netlink into the tables of iptables-nft. They equal the rules of
-//! the commands, with any other content in the table, and are written without reading foreign rules.
+//! Pods' rules by netlink in the tables of iptables-nft: they equal those of the commands, beside any other content,
+//! and foreign rules are not read.
 
 use serde_json::json;
 
@@ -7,8 +7,7 @@ use cnimble_tests::{Attachment, Host, Network, need, script, skip};
 
 use super::{Member, firewall, join};
 
-/// Edits by an administrator or by another version of a plugin between two ADDs. `$T` is the command and
-/// `$IP` the address of the new pod.
+/// Between two ADDs. `$T` is the command and `$IP` the address of the new pod.
 const EDITS: [(&str, &str); 16] = [
     ("nothing", ":"),
     ("a rule like the pod's is in another chain", "$T -N MINE; $T -A MINE -s $IP -j ACCEPT"),
@@ -37,8 +36,7 @@ const EDITS: [(&str, &str); 16] = [
 const JUMP: &str = "-m comment --comment 'CNI firewall plugin rules'";
 const ANSWERS: &str = "-m conntrack --ctstate RELATED,ESTABLISHED";
 
-/// Returns a PATH with scripts in place of the installed commands. The plugin can't know the variant of
-/// a script, so it runs the script.
+/// A PATH of scripts. Their variant is unknown, so the plugin runs them.
 fn by_scripts(host: &Host) -> String {
     for name in ["iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"] {
         let nft = name.replace("tables-", "tables-nft-");
@@ -47,19 +45,19 @@ fn by_scripts(host: &Host) -> String {
     format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", host.dir().display())
 }
 
-/// Both tables as iptables prints them and as the kernel has them, without counters and handles.
+/// As iptables prints them and the kernel has them, without counters and handles.
 fn tables(host: &Host) -> String {
     let text = host.shell(
         "for t in iptables ip6tables; do $t-nft-save -t filter; done | grep -v '^#'; \
          nft --debug=netlink list ruleset 2>&1 | grep '^  \\['",
     );
     let lines = text.lines().filter(|line| !line.starts_with("  [ counter"));
-    // Cuts the counters off `:FORWARD ACCEPT [0:0]`.
+    // Cuts the counters off.
     let lines = lines.map(|line| if line.starts_with(':') { line.split(" [").next().unwrap() } else { line });
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The result of each edit, with the real commands or with scripts in their place.
+/// With the real commands or with scripts.
 fn outcomes(scripts: bool) -> Vec<String> {
     let host = Host::new();
     let path = if scripts { by_scripts(&host) } else { "/usr/sbin:/usr/bin:/sbin:/bin".to_owned() };
@@ -84,7 +82,7 @@ fn outcomes(scripts: bool) -> Vec<String> {
     each.collect()
 }
 
-/// The doctor compares each pod of a host that has lost its rules, so a process for each would take long.
+/// The doctor compares all pods of such a host: no process for each.
 #[test]
 fn check_runs_no_command_where_no_chain_of_pods_is() {
     need!("ip", "nft");
@@ -129,7 +127,7 @@ fn a_policy_of_the_bridge_that_was_given_up_goes_from_iptables() {
     assert!(!left.contains("-i br1") && left.contains(b.ip(0)) && left.contains(b.ip(1)), "{left}");
 }
 
-/// The bytes that a call reads from the kernel, and the number of programs that it executes.
+/// Bytes from the kernel, and executed programs.
 fn cost(net: &Network<'_>, verb: &str, att: &Attachment, member: &Member) -> (usize, usize) {
     let file = net.host.dir().join(cnimble_tests::unique("strace"));
     let strace = ["strace", "-f", "-qq", "-e", "trace=execve,recvfrom,recvmsg", "-o", file.to_str().unwrap()];
@@ -140,7 +138,7 @@ fn cost(net: &Network<'_>, verb: &str, att: &Attachment, member: &Member) -> (us
     (read, text.lines().filter(|line| line.contains(" execve(") && line.ends_with(" = 0")).count())
 }
 
-/// The costs on a host with this number of foreign rules in FORWARD and one pod.
+/// With this number of foreign rules in FORWARD.
 fn costs(rules: usize) -> Vec<(usize, usize)> {
     let host = Host::new();
     let (a, b) = (join(&host, 1, "a"), join(&host, 1, "b"));
@@ -150,7 +148,7 @@ fn costs(rules: usize) -> Vec<(usize, usize)> {
     for command in ["iptables-nft-restore", "ip6tables-nft-restore"] {
         host.run_with(&format!("{command} --noflush"), text.as_bytes()).success();
     }
-    // Without the key `backend`, a host with such rules uses iptables.
+    // Such rules choose iptables.
     let net = firewall(&host, 1, &json!({}));
     a.add(&net);
     let costs = ["ADD", "CHECK", "DEL"].map(|verb| cost(&net, verb, &b.att, &b));
@@ -169,7 +167,7 @@ fn a_pod_costs_as_much_beside_thousands_of_foreign_rules() {
     let (few, many) = (costs(20), costs(2000));
     for ((verb, few), many) in ["ADD", "CHECK", "DEL"].iter().zip(&few).zip(&many) {
         assert_eq!((few.1, many.1), (1, 1), "{verb} is one program: {few:?}, {many:?}");
-        // Each family is read twice. The kernel fills the last datagram of a search.
+        // Each family is read twice, in full datagrams.
         assert!(many.0 < few.0 + 4 * 32 * 1024, "{verb} reads {} bytes instead of {}", many.0, few.0);
         assert!(many.0 > 0);
     }

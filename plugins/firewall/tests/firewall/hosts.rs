@@ -1,5 +1,4 @@
-//! Hosts with foreign rules in the chain FORWARD: the chosen backend, and the results of CHECK, STATUS
-//! and DEL when such rules are added later.
+//! Hosts with foreign rules in FORWARD: backend, and CHECK, STATUS and DEL with later rules.
 
 use serde_json::json;
 
@@ -7,7 +6,7 @@ use cnimble_tests::{Call, Host, need};
 
 use super::{firewall, join, meet, rules};
 
-/// Rules that make FORWARD drop everything that no rule accepts.
+/// FORWARD drops everything that no rule accepts.
 const SHUT: [(&str, &str); 4] = [
     ("policy", "-P FORWARD DROP"),
     ("reject at the end", "-A FORWARD -j REJECT"),
@@ -60,7 +59,7 @@ fn the_administrators_rules_in_iptables_hold() {
         assert!(a.misses(&b), "{chain}");
         firewall(&host, 1, &keys).check(&a.att, &a.prev).success();
     }
-    // The backend is configured, but there are no rules yet.
+    // Configured, but without rules yet.
     let host = Host::new();
     let a = join(&host, 1, "a");
     a.add(&firewall(&host, 1, &json!({ "iptablesAdminChainName": "MINE" })));
@@ -79,7 +78,7 @@ fn check_tells_when_forward_has_been_shut_since() {
                 let net = firewall(&host, 1, &json!({}));
                 a.add(&net);
                 assert!(host.nft("list ruleset").contains("id: a"));
-                // Rules that don't stop everything cause no complaint.
+                // They don't stop everything.
                 iptables(
                     &host,
                     "-A FORWARD -s 192.0.2.0/24 -j DROP 2>/dev/null || IPT -A FORWARD -i eth9 -j DROP",
@@ -89,7 +88,7 @@ fn check_tells_when_forward_has_been_shut_since() {
                 let error = net.check(&a.att, &a.prev).error();
                 assert!(error.code == 103 && error.all().contains("add it again"), "{name}: {error:?}");
                 assert!(a.misses(&b), "{name}");
-                // The packets of a new pod would pass.
+                // A new pod's packets would pass.
                 net.with("/cniVersion", json!("1.1.0")).status().success();
                 a.add(&net);
                 net.check(&a.att, &a.prev).success();
@@ -118,7 +117,7 @@ fn a_drop_in_front_of_the_rules_of_pods_is_noticed() {
     let error = net.check(&a.att, &a.prev).error();
     assert!(error.code == 103 && error.all().contains("CNI-FORWARD"), "{error:?}");
     assert_eq!(net.status().error().code, 51);
-    // The configuration asks for nf_tables, so the administrator of FORWARD has to accept the pods' packets.
+    // With nf_tables the administrator of FORWARD has to accept the packets.
     let net = net.with("/backend", json!("nftables"));
     a.add(&net);
     assert_eq!(net.check(&a.att, &a.prev).error().code, 103);
@@ -128,7 +127,7 @@ fn a_drop_in_front_of_the_rules_of_pods_is_noticed() {
     net.status().success();
 }
 
-/// Runs a call on a system where the iptables commands can't be executed.
+/// The iptables commands can't be executed.
 fn without_iptables(call: &Call<'_>) -> cnimble_tests::Outcome {
     let script = "mount --bind /dev/null /usr/sbin/xtables-nft-multi && \
                   mount --bind /dev/null /usr/sbin/xtables-legacy-multi && exec \"$0\"";
@@ -143,7 +142,7 @@ fn without_the_command_it_is_an_error_only_if_pods_surely_cannot_pass() {
     let net = firewall(&host, 1, &json!({})).with("/cniVersion", json!("1.1.0"));
     let add = net.call("ADD", &a.att, Some(&a.prev));
     without_iptables(&add).result();
-    // These rules may accept the pods' packets. The plugin uses nf_tables and warns.
+    // They may accept the pods' packets: nf_tables with a warning.
     iptables(&host, "-P FORWARD DROP; IPT -A FORWARD -i br1 -j ACCEPT");
     let outcome = without_iptables(&add);
     outcome.result();

@@ -1,5 +1,4 @@
-//! Policies for pods with packets that don't arrive by the bridge itself, but by a vlan's gateway or by
-//! the pod's own interface (ptp).
+//! Policies for packets that arrive by a vlan's gateway or by the pod's own interface (ptp).
 
 use serde_json::{Value, json};
 
@@ -11,8 +10,7 @@ fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Netwo
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
 }
 
-/// Moves the gateway of a network to one end of a veth pair. The other end is a port of the bridge, as with a vlan. Few
-/// test kernels have vlans on bridges, and for the host's rules the difference doesn't matter.
+/// Moves the gateway to a veth pair with one end on the bridge, as with a vlan, which few test kernels have on bridges.
 fn move_gateway(host: &Host, number: u8) {
     host.shell(&format!(
         "ip link add br{number}.100 type veth peer name vethgw{number}
@@ -41,7 +39,6 @@ fn leave(host: &Host, number: u8, member: &Member, policy: &Network<'_>) {
     bridge(host, number).deleted(&member.att, Some(&member.prev));
 }
 
-/// The rules of policies that remain.
 fn policies(host: &Host) -> String {
     let ruleset = host.nft("list ruleset");
     ruleset.lines().filter(|line| line.contains("ingressPolicy:")).collect()
@@ -64,7 +61,7 @@ fn at_a_vlans_gateway(backend: &str) {
     let first = join(&host, 1, "first");
     move_gateway(&host, 1);
     bridge(&host, 1).with("/isGateway", json!(false)).deleted(&first.att, None);
-    // The plugin bridge would otherwise restore the gateway.
+    // bridge would restore the gateway.
     let net = bridge(&host, 1).with("/isGateway", json!(false)).with("/isDefaultGateway", json!(false));
     let [a1, a2] = ["a1", "a2"].map(|id| {
         let pod = Pod::new();
@@ -88,7 +85,7 @@ fn at_a_vlans_gateway(backend: &str) {
     assert!(a1.pod.pings("10.1.1.1") && host.pings(a1.ip(0)), "nor the host");
     same.check(&a1.att, &a1.prev).success();
 
-    // Isolated pods can't reach each other through the gateway either.
+    // Nor through the gateway.
     let isolated = policed(&host, 1, backend, "isolated");
     for (from, to) in [(&a1, &a2), (&a2, &a1)] {
         from.pod.ip(&format!("route add {} via 10.1.1.1", to.ip(0)));
@@ -200,7 +197,7 @@ fn the_last_pods_del_without_a_result_takes_the_policy_along() {
     }
 }
 
-/// The result has an outdated name of the port and no other identification.
+/// The result's name of the port is outdated.
 #[test]
 fn the_last_pods_del_takes_the_policy_along_when_its_port_was_renamed() {
     need!("ip", "nft", "iptables-nft-save");

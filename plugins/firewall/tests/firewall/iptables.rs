@@ -1,4 +1,4 @@
-//! The Go plugin's chains, beside the Go plugin and on hosts where FORWARD drops.
+//! The Go plugin's chains, beside it and where FORWARD drops.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
         host.nft("flush ruleset");
         let by_them = add(&theirs, &a.att, &prev_a);
         ours.check(&a.att, &prev_a).success();
-        // Our ADD has nothing to add.
+        // Nothing to add.
         assert_eq!(add(&ours, &a.att, &prev_a), by_them);
         ours.deleted(&a.att, Some(&prev_a));
         let left = rules(&host);
@@ -72,14 +72,14 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
         theirs.check(&a.att, &prev_a).success();
         assert_eq!(newest(&add(&theirs, &a.att, &prev_a)), newest(&by_them));
         ours.check(&a.att, &prev_a).success();
-        // Pods of both plugins at the same time.
+        // Pods of both plugins.
         add(&theirs, &b.att, &prev_b);
         theirs.deleted(&a.att, Some(&prev_a));
         ours.check(&b.att, &prev_b).success();
         ours.deleted(&b.att, Some(&prev_b));
         assert_eq!(newest(&rules(&host)), newest(&left));
     }
-    // With nf_tables the Go plugin's rules are removed, too.
+    // The Go plugin's rules go, too.
     host.nft("flush ruleset");
     let ours = firewall(&host, 1, &json!({ "backend": "nftables" })).with("/cniVersion", json!("1.0.0"));
     let mut prev = a.prev.clone();
@@ -90,8 +90,7 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
     assert!(!rules(&host).contains(a.ip(0)));
 }
 
-/// Replaces comments of older Go plugins by those since 1.7.1 and drops duplicates. An older one doesn't
-/// recognize rules with the newer comments and adds its own.
+/// With the comments since 1.7.1, without duplicates. An older Go plugin doesn't recognize those, and adds its own.
 fn newest(rules: &str) -> String {
     let shared =
         |line: &str| line.starts_with("-A FORWARD") || line.contains("RETURN") || line.contains("-j DROP");

@@ -1,5 +1,4 @@
-//! Tests of the plugin firewall: which packets pass, with both backends and beside the Go plugin, and
-//! what remains after DEL.
+//! Tests of the plugin firewall.
 #![cfg(test)]
 
 mod bridges;
@@ -16,14 +15,13 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs};
 
-/// A pod on a bridge of its network.
 struct Member {
     pod: Pod,
     att: Attachment,
     prev: Value,
 }
 
-/// The network `net<number>` on the bridge `br<number>`.
+/// `net<number>` on `br<number>`.
 fn bridge(host: &Host, number: u8) -> Network<'_> {
     Network::new(host, configs::dual(host))
         .with("/name", json!(format!("net{number}")))
@@ -50,18 +48,17 @@ impl Member {
         net.call("ADD", &self.att, Some(&self.prev)).run().result()
     }
 
-    /// Whether both families reach the other pod before a timeout.
+    /// With both families.
     fn reaches(&self, other: &Member) -> bool {
         self.pod.pings(other.ip(0)) && self.pod.pings(other.ip(1))
     }
 
-    /// Whether neither family reaches the other pod.
     fn misses(&self, other: &Member) -> bool {
         self.pod.misses(other.ip(0)) && self.pod.misses(other.ip(1))
     }
 }
 
-/// Makes all pods ping each other. A link-local address is tentative in its first second.
+/// A link-local address is tentative in its first second.
 fn meet(host: &Host, members: &[&Member]) {
     host.set_sysctl("ipv6/conf/all/forwarding", "1");
     for from in members {
@@ -78,7 +75,7 @@ fn firewall<'h>(host: &'h Host, number: u8, keys: &Value) -> Network<'h> {
     Network::new(host, config)
 }
 
-/// Both iptables tables `filter`, without iptables' own lines.
+/// Both tables, without iptables' own lines.
 fn rules(ns: &Ns) -> String {
     ns.shell("iptables-nft-save -t filter; ip6tables-nft-save -t filter")
         .lines()

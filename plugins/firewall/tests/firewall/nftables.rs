@@ -1,5 +1,3 @@
-//! Tests of elements and chains of nf_tables, with all verbs.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Pod, Snapshot, need};
@@ -33,7 +31,7 @@ fn what_nf_tables_gets() {
         table.contains(&format!("{} comment \"", one.ip(0)))
             && table.contains("net: net1, if: eth0, id: one")
     );
-    // nft can load its own output.
+    // nft loads its own output.
     host.shell("nft list ruleset | nft -c -f -");
     net.check(&one.att, &one.prev).success();
 
@@ -41,7 +39,7 @@ fn what_nf_tables_gets() {
     one.add(&net);
     assert_eq!(host.nft("list table inet cnimble"), table);
 
-    // CHECK notices each removal, and the next ADD restores it.
+    // CHECK notices each removal, and ADD restores it.
     for (harm, word) in [
         ("flush chain inet cnimble forward", "no jump"),
         ("flush set inet cnimble forward4", "lacks"),
@@ -57,12 +55,12 @@ fn what_nf_tables_gets() {
     two.add(&net);
     assert_eq!(host.nft("list table inet cnimble"), table);
 
-    // DEL works without a namespace and without a prevResult, and also a second time.
+    // Without a namespace and a prevResult, and again.
     net.deleted(&one.att.clone().netns(""), None);
     assert!(net.check(&one.att, &one.prev).error().code == 103);
     net.check(&two.att, &two.prev).success();
     net.deleted(&one.att, Some(&one.prev));
-    // A stale prevResult doesn't affect the new owner of its address.
+    // The address has a new owner.
     let stale = two.prev.clone();
     net.deleted(&Attachment::new("stale", &one.pod), Some(&stale));
     net.check(&two.att, &two.prev).success();
@@ -92,7 +90,7 @@ fn the_administrators_chain() {
     net.deleted(&a.att, Some(&a.prev));
     net.gc(Some(json!([]))).success();
     assert!(host.nft("list chain inet cnimble admin").contains("drop"));
-    // The jump to the administrator's chain comes first, and replies are accepted after it. So its policy may be drop.
+    // The jump to the administrator's chain comes first, and replies are accepted after it: its policy may be drop.
     host.nft("flush chain inet cnimble admin");
     a.add(&net);
     host.shell("nft 'chain inet cnimble forward { policy drop; }'");
@@ -123,7 +121,7 @@ fn a_failure_takes_everything_back() {
             host.ip(&format!("link set {port} type bridge_slave isolated off"));
         }
     }
-    // IPv4 succeeds. For IPv6 there is a table that iptables can't use.
+    // IPv4 succeeds. iptables can't use this IPv6 table.
     host.nft("add table ip6 filter");
     host.shell("nft 'add chain ip6 filter FORWARD { type filter hook input priority 7; }'");
     let before = Snapshot::of(&host);
@@ -166,7 +164,7 @@ fn gc_and_status() {
     assert_eq!(before.lines_with("forward-"), Snapshot::of(&host).lines_with("forward-"));
 }
 
-/// Two networks may give out the same address. Each pod's traffic passes until its own DEL, in either order.
+/// Each pod's traffic passes until its own DEL, in either order.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("ip", "nft", "ping");
@@ -176,7 +174,6 @@ fn two_networks_may_have_the_same_address() {
         meet(&host, &[&one, &far]);
         let before = Snapshot::of(&host);
         let other = Pod::new();
-        // The pod of the other network has the same address.
         let atts = [&one.att, &Attachment::new("two", &other)];
         let nets = [1, 7].map(|number| firewall(&host, number, &json!({ "backend": "nftables" })));
         let add = |n: usize| nets[n].call("ADD", atts[n], Some(&one.prev)).run().result();

@@ -1,4 +1,4 @@
-//! Tests of the policies: the pods that can reach each other.
+//! The pods that can reach each other.
 
 use serde_json::json;
 
@@ -36,14 +36,14 @@ fn policies(backend: &str) {
     assert!(a1.reaches(&a2) && a2.reaches(&a1), "the same bridge isn't");
     assert!(open.reaches(&b) && b.reaches(&open), "nor are those with another policy");
     assert!(host.pings(a1.ip(0)) && a1.pod.pings("10.1.1.1"), "nor the host");
-    // The host's addresses on the other bridge belong to the host.
+    // They belong to the host.
     assert!(a1.pod.pings("10.1.2.1"));
     for (net, member) in [(same(1), &a1), (same(2), &b)] {
         net.check(&member.att, &member.prev).success();
         bridge(&host, if member.att.id == "b" { 2 } else { 1 }).check(&member.att, &member.prev).success();
     }
 
-    // Isolated pods don't reach pods on the same bridge either.
+    // Not even on the same bridge.
     for member in [&a1, &a2] {
         member.add(&isolated);
         isolated.check(&member.att, &member.prev).success();
@@ -73,6 +73,6 @@ fn policies(backend: &str) {
     for member in [&a1, &a2, &b, &open] {
         assert!(!left.contains(member.ip(0)) && !left.contains(&format!("id: {}", member.att.id)), "{left}");
     }
-    // The DEL of the last pod on a bridge removes its policy.
+    // The last DEL on a bridge removes its policy.
     assert!(!left.contains("ingressPolicy") && !left.contains("CNI-ISOLATION"), "{left}");
 }

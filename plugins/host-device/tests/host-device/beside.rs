@@ -1,4 +1,4 @@
-//! Tests of concurrent verbs, of killed ones, of records of another build, and of a read-only directory.
+//! Concurrent and killed verbs, records of another build, and a read-only directory.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use cnimble_tests::{Call, Snapshot, need, skip};
 
 use super::*;
 
-/// The number of rounds. CNIMBLE_STRESS sets another one.
+/// CNIMBLE_STRESS sets another number.
 fn rounds() -> usize {
     std::env::var("CNIMBLE_STRESS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }
@@ -24,7 +24,7 @@ fn an_add_concurrent_with_a_del_gets_the_device_whole_or_an_error() {
         let (old, new) = (&attachments[round % 2], &attachments[1 - round % 2]);
         let (deleted, added) = std::thread::scope(|scope| {
             let del = scope.spawn(|| network(&host).del(old, None));
-            // The ADD starts at another moment of the DEL in each round.
+            // At another moment of the DEL in each round.
             std::thread::sleep(std::time::Duration::from_millis(round as u64 * 3 % 40));
             let added = network(&host).add(new);
             (del.join().unwrap(), added)
@@ -49,7 +49,7 @@ fn an_add_concurrent_with_a_del_gets_the_device_whole_or_an_error() {
     assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 0));
 }
 
-/// A pod tampers with the device, and a DEL is killed before any of its system calls. The next DEL completes the work.
+/// A pod tampers with the device. The next DEL completes the killed one's work.
 #[test]
 fn a_del_that_is_killed_anywhere_leaves_a_record_for_the_next_one() {
     if let Some(why) = untraceable() {
@@ -78,10 +78,10 @@ fn a_del_that_is_killed_anywhere_leaves_a_record_for_the_next_one() {
     assert!(at > 10 * STRIDE, "{at} calls are too few");
 }
 
-/// Every seventh system call is tried. tests/faults tries all of a sample.
+/// tests/faults tries all system calls of a sample.
 const STRIDE: usize = 7;
 
-/// The record of the build 829e098 has neither marks nor settings.
+/// It has neither marks nor settings.
 #[test]
 fn the_record_of_the_build_before_is_understood() {
     for change in [
@@ -127,7 +127,7 @@ fn the_record_of_the_build_before_is_understood() {
     }
 }
 
-/// Returns the call with a read-only file system at `dir`.
+/// `dir` is read-only.
 fn read_only<'h>(call: Call<'h>, dir: &Path) -> Call<'h> {
     let script =
         format!("mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$0\"", dir.display());
@@ -158,7 +158,7 @@ fn a_read_only_directory_of_records_is_an_error_before_the_device_moves_and_none
         before.assert_same(&Snapshot::of_ns(&host), "after DEL");
         assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 1));
     }
-    // The record that couldn't be removed doesn't affect the next pod.
+    // The remaining record doesn't affect the next pod.
     let result = network(&host).added(&two);
     assert_eq!(recorded(&host), 1);
     network(&host).gc(Some(json!([two.listed()]))).success();

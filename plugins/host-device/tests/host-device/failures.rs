@@ -1,5 +1,3 @@
-//! A failure at each step of ADD leaves nothing.
-
 use cnimble_tests::Snapshot;
 
 use super::*;
@@ -13,7 +11,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
     let attachment = attachment("c1", &pod);
     let full = json!([[{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": "10.7.0.1"}]]);
     for (pointer, value, ifname, code, told) in [
-        // The cases are in the order of the steps: device, name, move, addresses, routes.
+        // In the order of the steps: device, name, move, addresses, routes.
         ("/device", json!("none"), "net1", 100, "device \"none\" is missing on the host"),
         ("/name", json!("cards"), "eth1", 102, "\"eth1\" is already taken"),
         ("/device", json!("lo"), "net1", 7, "lo can't be moved"),
@@ -34,7 +32,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
         before.assert_same(&now, told);
         assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 0), "{told}");
     }
-    // DEL of the attachment with the taken name leaves the existing interface alone.
+    // The existing interface stays.
     network(&host).deleted(&attachment.ifname("eth1"), None);
     inside.assert_same(&Snapshot::of_ns(&pod), "after DEL");
 }

@@ -1,5 +1,3 @@
-//! DEL, GC and the next ADD with incomplete information.
-
 use cnimble_tests::{Snapshot, leases as files};
 
 use super::*;
@@ -40,7 +38,7 @@ fn del_with_an_empty_netns_brings_the_device_home_while_the_namespace_lives() {
     let before = Snapshot::of_ns(&host);
     let attachment = attachment("c1", &pod);
     network(&host).added(&attachment);
-    // The configuration has changed, too.
+    // With another configuration.
     let other = network(&host).with("/device", json!("")).with("/pciBusID", json!("ffff:00:00.0"));
     other.deleted(&attachment.netns(""), None);
     before.assert_same(&Snapshot::of_ns(&host), "after DEL");
@@ -70,7 +68,7 @@ fn gc_brings_devices_of_stale_pods_home_and_leaves_the_others() {
     let elsewhere =
         of(3).with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
     elsewhere.added(&attachment("c3", &pods[3]));
-    // An ADD was killed while it wrote this file.
+    // As from a killed ADD.
     let unfinished = records(&host).join(format!(
         ".new-{}",
         cnimble_cni::Owner {
@@ -121,7 +119,7 @@ fn the_same_add_again_is_refused_and_the_pod_keeps_its_device() {
     let inside = Snapshot::of_ns(&pod);
     refused(&network(&host).add(&attachment), 102, "device card is in the pod already, as net1");
     inside.assert_same(&Snapshot::of_ns(&pod), "after the second ADD");
-    // Another pod can't get the device.
+    // Not for another pod.
     let other = Pod::new();
     refused(
         &network(&host).add(&super::attachment("c2", &other)),

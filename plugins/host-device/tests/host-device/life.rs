@@ -1,5 +1,3 @@
-//! Tests of the steps from ADD to DEL.
-
 use cnimble_tests::{PATIENCE, Snapshot, wait_until};
 
 use super::*;
@@ -28,7 +26,7 @@ fn the_device_is_in_the_pod_until_del_restores_it() {
     assert!(lan.pings_once("10.7.0.10") && lan.pings_once("fd00:7::10"));
     assert_eq!((names(&host), recorded(&host)), (vec!["lo".to_owned()], 1));
     network.check(&attachment, &result).success();
-    // A device in a pod is no error of the network.
+    // No error of the network.
     network.status().success();
 
     for prev in [Some(&result), None] {
@@ -96,7 +94,6 @@ fn the_device_is_found_by_its_mac_and_by_its_path_in_sysfs() {
     let by_id =
         network(&host).with("/device", json!("")).with("/runtimeConfig", json!({"deviceID": "none.sf.1"}));
     refused(&by_id.add(&one), 100, "device \"none.sf.1\" is missing on the host");
-    // DEL needs no device.
     for network in [by_path, by_pci, by_id] {
         network.deleted(&one, None);
     }
@@ -107,8 +104,8 @@ fn the_device_is_found_by_its_mac_and_by_its_path_in_sysfs() {
 fn addresses_that_were_known_under_another_mac_are_announced() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let lan = card(&host);
-    // While the card is moved, its other end has no carrier. If the kernel notices that, it forgets all
-    // neighbours. With these settings an announcement adds one again.
+    // While the card is moved, its other end has no carrier, and may forget all neighbours. With these settings an
+    // announcement adds one again.
     lan.set_sysctl("ipv4/conf/lan0/arp_accept", "1");
     lan.set_sysctl("ipv6/conf/lan0/forwarding", "1");
     lan.set_sysctl("ipv6/conf/lan0/accept_untracked_na", "1");

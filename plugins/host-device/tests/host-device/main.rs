@@ -1,5 +1,4 @@
-//! Tests of the plugin host-device. One end of a veth pair stands for a network card, and the other end
-//! is in a network outside.
+//! Tests of the plugin host-device. A veth's end stands for a network card; the other end is in a network outside.
 #![cfg(test)]
 
 mod beside;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod};
 
-/// A dual-stack network on the device `card`.
+/// Dual-stack, on the device `card`.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -34,23 +33,20 @@ fn config(host: &Host) -> Value {
     })
 }
 
-/// Returns the directory of the plugin's records.
 fn records(host: &Host) -> std::path::PathBuf {
     host.dir().join("records")
 }
 
-/// Returns the number of records.
 fn recorded(host: &Host) -> usize {
     std::fs::read_dir(records(host)).map_or(0, Iterator::count)
 }
 
-/// The leases of the network.
 fn leases(host: &Host) -> Vec<String> {
     let all = cnimble_tests::leases(&host.data_dir());
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// Makes the host's device `card` as an administrator would set it up. Returns the network that it leads to.
+/// As an administrator would set it up. Returns the network that it leads to.
 fn card(host: &Host) -> Lan {
     let lan = Lan::behind(host, "card");
     host.ip("link set card down");
@@ -60,12 +56,11 @@ fn card(host: &Host) -> Lan {
     lan
 }
 
-/// Simulates the end of a namespace for hardware: the kernel moves it to the host. It destroys virtual devices instead.
+/// The end of a namespace for hardware: the kernel moves it to the host. It destroys virtual devices instead.
 fn kernel_gives_back(pod: &Pod, name: &str, host: &Host) {
     pod.ip(&format!("link set {name} netns {}", host.path()));
 }
 
-/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
@@ -76,7 +71,6 @@ fn attachment(id: &str, pod: &Pod) -> Attachment {
     Attachment::new(id, pod).ifname("net1")
 }
 
-/// Returns the names of the host's links.
 fn names(host: &Host) -> Vec<String> {
     host.links()
 }

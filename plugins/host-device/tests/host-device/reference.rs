@@ -1,5 +1,3 @@
-//! Tests with the Go plugin.
-
 use cnimble_tests::{Snapshot, need, recent_go_to_meet};
 
 use super::*;
@@ -14,7 +12,7 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
     let mut seen = Vec::new();
     for ours_first in [true, false] {
         let (host, pod) = (Host::hasty(), Pod::new());
-        // The device has default settings, because the Go plugin doesn't restore others.
+        // Default settings: the Go plugin doesn't restore others.
         let lan = Pod::new();
         host.ip(&format!("link add card type veth peer name lan0 netns {}", lan.path()));
         lan.ip("link set lan0 up");
@@ -28,11 +26,11 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
         other.check(&attachment, &result).success();
         seen.push((result["ips"].clone(), result["routes"].clone(), pod.ip("route show")));
         other.deleted(&attachment, Some(&result));
-        // The Go plugin of Debian's older suites leaves its alias.
+        // As Debian's older Go plugins.
         host.shell("ip link set card alias ''");
         before.assert_same(&Snapshot::of_ns(&host), "after the other's DEL");
         assert_eq!(pod.links(), ["lo"]);
-        // Our record is removed with our DEL, which changes nothing else.
+        // Our DEL removes our record, and nothing else.
         ours.deleted(&attachment, Some(&result));
         before.assert_same(&Snapshot::of_ns(&host), "after our DEL");
         assert_eq!(recorded(&host), 0);

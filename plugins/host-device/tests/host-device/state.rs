@@ -1,5 +1,3 @@
-//! Changes of the device by the pod, and name conflicts in both namespaces.
-
 use cnimble_tests::Snapshot;
 
 use super::*;
@@ -13,7 +11,7 @@ fn changes_of_the_pod_are_restored() {
     for change in [
         "ip link set net1 mtu 1300 address 02:00:00:00:00:01",
         "ip link set net1 down; ip link set net1 name other",
-        // The alias is false: the host has no such device, or has another one.
+        // The host has no such device, or another one.
         "ip link set net1 alias lo",
         "ip link set net1 down; ip link set net1 name other alias '' up",
     ] {
@@ -30,7 +28,7 @@ fn the_pod_may_have_the_name_of_the_host_and_the_host_that_of_the_pod() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     host.ip("link add net1 type veth peer name end1");
-    // The indexes are higher than that of the device on the host, which the device keeps.
+    // Higher than the device's index on the host, which it keeps.
     pod.ip("link add card index 20 type veth peer name end2 index 21");
     let (before, inside) = (Snapshot::of_ns(&host), Snapshot::of_ns(&pod));
     let attachment = attachment("c1", &pod);
@@ -69,17 +67,17 @@ fn another_interface_of_the_pod_is_left_alone() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let network = network(&host);
-    // The link belongs to no device: it has neither alias nor record.
+    // It has neither alias nor record.
     pod.ip("link add net1 type veth peer name end");
     network.deleted(&attachment("c1", &pod), None);
-    // The alias is the mark of one of our plugins, or a user's text.
+    // Our plugins' mark, or a user's text.
     for alias in ["0123456789abcdef-0123456789abcdef,net", "my card"] {
         pod.shell(&format!("ip link set net1 alias '{alias}'"));
         network.deleted(&attachment("c1", &pod), None);
     }
     assert_eq!(pod.links(), ["end", "lo", "net1"]);
     pod.ip("link del net1");
-    // The device belongs to another container.
+    // Another container's device.
     let attachment = attachment("c1", &pod);
     let result = network.added(&attachment);
     let other = Attachment { id: "c2".to_owned(), ifname: "net2".to_owned(), ..attachment.clone() };
@@ -94,7 +92,7 @@ fn check_and_del_recognize_another_interface_in_place_of_the_device() {
     let _lan = card(&host);
     let attachment = attachment("c1", &pod);
     let result = network(&host).added(&attachment);
-    // The device is destroyed, and another link has its name.
+    // Another link has the destroyed device's name.
     pod.shell(
         "ip link del net1; ip link add net1 type veth peer name end; ip address add 10.7.0.10/24 dev net1",
     );

@@ -1,23 +1,21 @@
-//! A pod with all privileges over its namespace tampers with its device. The host's state must be the
-//! same before and after.
+//! A pod with all privileges over its namespace tampers with its device. The host's state stays the same.
 
 use cnimble_tests::{Ns, Snapshot};
 
 use super::*;
 
-/// An action of a pod, as a shell script in its namespace. The device is `net1`.
+/// A shell script in the pod. The device is `net1`.
 struct Way {
     name: &'static str,
     script: &'static str,
     end: End,
 }
 
-/// The expected place of the device after DEL.
+/// The device's place after DEL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// DEL moves it home.
     Home,
-    /// The pod has destroyed or hidden it. The host gets no other link instead.
+    /// Destroyed or hidden. The host gets no other link instead.
     Gone,
 }
 
@@ -29,7 +27,7 @@ const fn gone(name: &'static str, script: &'static str) -> Way {
     Way { name, script, end: End::Gone }
 }
 
-/// `$NESTED` is a namespace that the pod has made.
+/// `$NESTED` is the pod's own namespace.
 const WAYS: &[Way] = &[
     home("nothing", "true"),
     home("another name", "ip link set net1 down; ip link set net1 name other"),
@@ -136,8 +134,7 @@ const WAYS: &[Way] = &[
     ),
 ];
 
-/// Makes the device as an administrator would set it up. It has a high index, so that a pod can make
-/// links with lower ones.
+/// Its high index lets a pod make links with lower ones.
 fn card(host: &Host, lan: &Ns) {
     host.ip(&format!("link add card index 50 type veth peer name lan0 index 60 netns {}", lan.path()));
     lan.ip("link set lan0 up");
@@ -147,7 +144,7 @@ fn card(host: &Host, lan: &Ns) {
     host.ip("address add fd00:7::2/64 dev card");
 }
 
-/// Whether the kernel can move a link with a given index, which needs 5.13.
+/// Moving to a given index needs 5.13.
 fn gives_indexes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
@@ -198,7 +195,7 @@ fn the_host_is_the_same_before_and_after_whatever_a_pod_does_to_its_device() {
     }
 }
 
-/// The kernel returns hardware with any state from the pod.
+/// From the pod with any state.
 #[test]
 fn a_device_that_the_kernel_returns_is_restored() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());
@@ -206,7 +203,7 @@ fn a_device_that_the_kernel_returns_is_restored() {
     let before = Snapshot::of_ns(&host);
     let attachment = attachment("c1", &pod);
     let result = network(&host).added(&attachment);
-    // Linux 5.10 knows an alternative name only in the namespace where it was set.
+    // Linux 5.10 knows it only in the namespace where it was set.
     let names_move = pod.run("ip link show dev enp9s0").status == 0;
     pod.shell(
         "ip link set net1 promisc on arp off mtu 1300 txqueuelen 7
@@ -220,7 +217,7 @@ fn a_device_that_the_kernel_returns_is_restored() {
     assert_eq!(recorded(&host), 0);
 }
 
-/// A device that the Go plugin moved has no record. A pod that writes its alias can't move another link to the host.
+/// An alias that the pod writes moves no other link to the host.
 #[test]
 fn without_a_record_only_the_device_that_the_configuration_names_comes_home() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());
@@ -240,7 +237,7 @@ fn without_a_record_only_the_device_that_the_configuration_names_comes_home() {
         }
         pod.shell("ip link del net1 || ip link set net1 name lo");
     }
-    // The state after the Go plugin's ADD.
+    // As after the Go plugin's ADD.
     card(&host, &lan);
     host.shell(&format!("ip link set card alias card; ip link set card name net1 netns {}", pod.path()));
     network(&host).deleted(&attachment, None);

@@ -1,13 +1,12 @@
-//! Tests that need ipvlan interfaces. The machine boots once per module, so all of them are in this one.
+//! Tests that need ipvlan. The machine boots once per module.
 
 use cnimble_tests::{PATIENCE, go_to_meet, skip, wait_until, with_kind};
 
 use super::*;
 
-/// The link-local address of an interface.
 fn link_local(pod: &Pod, name: &str) -> String {
     let found = pod.ip_json(&format!("-6 address show dev {name} scope link"));
-    // `ip` prints empty objects for the addresses of other scopes.
+    // `ip` prints empty objects for other scopes.
     let mut locals =
         found[0]["addr_info"].as_array().into_iter().flatten().filter_map(|info| info["local"].as_str());
     locals.next().unwrap_or_default().to_owned()
@@ -39,7 +38,7 @@ fn a_pod_is_on_the_masters_network_with_its_mac_and_del_leaves_nothing() {
         assert!(pod.pings_once(to), "{to}");
     }
     assert!(lan.pings_once("10.7.0.10") && lan.pings_once("fd00:7::10"));
-    // All interfaces have one hardware address, and the kernel derives link-local addresses from it.
+    // Link-local addresses derive from the common hardware address.
     let own = [link_local(&pod, "eth0"), link_local(&other, "eth0"), link_local(&host, "uplink")];
     assert!(own[0] != own[1] && own[0] != own[2] && own[1] != own[2], "{own:?}");
     assert!(own.iter().all(|address| address.starts_with("fe80:")), "{own:?}");
@@ -79,7 +78,7 @@ fn each_mode_is_set_and_checked_and_carries_packets() {
         let network = Network::new(&host, config(&host)).with("/mode", json!(mode));
         let network = match mode {
             "l2" => network,
-            // The parent routes in this mode. There are no neighbours, and no next hop can be resolved.
+            // The parent routes: no neighbours, and no next hop.
             _ => network.with("/ipam/routes", json!([{"dst": "10.99.0.0/16", "gw": "0.0.0.0"}])),
         };
         let attachment = Attachment::new("c1", &pod);
@@ -148,7 +147,7 @@ fn behind_another_plugin_master_and_addresses_are_those_of_its_result() {
     refused(&network.check(&attachment, &result), 103, "lacks address 10.7.0.33/24");
     network.deleted(&attachment, Some(&result));
     assert_eq!(pod.links(), ["lo"]);
-    // Without addresses in the prevResult and without IPAM, the pod gets none.
+    // Neither prevResult nor IPAM has addresses.
     let mut empty = prev.clone();
     empty["ips"] = json!([]);
     refused(
@@ -156,7 +155,7 @@ fn behind_another_plugin_master_and_addresses_are_those_of_its_result() {
         7,
         "ipvlan requires an IPAM configuration",
     );
-    // The result names a master that the host doesn't have.
+    // A missing master.
     let mut gone = prev.clone();
     gone["interfaces"][0]["name"] = json!("none");
     refused(
@@ -221,7 +220,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
         before.assert_same(&Snapshot::of(&host).without("leases"), told);
         assert_eq!(leases(&host), [""; 0], "{told}");
     }
-    // All ipvlans of a master have the mode of the first one.
+    // All of a master have the first one's mode.
     network.added(&attachment);
     let other = Pod::new();
     network.with("/mode", json!("l3")).add(&Attachment::new("c2", &other));
@@ -239,7 +238,7 @@ fn del_and_gc_go_by_what_is_left() {
     let attachments: Vec<_> =
         pods.iter().enumerate().map(|(number, pod)| Attachment::new(&format!("c{number}"), pod)).collect();
     let results: Vec<_> = attachments.iter().map(|attachment| network.added(attachment)).collect();
-    // First without the namespace, then without a master and with another mode.
+    // Without the namespace; without a master and with another mode.
     network.deleted(&attachments[0].clone().netns(""), Some(&results[0]));
     network.with("/mode", json!("l3")).with("/master", json!("none")).deleted(&attachments[1], None);
     assert_eq!((leases(&host).len(), pods[1].links()), (4, vec!["lo".to_owned()]));
@@ -279,7 +278,7 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
                     && !["ifalias", "ifindex"].contains(&key.as_str())
             });
             result["interfaces"][0]["sandbox"] = json!("");
-            // Before 1.9, the Go plugin printed an empty `dns`, and queues had no length.
+            // Before 1.9, the Go plugin printed an empty `dns`, and no length.
             result.as_object_mut().unwrap().retain(|key, value| key != "dns" || *value != json!({}));
             link["txqlen"] = json!(null);
             result["ips"].as_array_mut().unwrap().truncate(1);

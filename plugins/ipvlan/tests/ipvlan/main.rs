@@ -1,5 +1,5 @@
-//! Tests of the plugin ipvlan, on an interface of the host with a network outside. They run in the
-//! virtual machine of `scripts/vm` if the kernel has no ipvlan.
+//! Tests of the plugin ipvlan, on an interface with a network outside; in the virtual machine of `scripts/vm` if
+//! needed.
 #![cfg(test)]
 
 mod in_vm;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod, Snapshot};
 
-/// A dual-stack network on `uplink`. Pods get addresses from `10.7.0.10` and `fd00:7::10` on.
+/// Dual-stack, on `uplink`. Addresses begin with `10.7.0.10` and `fd00:7::10`.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -27,13 +27,11 @@ fn config(host: &Host) -> Value {
     })
 }
 
-/// The leases of the network.
 fn leases(host: &Host) -> Vec<String> {
     let all = cnimble_tests::leases(&host.data_dir());
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();

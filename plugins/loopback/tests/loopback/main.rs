@@ -64,7 +64,7 @@ fn loopback_brings_lo_up_and_down() {
     let passed = net.call("ADD", &att, Some(&prev)).run().result();
     assert_eq!(passed["ips"][0]["address"], "10.9.9.9/24", "{passed:#}");
 
-    // The address isn't a loopback address.
+    // It isn't a loopback address.
     pod.ip("addr add 10.7.7.7/32 dev lo");
     let error = net.add(&att).error();
     assert!(error.all().contains("loopback interface found with non-loopback address"), "{error:?}");

@@ -1,5 +1,3 @@
-//! CHECK and STATUS verify everything that ADD has set.
-
 use cnimble_tests::with_kind;
 
 use super::*;
@@ -91,7 +89,7 @@ fn status_reports_a_missing_master_and_accepts_one_that_is_down() {
     host.ip("link set uplink down");
     network.status().success();
     network.added(&Attachment::new("c1", &Pod::new()));
-    // STATUS can't know a link in the pod.
+    // A link in the pod is unknown.
     network.with("/linkInContainer", json!(true)).status().success();
     network.with("/ipam/ranges", json!([])).with("/linkInContainer", json!(true)).status().error();
 }

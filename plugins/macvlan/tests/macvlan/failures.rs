@@ -1,5 +1,3 @@
-//! A failure at each step of ADD leaves nothing.
-
 use cnimble_tests::with_kind;
 
 use super::*;
@@ -15,7 +13,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
     let attachment = Attachment::new("c1", &pod);
     let full = json!([[{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": "10.7.0.1"}]]);
     for (pointer, value, ifname, code, told) in [
-        // The cases are in the order of the steps: master, name, addresses, routes.
+        // In the order of the steps: master, name, addresses, routes.
         ("/master", json!("none"), "eth0", 100, "master \"none\" is missing on the host"),
         ("/mtu", json!(9000), "eth0", 7, "invalid MTU 9000"),
         ("/master", json!("lo"), "eth0", 100, "macvlan mode bridge; its master lo is up"),
@@ -35,7 +33,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
         before.assert_same(&now, told);
         assert_eq!(leases(&host), [""; 0], "{told}");
     }
-    // DEL of the attachment with the taken name leaves the existing interface alone.
+    // The existing interface stays.
     network.deleted(&attachment.ifname("eth1"), None);
     inside.assert_same(&Snapshot::of_ns(&pod), "after DEL");
 }
@@ -47,7 +45,7 @@ fn an_interface_that_a_killed_add_has_not_named_is_removed_by_del_and_by_the_nex
     let _lan = Lan::behind(&host, "uplink");
     let network = Network::new(&host, config(&host));
     let attachment = Attachment::new("c1", &pod);
-    // The final name is taken, so the interface keeps its temporary name.
+    // The interface keeps its temporary name.
     pod.ip("link add eth0 type veth peer name end");
     let born = {
         let (outcome, traced) =
@@ -69,11 +67,11 @@ fn an_interface_that_a_killed_add_has_not_named_is_removed_by_del_and_by_the_nex
     let result = network.added(&attachment);
     assert_eq!(pod.links(), ["eth0", "lo"]);
     network.check(&attachment, &result).success();
-    // A second interface exists with its final name.
+    // Two interfaces: one has the final name.
     leave();
     network.deleted(&attachment, Some(&result));
     assert_eq!(pod.links(), ["lo"]);
-    // An interface with a foreign alias is not removed.
+    // With a foreign alias it stays.
     leave();
     pod.ip(&format!("link set {born} alias mine"));
     network.deleted(&attachment, None);

@@ -1,5 +1,3 @@
-//! Tests of each key of the configuration.
-
 use cnimble_tests::{skip, with_kind};
 
 use super::*;
@@ -20,7 +18,7 @@ fn pods_hear_each_other_in_mode_bridge_and_not_in_mode_private() {
         assert!(lan.pings_once("10.7.0.10") && lan.pings_once("10.7.0.11"), "{mode}");
         match heard {
             true => assert!(pods[0].pings_once("10.7.0.11"), "{mode}"),
-            // The network outside reflects no frames.
+            // No reflecting network outside.
             false => assert!(pods[0].misses("10.7.0.11"), "{mode}"),
         }
     }
@@ -142,7 +140,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
     let result = network.added(&attachment);
     assert_eq!(pod.link("eth0")["link_index"], host.link("uplink")["ifindex"]);
     network.check(&attachment, &result).success();
-    // The default route is an IPv6 route if there is no IPv4 route.
+    // The IPv6 route, if there is no other.
     for route in ["default dev other", "default dev uplink"] {
         host.ip(&format!("route del {route}"));
     }
@@ -150,7 +148,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
     let pod = Pod::new();
     network.added(&Attachment::new("c2", &pod));
     assert_eq!(pod.link("eth0")["link_index"], host.link("other")["ifindex"]);
-    // A changed default route is no error of the pod.
+    // Not the pod's fault.
     network.check(&attachment, &result).success();
 }
 
@@ -158,7 +156,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
 fn with_link_in_container_the_master_is_in_the_pod() {
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
-    // The host has an interface with the same name, which must not be used.
+    // The host's interface of that name must not be used.
     host.ip("link add uplink type veth peer name end");
     let _lan = {
         let lan = Pod::new();
@@ -175,7 +173,7 @@ fn with_link_in_container_the_master_is_in_the_pod() {
     assert_eq!((&link["link"], &link["link_netnsid"]), (&json!("uplink"), &Value::Null));
     assert!(pod.pings_once("10.7.0.1"));
     network.check(&attachment, &result).success();
-    // The pod has no interface with this name, though the host has one.
+    // The pod has no such interface.
     let outside = network.with("/linkInContainer", json!(false));
     refused(&outside.check(&attachment, &result), 103, "isn't made on uplink on the host");
     refused(&network.add(&Attachment::new("c2", &pod).ifname("net1")), 102, "\"net1\" is already taken");

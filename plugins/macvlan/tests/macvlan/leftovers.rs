@@ -1,5 +1,3 @@
-//! DEL and GC without a master, an alias, a namespace or a list.
-
 use cnimble_tests::with_kind;
 
 use super::*;
@@ -34,11 +32,10 @@ fn del_leaves_what_isnt_the_attachments() {
     let _lan = Lan::behind(&host, "uplink");
     let network = Network::new(&host, config(&host));
     let result = network.added(&Attachment::new("c1", &pod));
-    // The interface belongs to another container, then to another network.
+    // Another container's, then another network's.
     network.deleted(&Attachment::new("c2", &pod), None);
     network.with("/name", json!("other")).deleted(&Attachment::new("c1", &pod), None);
-    // The interface has no alias and another MAC than in the result. It still has the address, so the
-    // address isn't free.
+    // Without the alias, and with another MAC than the result's. Its address isn't free.
     let mut told = result.clone();
     told["interfaces"][0]["mac"] = json!("02:00:00:00:00:99");
     pod.shell("ip link set eth0 alias ''");
@@ -62,12 +59,12 @@ fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     };
     let (valid, result) = add(0);
     let _stale = add(1);
-    // One interface belongs to another network. The other has no alias, like those of users and of the Go plugins.
+    // Another network's, and one without an alias, like those of users and the Go plugins.
     let elsewhere =
         network.with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
     elsewhere.added(&Attachment::new("c2", &pods[2]));
     host.ip(&format!("link add link uplink name net1 netns {} type macvlan", pods[2].path()));
-    // No mount pins this namespace, so its interfaces are removed with it.
+    // No mount pins this namespace.
     let _unpinned = add(3);
     let gc = || network.gc_call(Some(json!([valid.listed()])));
     gc().pinning(host.dir(), &[&pods[0], &pods[1], &pods[2], &host]).run().success();
@@ -79,7 +76,7 @@ fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     assert_eq!(pods[2].links(), ["eth0", "lo", "net1"]);
     assert_eq!(leases(&host).len(), 2 + 1, "{:?}", leases(&host));
     network.check(&valid, &result).success();
-    // A missing list differs from an empty list.
+    // Not an empty list.
     network.gc_call(None).pinning(host.dir(), &[&pods[0]]).run().success();
     assert_eq!(pods[0].links(), ["eth0", "lo"]);
 }

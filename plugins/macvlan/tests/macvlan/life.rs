@@ -1,5 +1,3 @@
-//! Tests of the steps from ADD to DEL.
-
 use cnimble_tests::{PATIENCE, wait_until, with_kind};
 
 use super::*;
@@ -9,7 +7,7 @@ fn a_pod_is_on_the_masters_network_and_del_leaves_nothing() {
     with_kind!("macvlan");
     let (host, pod, other) = (Host::hasty(), Pod::new(), Pod::new());
     let lan = Lan::behind(&host, "uplink");
-    // The name of the pod's interface exists on the host, as on nearly every host.
+    // As on nearly every host.
     host.ip("link add eth0 type veth peer name eth1");
     let before = Snapshot::of(&host);
     let network = Network::new(&host, config(&host));

@@ -1,5 +1,3 @@
-//! Tests with the Go plugin of that name.
-
 use std::path::Path;
 
 use cnimble_tests::{configs, go_to_meet, skip, with_kind};
@@ -21,7 +19,7 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
         config["cniVersion"] = "1.0.0".into();
         config["mode"] = mode.into();
         config["mtu"] = 1400.into();
-        // The Go plugin's CHECK compares the next hop with the one in the result.
+        // The Go plugin compares it with the result's.
         config["ipam"]["routes"] = json!([{"dst": "10.99.0.0/16", "gw": "10.7.0.1"}]);
         if mode != "passthru" {
             config["mac"] = "02:00:00:00:00:07".into();
@@ -43,10 +41,10 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
             ] {
                 link[key] = value;
             }
-            // These settings of the kernel differ from link to link.
+            // They differ from link to link.
             link.as_object_mut().unwrap().retain(|key, _| !key.starts_with("gso") && !key.starts_with("gro"));
             result["interfaces"][0]["sandbox"] = json!("");
-            // Before 1.9, the Go plugin printed an empty `dns`, and queues had no length.
+            // Before 1.9, the Go plugin printed an empty `dns`, and no length.
             result.as_object_mut().unwrap().retain(|key, value| key != "dns" || *value != json!({}));
             link["txqlen"] = json!(null);
             if mode == "passthru" {

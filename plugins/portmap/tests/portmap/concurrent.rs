@@ -1,5 +1,3 @@
-//! Tests of concurrent ADDs.
-
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use cnimble_tests::{need, skip};
@@ -7,11 +5,11 @@ use serde_json::json;
 
 use crate::Site;
 
-/// Installs an `iptables-restore` of this variant that waits, once, until two of them run.
+/// A variant of `iptables-restore` that waits, once, until two run.
 fn restore_that_meets(site: &Site, variant: &str) -> String {
     let bin = site.host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    // The plugin knows the variant from the name of the link's target.
+    // Its name tells the plugin the variant.
     let script = bin.join(format!("meet-{variant}"));
     let text = format!(
         "#!/bin/sh\necho >>{arrived}\n\
@@ -25,7 +23,7 @@ fn restore_that_meets(site: &Site, variant: &str) -> String {
     format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display())
 }
 
-/// Both ADDs have seen that the shared chain is missing.
+/// Both have seen that the shared chain is missing.
 fn two_first_adds_keep_each_others_ports(variant: &str) {
     let site = Site::new();
     if site.host.run(&format!("iptables-{variant} -t nat -S")).status != 0 {
@@ -35,7 +33,7 @@ fn two_first_adds_keep_each_others_ports(variant: &str) {
     let nets = [8080, 9090].map(|port| {
         let mapping = json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
         let mut net = site.network(mapping).with("/backend", json!("iptables"));
-        // The command of the other family doesn't wait.
+        // The other family doesn't wait.
         net.path = Some(path.clone());
         net
     });
@@ -52,7 +50,7 @@ fn two_first_adds_keep_each_others_ports(variant: &str) {
     for (pod, net) in nets.iter().enumerate() {
         net.check(&site.attachment(pod), &site.results[pod]).success();
     }
-    // The nf_tables variant doesn't always refuse `-N` for a chain that was added concurrently.
+    // The nf_tables variant doesn't always refuse `-N` for a concurrent chain.
     let jumps = |chain: &str| rules.lines().filter(|rule| rule.starts_with(&format!("-A {chain} "))).count();
     for chain in ["PREROUTING", "OUTPUT", "POSTROUTING"] {
         assert!(jumps(chain) == 1 || (variant == "nft" && jumps(chain) == 2), "{rules}");

@@ -1,4 +1,4 @@
-//! Conditions in the language of the `nft` command, tested with real packets.
+//! Conditions in the language of `nft`, with real packets.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use cnimble_tests::{Network, Ns, Snapshot, need};
 
 use super::{Site, forward, owner};
 
-/// The conditions of an issue of the Go plugins, with addresses of the node.
+/// From an issue of the Go plugins.
 fn not_there() -> Value {
     json!(["ip", "daddr", "!=", "{ 127.0.0.0/8, 192.0.2.7 }"])
 }
@@ -113,7 +113,7 @@ fn conditions_of_each_family_are_its_own() {
     assert!(tcp(&site.pods[0], "[2001:db8::1]:9091").unwrap().starts_with("pod1"));
     six.check(&site.attachment(0), &site.results[0]).success();
     both.check(&site.attachment(1), &site.results[1]).success();
-    // Each mapping keeps its rules when the other is removed.
+    // Each mapping keeps its rules without the other.
     both.gc(Some(json!([site.attachment(0).listed()]))).success();
     assert_eq!(both.check(&site.attachment(1), &site.results[1]).error().code, 103);
     six.check(&site.attachment(0), &site.results[0]).success();
@@ -123,7 +123,7 @@ fn conditions_of_each_family_are_its_own() {
     before.assert_same(&Snapshot::of_ns(&site.host), "after both");
 }
 
-/// Returns the number of programs that an ADD executes, including the plugin.
+/// The programs that an ADD executes.
 fn programs(site: &Site, net: &Network<'_>, pod: usize) -> usize {
     let log = site.host.dir().join("strace");
     let wrapper = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", log.to_str().unwrap()];
@@ -166,7 +166,7 @@ fn a_conditional_port_is_taken_too() {
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0 "));
         first.deleted(&site.attachment(0), None);
     }
-    // The second mapping is for the same port on one address of the host.
+    // For the same port on one address.
     site.add(&when, 0);
     let part = site.network(json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"}]));
     for part in [part.with("/conditionsV4", not_there()), part] {
@@ -207,12 +207,10 @@ fn wrong_conditions_are_one_error_and_change_nothing() {
             7,
             "conditionsV4",
         );
-        // A second pod has mappings as well.
         if round == 0 {
             site.add(&other, 1);
         }
     }
-    // The command `nft` is hidden.
     let hidden = "for nft in /usr/sbin/nft /sbin/nft /usr/local/sbin/nft; do [ ! -e $nft ] || mount --bind /dev/null $nft; done; exec \"$0\"";
     let hidden = ["unshare", "--mount", "sh", "-c", hidden];
     let mine = net.with("/conditionsV4", json!(["ip saddr 192.0.2.9"]));
@@ -223,7 +221,7 @@ fn wrong_conditions_are_one_error_and_change_nothing() {
     let err = mine.status_call().under(&hidden).run().error();
     assert!(err.code == 50 && err.msg == "the command nft is not installed", "{}", err.all());
     mine.status().success();
-    // An ADD with existing conditions runs no command.
+    // Existing conditions need no command.
     let same =
         site.network(json!([{"hostPort": 7001, "containerPort": 80}])).with("/conditionsV4", not_there());
     same.call("ADD", &site.attachment(0), Some(&site.results[0])).under(&hidden).run().success();
@@ -258,7 +256,7 @@ fn conditional_mappings_are_undone_checked_and_repaired() {
     let all = site.ruleset();
     site.add(&net, 0);
     assert_eq!(site.ruleset(), all, "again");
-    // The conditions in the configuration differ from those of the pod.
+    // The configuration differs from the pod's.
     let err = net.with("/conditionsV4", json!(["ip saddr 192.0.2.9"])).check(&att, prev).error();
     assert!(err.code == 103 && err.all().contains("portmap-when-"), "{}", err.all());
     for damage in ["flush chain inet cnimble portmap", "flush ruleset"] {
@@ -272,7 +270,7 @@ fn conditional_mappings_are_undone_checked_and_repaired() {
     }
 }
 
-/// The DEL of the last user of a map removes it while concurrent ADDs need it.
+/// The DEL of a map's last user removes it while ADDs need it.
 #[test]
 fn conditional_mappings_come_and_go_at_the_same_time() {
     need!("nft");

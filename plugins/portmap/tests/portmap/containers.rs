@@ -1,4 +1,4 @@
-//! A port belongs to a container, with each of its interfaces as a destination.
+//! A port belongs to a container, with any of its interfaces.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use cnimble_tests::{Attachment, Network, Snapshot, configs, need};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// Adds a second interface to the first pod, in the same or in another network. Returns its attachment and result.
+/// A second interface of the first pod, in either network.
 fn second_interface(site: &Site, name: &str) -> (Attachment, Value) {
     let att = site.attachment(0).ifname("eth1");
     let mut config = configs::v4(&site.host);
@@ -43,7 +43,7 @@ fn assert_served(site: &Site, when: &str) {
     assert!(udp(&site.host, "192.0.2.1:8080").is_some_and(|answer| answer.starts_with("pod0 ")), "{when}");
 }
 
-/// nerdctl passes a container's `portMappings` to all of its networks.
+/// nerdctl passes `portMappings` to all networks.
 fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
     let site = Site::new();
     let (second, result) = second_interface(&site, other_network);
@@ -62,7 +62,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
     let (atts, prev) = ([site.attachment(0), second], [site.results[0].clone(), result]);
     let when = |what: &str| format!("{backend}, {other_network}, {leaves} leaves, {what}");
     if backend == "iptables" {
-        // The chains that containers share remain, as with the Go plugin.
+        // Shared chains stay, as with the Go plugin.
         nets[0].call("ADD", &atts[0], Some(&prev[0])).run().success();
         nets[0].deleted(&atts[0], None);
         site.host.set_sysctl("ipv4/conf/br1/route_localnet", "1");
@@ -83,7 +83,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
 
     add(0);
     let alone = site.ruleset();
-    // An ADD that fails later removes only its own rules.
+    // A failed ADD removes only its own rules.
     let unread = nets[1].call("ADD", &atts[1], Some(&prev[1])).under(&["sh", "-c", "exec \"$0\" >/dev/full"]);
     assert_eq!(unread.run().status, 1);
     assert_eq!(site.ruleset(), alone, "{}", when("undone"));
@@ -122,7 +122,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
         assert_eq!(site.ruleset(), left, "{}", when("the one that stays, again"));
     }
     works(stays, "again");
-    // The interface is added again and gets the free place.
+    // The interface comes again, to the free place.
     add(leaves);
     works(leaves, "back");
     nets[leaves].deleted(&atts[leaves], Some(&prev[leaves]));
@@ -173,7 +173,7 @@ fn a_repeated_port_is_mapped_once() {
             .with("/backend", json!(backend));
         let outcome = net.call("ADD", &att, Some(prev)).run();
         assert_eq!(outcome.result(), *prev);
-        // The first interface with an address of the family gets the packets.
+        // The first interface with the family gets the packets.
         for (to, says) in [
             ("192.0.2.1:8080", "first"),
             ("[2001:db8::1]:8080", "first"),
@@ -193,7 +193,7 @@ fn a_repeated_port_is_mapped_once() {
     }
 }
 
-/// The Go plugin's own table names a container and no network.
+/// The Go plugin's table names no network.
 #[test]
 fn an_add_by_iptables_leaves_what_go_mapped_in_another_network() {
     need!("nft", "ip", "iptables-nft-save");
@@ -212,7 +212,7 @@ fn an_add_by_iptables_leaves_what_go_mapped_in_another_network() {
     };
     site.add(&net(7000), 0);
     assert_eq!(of_go(), before, "ADD");
-    // The same port is from an earlier run and would come first.
+    // An earlier run's would come first.
     site.add(&net(8080), 0);
     assert!(of_go().is_empty());
 }

@@ -1,5 +1,3 @@
-//! The cost of a mapping doesn't depend on the number of other mappings.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::traffic::{Server, tcp};
@@ -7,7 +5,7 @@ use cnimble_tests::{Attachment, Network, need};
 
 use super::Site;
 
-/// Counts the system calls of one ADD that send or receive.
+/// System calls of an ADD that send or receive.
 fn messages(site: &Site, net: &Network<'_>, attachment: &Attachment, prev: &Value) -> usize {
     let log = site.host.dir().join("strace");
     let wrapper =
@@ -22,7 +20,7 @@ fn a_mapping_costs_the_same_among_five_hundred() {
     need!("nft", "ip", "strace");
     let site = Site::new();
     let one = |port: u16| site.network(json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]));
-    // The first ADD makes the table.
+    // The first makes the table.
     site.add(&one(9001), 1);
     let third = Attachment::new("third", &site.pods[1]);
     let mut prev = site.results[1].clone();
@@ -45,7 +43,7 @@ fn a_mapping_costs_the_same_among_five_hundred() {
     assert!(tcp(&site.world, "192.0.2.1:10499").unwrap().starts_with("last"));
     assert!(tcp(&site.world, "[2001:db8::1]:10499").unwrap().starts_with("last"));
     many.check(&site.attachment(0), &site.results[0]).success();
-    // A second pod asks for the last of these ports.
+    // For the last of these ports.
     let net = site.network(json!([{"hostPort": 10_499, "containerPort": 1}]));
     let outcome = net.call("ADD", &site.attachment(1), Some(&site.results[1])).run();
     assert_eq!(outcome.error().code, 102);

@@ -1,4 +1,4 @@
-//! 127.0.0.1 as a destination: opened on request, guarded, and closed again.
+//! 127.0.0.1: opened on request, guarded, and closed again.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -26,16 +26,16 @@ fn only_the_host_reaches_localhost() {
         assert_ne!(site.host.sysctl("ipv4/conf/br0/route_localnet"), "0");
         assert_eq!(site.host.sysctl("ipv4/conf/uplink/route_localnet"), "0");
 
-        // A pod sends its packets for 127.0.0.1 to the host.
+        // A pod sends packets for 127.0.0.1 to the host.
         pod.set_sysctl("ipv4/conf/eth0/route_localnet", "1");
         pod.ip("addr del 127.0.0.1/8 dev lo");
         pod.ip("route add 127.0.0.1/32 via 10.1.2.1 dev eth0");
         assert!(udp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
         assert!(tcp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
-        // The pod's port can't be reached that way either.
+        // Nor the pod's port.
         assert!(tcp_is_shut(pod, "127.0.0.1:8080"), "{backend}");
 
-        // Without the guard the packets arrive:
+        // They arrive without the guard:
         if backend == "nftables" {
             site.host.nft("flush chain inet cnimble portmap-guard");
         } else {
@@ -70,8 +70,7 @@ fn localhost_is_opened_only_if_it_is_wanted() {
     }
 }
 
-/// The owner of `route_localnet` is known even after the ruleset, which has the note, was flushed.
-/// Otherwise the setting would stay on without the guard when the last mapping is removed.
+/// The ruleset had the note. Without it the setting would stay on after the last mapping, unguarded.
 #[test]
 fn a_flushed_ruleset_leaves_no_localhost_open() {
     need!("nft", "ip");
@@ -90,7 +89,7 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
     flush();
     del(0);
     before.assert_same(&Snapshot::of_ns(&site.host), "DEL");
-    // The other pod's DEL runs before and after a new pod needs the setting.
+    // Before and after a new pod needs it.
     for order in [[0, 1], [1, 0]] {
         add(0);
         flush();
@@ -103,12 +102,12 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
         del(order[1]);
         before.assert_same(&Snapshot::of_ns(&site.host), &format!("{order:?}"));
     }
-    // DEL is never called.
+    // No DEL.
     add(0);
     flush();
     nets[0].gc(Some(json!([]))).success();
     before.assert_same(&Snapshot::of_ns(&site.host), "GC");
-    // GC of another network runs while a pod needs the setting.
+    // GC of another network.
     add(0);
     flush();
     add(1);
@@ -118,7 +117,7 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
     assert!(!is_open());
 }
 
-/// A DEL may have no prevResult, or a configuration that no longer maps ports.
+/// Without prevResult, or without ports in the configuration.
 #[test]
 fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
     need!("nft", "ip");
@@ -139,7 +138,7 @@ fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
         net.deleted(&att, prev);
         before.assert_same(&Snapshot::of_ns(&site.host), when);
     }
-    // A pod that was added after the flush keeps working.
+    // Added after the flush.
     site.add(&nets[0], 0);
     site.host.nft("flush ruleset");
     site.add(&nets[1], 1);
@@ -150,7 +149,7 @@ fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
     before.assert_same(&Snapshot::of_ns(&site.host), "the last");
 }
 
-/// A setting that another program switched on stays on.
+/// On by another program.
 #[test]
 fn localhost_stays_open_for_others() {
     need!("nft", "ip", "iptables-nft-save");
@@ -169,7 +168,7 @@ fn localhost_stays_open_for_others() {
         assert_eq!(site.host.sysctl(key), "1", "{when}");
         site.host.set_sysctl(key, "0");
     }
-    // Pods of the iptables backend and of the Go plugin leave no note.
+    // The iptables backend and the Go plugin leave no note.
     site.add(&nets[0], 0);
     site.add(&nets[1].with("/backend", json!("iptables")), 1);
     nets[0].deleted(&att, Some(&site.results[0]));

@@ -1,5 +1,4 @@
-//! Ports of the host that lead into pods. The tests send real packets on every path, and cover owners,
-//! costs and rules of the Go plugin.
+//! Tests of the plugin portmap, with real packets on every path.
 // All code here is test code and panics on unexpected results.
 #![allow(clippy::needless_pass_by_value)]
 #![cfg(test)]
@@ -24,7 +23,7 @@ use cnimble_cni::{Attachment as Id, Owner};
 use cnimble_rules::portmap::{Forward, Mapping, Protocol};
 use cnimble_tests::{Attachment, Host, Network, Ns, configs};
 
-/// A node with a bridge, two pods on it and an outside network.
+/// A node with two pods on a bridge, and an outside network.
 struct Site {
     host: Host,
     pods: [Ns; 2],
@@ -43,10 +42,10 @@ impl Site {
             ns.ip(&format!("addr add {} dev {link}", addrs[0]));
             ns.ip(&format!("-6 addr add {} dev {link} nodad", addrs[1]));
         }
-        // The route back to the pods, for packets that aren't masqueraded.
+        // For packets that aren't masqueraded.
         world.ip("route add 10.1.2.0/24 via 192.0.2.1");
         world.ip("-6 route add fd00:1:2::/64 via 2001:db8::1");
-        // With br_netfilter, a frame that is redirected to its sender stays on the bridge, which needs this mode.
+        // With br_netfilter, a frame back to its sender stays on the bridge, which needs this mode.
         let bridge = Network::new(&host, configs::dual(&host)).with("/hairpinMode", json!(true));
         let results = [0, 1].map(|n| bridge.added(&Attachment::new(&format!("pod{n}"), &pods[n])));
         drop(bridge);
@@ -80,7 +79,6 @@ impl Site {
     }
 }
 
-/// The pod's address of one family in the result.
 fn pod_ip(result: &Value, v6: bool) -> String {
     let ips = result["ips"].as_array().unwrap();
     let found = ips.iter().map(|ip| ip["address"].as_str().unwrap()).find(|ip| ip.contains(':') == v6);

@@ -1,4 +1,4 @@
-//! Tests of the owner of a port, and of its removal.
+//! The owner of a port, and its removal.
 
 use serde_json::{Value, json};
 
@@ -30,13 +30,12 @@ fn a_port_that_is_taken_names_its_owner() {
     };
     let text = refused(json!([{"hostPort": 7000, "containerPort": 80}, tcp8080]));
     assert!(text.contains("host port 8080/tcp is already taken"), "{text}");
-    // A port that overlaps with a larger or a smaller one of another owner is refused.
+    // Overlaps with a larger or smaller one.
     refused(json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"}]));
     refused(json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "::"}]));
     let text = refused(json!([{"hostPort": 53, "containerPort": 80, "protocol": "udp"}]));
     assert!(text.contains("host port 53/udp of 192.0.2.1 is already taken"), "{text}");
     refused(json!([{"hostPort": 53, "containerPort": 80, "protocol": "UDP", "hostIP": "192.0.2.1"}]));
-    // Ports that don't overlap are free.
     let others = site.network(json!([
         {"hostPort": 8080, "containerPort": 80, "protocol": "udp"},
         {"hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "10.1.2.1"},
@@ -44,7 +43,7 @@ fn a_port_that_is_taken_names_its_owner() {
     ]));
     site.add(&others, 1);
 
-    // An ADD of the owner with another container port replaces the mapping.
+    // The owner replaces its mapping.
     let again = site.network(json!([
         {"hostPort": 8080, "containerPort": 81, "protocol": "tcp"},
         {"hostPort": 8080, "containerPort": 82, "protocol": "tcp", "hostIP": "192.0.2.1"},
@@ -55,7 +54,6 @@ fn a_port_that_is_taken_names_its_owner() {
     assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("eightytwo"));
     assert!(tcp(&site.host, "10.1.2.1:8080").unwrap().starts_with("eightyone"));
     again.check(&site.attachment(0), &site.results[0]).success();
-    // After the owner's DEL the port is free.
     again.deleted(&site.attachment(0), None);
     site.add(&site.network(json!([tcp8080])), 1);
 }
@@ -98,7 +96,7 @@ fn every_del_removes_all_and_only_its_own() {
             before.assert_same(&Snapshot::of_ns(&site.host), what);
             net_at_del.deleted(attachment, prev_at_del);
         }
-        // A host that never had a mapping.
+        // It never had a mapping.
         let fresh = Host::new();
         let untouched = Snapshot::of(&fresh);
         Network::new(&fresh, bare.config.clone()).deleted(&empty, None);
@@ -159,7 +157,7 @@ fn gc_keeps_the_valid_and_other_networks() {
         let mut elsewhere = site.results[1].clone();
         elsewhere["ips"] = json!([{"address": "10.1.2.99/24", "interface": 2}]);
         other.call("ADD", &attachments[1], Some(&elsewhere)).run().success();
-        // GC without a list removes nothing.
+        // Without a list.
         keep.gc(None).success();
         stale.check(&attachments[1], &site.results[1]).success();
         keep.gc(Some(json!([attachments[0].listed()]))).success();
@@ -175,7 +173,7 @@ fn gc_keeps_the_valid_and_other_networks() {
     }
 }
 
-/// Two networks may give out the same address. Each pod keeps its mappings until its own DEL, in either order.
+/// Each pod keeps its mappings until its own DEL, in either order.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("nft", "ip");
@@ -203,13 +201,13 @@ fn two_networks_may_have_the_same_address() {
             }
         };
         let alone = (add(0), site.ruleset()).1;
-        // The port belongs to the first pod.
+        // The first pod's port.
         let err = nets[1].with("/runtimeConfig/portMappings", mapping(8080));
         let err = err.call("ADD", &atts[1], Some(prev)).run().error();
         assert_eq!(err.code, 102, "{}", err.all());
         assert!(err.all().contains("net: net64, if: eth0, id: pod0"), "{}", err.all());
         assert_eq!(site.ruleset(), alone);
-        // An ADD that fails later removes only its own rules.
+        // A failed ADD removes only its own rules.
         let unread =
             nets[1].call("ADD", &atts[1], Some(prev)).under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
         assert_eq!(unread.status, 1, "{}", unread.describe());
@@ -230,7 +228,6 @@ fn two_networks_may_have_the_same_address() {
         nets[leaves].deleted(&atts[leaves].clone().netns(""), (leaves == 0).then_some(prev));
         works(stays);
         assert_eq!(nets[leaves].check(&atts[leaves], prev).error().code, 103);
-        // A second ADD doesn't add a second element.
         let left = site.ruleset();
         add(stays);
         assert_eq!(site.ruleset(), left);

@@ -1,5 +1,3 @@
-//! Tests with real packets on every path.
-
 use std::io;
 use std::net::SocketAddr;
 
@@ -21,7 +19,7 @@ fn every_way_in(backend: &str) {
         ]))
         .with("/backend", json!(backend));
     let _inside = Server::start(&site.pods[0], 80, "pod0");
-    // The same port of a host outside, to which this host only forwards.
+    // A port of a host outside, only forwarded.
     let _outside = Server::start(&site.world, 8080, "world");
     let _outside2 = Server::start(&site.world, 80, "world80");
     let before = Snapshot::of_ns(&site.host);
@@ -29,7 +27,7 @@ fn every_way_in(backend: &str) {
     let (host, world, pods): (&Ns, &Ns, _) = (&site.host, &site.world, &site.pods);
     let own = pod_ip(&site.results[0], false);
 
-    // (from, to, the source address that the pod sees)
+    // From, to, and the source that the pod sees.
     for (from, to, seen) in [
         (world, "192.0.2.1:8080", "192.0.2.9"),
         (world, "[2001:db8::1]:8080", "2001:db8::9"),
@@ -44,7 +42,7 @@ fn every_way_in(backend: &str) {
         (&pods[0], "[2001:db8::1]:8080", "fd00:1:2::1"),
         (&pods[1], "[2001:db8::1]:8080", "fd00:1:2::1"),
     ] {
-        // The Go plugin's chains masquerade 127.0.0.1 only.
+        // The Go plugin masquerades 127.0.0.1 only.
         if backend == "iptables" && to.starts_with("127.0.0.5") {
             continue;
         }
@@ -53,13 +51,13 @@ fn every_way_in(backend: &str) {
         let answer = udp(from, to).unwrap_or_else(|| panic!("udp {to}: no answer"));
         assert!(answer.starts_with("pod0 ") && answer.ends_with(seen), "udp {to}: {answer}");
     }
-    // These ports are mapped on one address of the host only.
+    // On one address of the host.
     assert!(tcp(world, "192.0.2.1:8081").unwrap().starts_with("pod0"));
     assert!(udp(world, "[2001:db8::1]:8081").unwrap().starts_with("pod0"));
     assert_eq!(tcp(&pods[1], "10.1.2.1:8081").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     assert_eq!(tcp(host, "127.0.0.1:8081").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     assert_eq!(tcp(world, "[2001:db8::1]:8081").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-    // Forwarded packets for other hosts aren't redirected.
+    // For other hosts: not redirected.
     assert!(tcp(&pods[1], "192.0.2.9:8080").unwrap().starts_with("world "));
     assert!(tcp(&pods[1], "[2001:db8::9]:8080").unwrap().starts_with("world "));
     assert!(udp(&pods[1], "192.0.2.9:8080").unwrap().starts_with("world "));
@@ -70,7 +68,7 @@ fn every_way_in(backend: &str) {
         "the pod's own port 8080 is not the host's"
     );
     if backend == "nftables" {
-        // The refusal comes at once, not after a timeout.
+        // At once, without a timeout.
         assert_eq!(tcp(host, "[::1]:8080").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
     let attachment = site.attachment(0);
@@ -139,14 +137,14 @@ fn the_connections_of_a_busy_udp_client_are_deleted() {
         let net = site
             .network(json!([{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}]))
             .with("/backend", json!(backend));
-        // Connection tracking starts with the first rule that needs it.
+        // Connection tracking starts with its first rule.
         site.add(&net.with("/runtimeConfig/portMappings", json!([{"hostPort": 1, "containerPort": 1}])), 0);
         let server = Server::start(&site.host, 5353, "host");
         let elsewhere = Server::start(&site.world, 5353, "world");
         let (client, client6) = (udp_socket(&site.world, to), udp_socket(&site.world, to6));
         assert!(ask(&client, to).unwrap().starts_with("host"));
         assert!(ask(&client6, to6).unwrap().starts_with("host"));
-        // A connection of another host to the same port, forwarded by this host.
+        // Another host's connection to the same port, forwarded here.
         let bypass: SocketAddr = "192.0.2.9:5353".parse().unwrap();
         let passing = udp_socket(&site.pods[1], bypass);
         assert!(ask(&passing, bypass).unwrap().starts_with("world"));
@@ -155,14 +153,14 @@ fn the_connections_of_a_busy_udp_client_are_deleted() {
         assert!(passes(&tracked()), "{}", tracked());
         drop(server);
 
-        // The old connection is forgotten. Otherwise the client would still send to the host, where no process listens.
+        // The old connection is forgotten. Otherwise the client would still send to the host.
         let _inside = Server::start(&site.pods[0], 53, "pod0");
         site.add(&net, 0);
         assert!(ask(&client, to).unwrap().starts_with("pod0"), "{backend}");
         assert!(ask(&client6, to6).unwrap().starts_with("pod0"), "{backend}");
         assert!(passes(&tracked()), "{}", tracked());
 
-        // After the DEL the client must not be sent to the removed pod.
+        // Nor to the removed pod.
         net.deleted(&site.attachment(0), Some(&site.results[0]));
         let list = tracked();
         assert!(!list.contains("dport=5353 src=10.1.2") && !list.contains("src=fd00:1:2"), "{list}");

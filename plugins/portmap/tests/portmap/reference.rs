@@ -1,4 +1,4 @@
-//! Tests with rules of the Go plugin, and with rules in its chains.
+//! Rules of the Go plugin, and in its chains.
 
 use serde_json::{Value, json};
 
@@ -34,26 +34,25 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     let made = site.host.cni_nat();
     assert_ne!(made, before);
 
-    // CHECK accepts these ports.
+    // CHECK accepts them.
     ours.check(&attachments[0], &prev[0]).success();
     let more = config(
         json!([{"hostPort": 1, "containerPort": 1, "protocol": "tcp"}, {"hostPort": 2, "containerPort": 1, "protocol": "tcp"},
                              {"hostPort": 3, "containerPort": 1, "protocol": "tcp"}]),
     );
     assert_eq!(more.check(&attachments[0], &prev[0]).error().code, 103);
-    // DEL gets only the container's ID.
+    // Only the container's ID.
     let bare = ours.with("/runtimeConfig", Value::Null);
     bare.deleted(&attachments[0].clone().netns(""), None);
     assert_eq!(site.host.cni_nat(), before);
 
-    // GC.
     add(&theirs, 0);
     ours.with("/cniVersion", json!("1.1.0")).gc(Some(json!([attachments[1].listed()]))).success();
     assert_eq!(site.host.cni_nat(), before);
     ours.with("/cniVersion", json!("1.1.0")).with("/name", json!("elsewhere")).gc(Some(json!([]))).success();
     assert_eq!(site.host.cni_nat(), before);
 
-    // Our backend makes the same rules in another order. The Go plugin removes ours.
+    // In another order. The Go plugin removes ours.
     let sorted = |text: &str| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort();
@@ -69,9 +68,8 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     assert_eq!(site.host.cni_nat(), before);
 }
 
-/// The table of one family as releases of the Go plugin write it: before 1.6.1, since 1.6.1 and since
-/// 1.9. Ports 8080 and 8081 (on one address) lead to `pod0`, and 9090 leads to `pod1`. The packaged Go
-/// plugin is too old to make such tables.
+/// One family's table of the Go plugin before 1.6.1, since 1.6.1 and since 1.9; the packaged one is older. Ports 8080
+/// and 8081 (on one address) lead to `pod0`, 9090 to `pod1`.
 pub(super) fn go_table(release: &str, family: &str, host: &str, pod: &str) -> String {
     let to = if family == "ip6" { format!("[{pod}]") } else { pod.to_owned() };
     let map = |port: u16| match release {
@@ -135,7 +133,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         let mut prev = site.results[0].clone();
         let mut load = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
         if release == "early" {
-            // Its rules for IPv6 were invalid, so there are none.
+            // Its IPv6 rules were invalid.
             prev["ips"].as_array_mut().unwrap().retain(|ip| !ip["address"].as_str().unwrap().contains(':'));
         } else {
             load += &go_table(release, "ip6", "2001:db8::1", &pod_ip(&prev, true));
@@ -154,7 +152,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         for to in ["192.0.2.1:8080", "192.0.2.1:8081"] {
             assert!(tcp(&site.world, to).unwrap().starts_with("pod0"), "{release}: {to}");
         }
-        // Ports with another destination, or ports that no packet reaches.
+        // Another destination, or unreachable ports.
         let err = all(81).check(&attachment, &prev).error();
         assert_eq!(err.code, 103, "{release}");
         let before = site.ruleset();
@@ -163,7 +161,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         site.host.nft("delete table ip cni_hostport");
         let v4 = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
         site.host.run_with("nft -f -", v4.as_bytes()).success();
-        // The network of these rules is unknown.
+        // Their network is unknown.
         net.gc(Some(json!([]))).success();
         assert_eq!(site.ruleset().len(), before.len(), "{release}: GC leaves them");
         net.with("/runtimeConfig", Value::Null).deleted(&attachment.netns(""), None);
@@ -192,7 +190,7 @@ fn conditions_and_a_mark_of_others_take_iptables() {
     let rules = site.host.shell("iptables-nft-save -t nat");
     assert!(rules.contains("-j KUBE-MARK-MASQ"), "{rules}");
     net.deleted(&site.attachment(0), None);
-    // The error contains the message of iptables, and no rule remains.
+    // With iptables' message; no rule remains.
     let before = site.host.cni_nat();
     let wrong = net.with("/conditionsV4", json!(["--no-such-thing"]));
     let err = wrong.call("ADD", &site.attachment(0), Some(&site.results[0])).run().error();
@@ -248,7 +246,6 @@ fn legacy_iptables_is_filled_and_cleaned() {
     assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"));
     assert_eq!(tcp(&site.host, "127.0.0.1:8080").unwrap(), "pod0 10.1.2.1");
     net.check(&site.attachment(0), &site.results[0]).success();
-    // A second ADD adds no duplicates.
     site.add(&net, 0);
     assert_eq!(rules().lines().count(), made.lines().count(), "{}", rules());
     net.deleted(&site.attachment(0).netns(""), None);

@@ -1,5 +1,3 @@
-//! The ruleset equals the documented one.
-
 use cnimble_cni::{Attachment as Id, Owner};
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::portmap::{self, Backend, Mapping, Protocol};
@@ -31,7 +29,7 @@ fn the_documented_ruleset_is_real() {
     let section = page.split("## Port mappings").nth(1).unwrap();
     let shown = section.split("```nft\n").nth(1).unwrap().split("```").next().unwrap();
     assert_eq!(shown, real, "docs/NFTABLES.md shows\n{shown}\nbut it is\n{real}");
-    // nft can load its output, and the result is equal.
+    // nft loads its output unchanged.
     let other = Ns::new();
     other.run_with("nft -f -", real.as_bytes()).success();
     assert_eq!(other.nft("list ruleset"), real);

@@ -1,4 +1,4 @@
-//! Mappings of containers that are gone without a DEL.
+//! Containers that are gone without a DEL.
 
 use serde_json::{Value, json};
 
@@ -8,12 +8,11 @@ use cnimble_tests::{Network, need};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// The host's end of the first pod's interface.
 fn host_end(site: &Site) -> String {
     site.results[0]["interfaces"][1]["name"].as_str().unwrap().to_owned()
 }
 
-/// Writes the record that libcni would write after the first pod's ADD.
+/// As libcni after the first pod's ADD.
 fn record(site: &Site, netns: &str) {
     let mut result = site.results[0].clone();
     for interface in result["interfaces"].as_array_mut().unwrap() {
@@ -30,7 +29,7 @@ fn record(site: &Site, netns: &str) {
     std::fs::write(dir.join("net64-pod0-eth0"), record.to_string()).unwrap();
 }
 
-/// Runs the second pod's ADD on a host where libcni's records are in a directory of this test.
+/// libcni's records are in the test's directory.
 fn add(site: &Site, net: &Network<'_>) -> cnimble_tests::Outcome {
     let script = format!(
         "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && ln -s {} /var/lib/cni/ && exec \"$0\" \"$@\"",
@@ -40,7 +39,7 @@ fn add(site: &Site, net: &Network<'_>) -> cnimble_tests::Outcome {
     call.under(&["unshare", "--mount", "sh", "-c", &script]).run()
 }
 
-/// Maps the first pod's ports in one of the known forms.
+/// In one of the known forms.
 fn map(site: &Site, form: &str, mappings: Value) {
     if form == "Go's nftables" {
         let table = go_table("1.9", "ip", "192.0.2.1", &pod_ip(&site.results[0], false));
@@ -90,7 +89,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
         site.host.ip(&format!("link del {}", host_end(&site)));
         record(&site, site.pods[0].path());
         refused("its namespace is there");
-        // A record of another network shows that the container lives.
+        // Another network's record: the container lives.
         let file = site.host.dir().join("results/net64-pod0-eth0");
         let other = std::fs::read_to_string(&file).unwrap().replace("\"net64\"", "\"another\"");
         std::fs::write(&file, other.replace(site.pods[0].path(), "/run/netns/gone")).unwrap();
@@ -111,7 +110,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
     }
 }
 
-/// Two concurrent ADDs ask for the port of a dead pod. One gets it, and the error of the other names the new owner.
+/// One gets it, and the other's error names the new owner.
 #[test]
 fn many_adds_race_for_a_dead_pods_port() {
     need!("nft");

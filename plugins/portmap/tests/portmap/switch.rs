@@ -1,4 +1,4 @@
-//! A node changes from the Go plugins to these while its pods run. Each port stays with the pod that serves it.
+//! From the Go plugins to these while pods run. Each port stays with its pod.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use cnimble_tests::{Network, go_to_meet, need, skip};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// The result in the form of older plugins.
+/// As from older plugins.
 fn plain(result: &Value) -> Value {
     let mut plain = result.clone();
     plain["cniVersion"] = json!("1.0.0");
@@ -22,7 +22,7 @@ fn mapping(port: u16, protocol: &str, host_ip: &str) -> Value {
     json!({"hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": host_ip})
 }
 
-/// The ports 8080 and 8081 (on one address) of the first pod are mapped in `form`. Then the second pod is added.
+/// The first pod has 8080 and 8081 (on one address) in `form`, then comes the second.
 fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     let (att, prev) = (site.attachment(1), plain(&site.results[1]));
     let add = |mappings: Value| {
@@ -44,7 +44,7 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"), "{form}");
         assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     }
-    // Ports that don't collide are added.
+    // No collision.
     add(json!([
         mapping(8080, "udp", ""),
         mapping(8081, "tcp", "10.1.2.1"),
@@ -57,7 +57,7 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     assert!(tcp(&site.world, "[2001:db8::1]:8081").unwrap().starts_with("pod1"), "{form}");
     assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     ours.deleted(&att, None);
-    // The pod has a second network.
+    // A second network.
     let own = ours
         .with("/name", json!("another"))
         .with("/runtimeConfig/portMappings", json!([mapping(8080, "tcp", "")]));
@@ -65,14 +65,14 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     own.deleted(&site.attachment(0), None);
 }
 
-/// After the DEL of the Go pod its port is free.
+/// Free after the Go pod's DEL.
 fn assert_free(site: &Site, ours: &Network<'_>, form: &str) {
     let net = ours.with("/runtimeConfig/portMappings", json!([mapping(8080, "tcp", "")]));
     net.call("ADD", &site.attachment(1), Some(&plain(&site.results[1]))).run().success();
     assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod1"), "{form}");
 }
 
-/// Starts a server on port 80 of each pod.
+/// On port 80 of each pod.
 fn servers(site: &Site) -> [Server; 2] {
     [Server::start(&site.pods[0], 80, "pod0"), Server::start(&site.pods[1], 80, "pod1")]
 }
@@ -117,7 +117,7 @@ fn a_port_of_a_go_pod_in_nftables_is_not_taken() {
             let Ok(go) = go_to_meet() else { continue };
             ours.served_by(go).call("ADD", &att, Some(&prev)).run().result();
             if !site.ruleset().contains("cni_hostport") {
-                // An older Go plugin has no such backend.
+                // Not in an older Go plugin.
                 continue;
             }
         } else {
@@ -143,7 +143,7 @@ fn a_port_of_our_other_backend_is_not_taken() {
         assert!(err.code == 102 && err.all().contains("id: pod0"), "{old}, {new}: {}", err.all());
         assert_eq!(site.ruleset(), before, "{old}, {new}");
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"), "{old}, {new}");
-        // A runtime calls the pod's own plugin again, with another configuration.
+        // The pod's own plugin, with another configuration.
         net(old).deleted(&site.attachment(0), None);
         site.add(&net(new), 1);
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod1"), "{old}, {new}");

@@ -1,4 +1,4 @@
-//! Tests of the undo of an ADD, and of the rules that other pods still need.
+//! The undo of an ADD beside other pods.
 
 use serde_json::json;
 
@@ -26,14 +26,14 @@ fn undo_is_exact() {
     let add = |id: &str, forward: &Forward| {
         host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward, &|_| false).unwrap())
     };
-    // Without other mappings the undo also removes the table and closes localhost.
+    // Table and localhost go with it.
     let one = forward(&[80, 81], &["10.1.2.3/24", "fd00::3/64"]);
     let undo = add("a", &one);
     assert_ne!(host.sysctl("ipv4/conf/br0/route_localnet"), "0");
     host.within(|| undo.run().unwrap());
     before.assert_same(&Snapshot::of_ns(&host), "undo of the only one");
 
-    // Another pod needs the table and localhost.
+    // Another pod needs them.
     let undo = add("a", &one);
     let two = forward(&[82], &["10.1.2.4/24"]);
     let second = add("b", &two);
@@ -65,7 +65,7 @@ fn masquerading_and_mapping_share_the_table() {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one, &|_| false).unwrap()
         })
     };
-    // The order of both ADDs and both DELs is arbitrary.
+    // In any order.
     for order in 0..4 {
         let (masquerading, mapping) = if order & 1 == 0 {
             let masquerading = masq("a");
@@ -89,7 +89,7 @@ fn masquerading_and_mapping_share_the_table() {
         }
         before.assert_same(&Snapshot::of_ns(&host), &format!("order {order}"));
     }
-    // DEL and GC of one owner leave the rules of the other.
+    // Not the other's rules.
     let _ = (masq("a"), map("a"));
     host.within(|| masquerade::remove(&mut Nft::new(), &owner("a"), &[]).unwrap());
     host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());
@@ -104,7 +104,7 @@ fn masquerading_and_mapping_share_the_table() {
     host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
 }
 
-/// GC may be the last call. A host without pods has no rules.
+/// GC may be the last call.
 #[test]
 fn gc_of_the_last_leaves_no_table() {
     need!("nft", "ip");
@@ -127,7 +127,7 @@ fn gc_of_the_last_leaves_no_table() {
     before.assert_same(&Snapshot::of_ns(&host), "GC of the last");
 }
 
-/// A DEL was killed after it had removed the mappings.
+/// A killed DEL had removed the mappings.
 #[test]
 fn the_next_del_or_gc_removes_what_a_killed_del_has_emptied() {
     need!("nft", "ip");
@@ -156,7 +156,7 @@ fn the_next_del_or_gc_removes_what_a_killed_del_has_emptied() {
     }
 }
 
-/// The kernel refuses each message once. An ADD that reports success has published the port.
+/// Each message once: success means a published port.
 #[test]
 fn a_refusal_of_the_kernel_is_an_error() {
     need!("nft", "ip");
@@ -166,7 +166,7 @@ fn a_refusal_of_the_kernel_is_an_error() {
     let site = Site::new();
     let net = site.network(json!([{"hostPort": 8080, "containerPort": 80}]));
     let (att, result) = (site.attachment(0), &site.results[0]);
-    // The table and the sets exist.
+    // The table exists.
     site.add(&site.network(json!([{"hostPort": 8081, "containerPort": 80}])), 1);
     let before = Snapshot::of_ns(&site.host);
     let call = net.call("ADD", &att, Some(result));
@@ -204,7 +204,7 @@ fn an_unread_result_is_undone() {
         let net = site
             .network(json!([{"hostPort": 8080, "containerPort": 80}, {"hostPort": 53, "containerPort": 53, "protocol": "udp"}]))
             .with("/backend", json!(backend));
-        // The chains of iptables that containers share remain, as with the Go plugin.
+        // Shared chains stay, as with the Go plugin.
         site.add(&net, 1);
         net.deleted(&site.attachment(1), None);
         site.host.set_sysctl("ipv4/conf/br0/route_localnet", if backend == "iptables" { "1" } else { "0" });

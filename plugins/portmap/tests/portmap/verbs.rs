@@ -1,5 +1,3 @@
-//! Tests of configurations, and of the differences that CHECK finds.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, need};
@@ -33,7 +31,7 @@ fn nothing_to_map_is_passed_through() {
         assert_eq!(result, prev, "{more}");
         net.check(&attachment, &prev).success();
         net.deleted(&attachment, Some(&prev));
-        // The plugin must be chained even so.
+        // It must be chained even so.
         let err = net.add(&attachment).error();
         assert!(err.code == 7 && err.msg.contains("must be called as chained plugin"), "{}", err.all());
     }
@@ -108,7 +106,7 @@ fn check_says_what_is_missing() {
     site.host.set_sysctl("ipv4/conf/br0/route_localnet", "0");
     let err = net.check(&attachment, &site.results[0]).error();
     assert!(err.code == 103 && err.all().contains("route_localnet"), "{}", err.all());
-    // The configuration asks for other ports than the mapped ones.
+    // Other ports than the mapped ones.
     site.host.set_sysctl("ipv4/conf/br0/route_localnet", "1");
     net.check(&attachment, &site.results[0]).success();
     let err =

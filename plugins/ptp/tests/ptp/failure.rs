@@ -1,5 +1,3 @@
-//! Refused, failed and killed ADDs leave nothing.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need, skip};
@@ -97,7 +95,7 @@ fn bad_input_is_one_clear_error() {
     assert_eq!(pod.links(), ["lo"]);
 }
 
-/// ADD leaves nothing if any message to the kernel fails. DEL leaves nothing if ADD was killed at any message.
+/// At any message to the kernel.
 #[test]
 fn an_add_that_fails_or_dies_anywhere() {
     need!("ip", "nft", "strace");
@@ -111,11 +109,11 @@ fn an_add_that_fails_or_dies_anywhere() {
     if call.clone().under(&["strace", "-f", "-o", "/dev/null", "true"]).run().status != 0 {
         skip!("strace may not trace here");
     }
-    // Tables stay for the next pod by design, so they are made before.
+    // Tables stay for the next pod by design.
     net.added(&att);
     net.deleted(&att, None);
     for fault in ["error=ENOBUFS", "signal=KILL"] {
-        // A failed ADD switches forwarding off again. DEL never does.
+        // A failed ADD switches forwarding off again, DEL never.
         let forwarding = if fault == "signal=KILL" { "1" } else { "0" };
         host.set_sysctl("ipv4/ip_forward", forwarding);
         host.set_sysctl("ipv6/conf/all/forwarding", forwarding);
@@ -132,7 +130,7 @@ fn an_add_that_fails_or_dies_anywhere() {
                 _ => std::fs::read_to_string(&trace).unwrap().contains("(INJECTED)"),
             };
             if outcome.status == 0 {
-                // The last message has passed, or the message was sent again.
+                // The last message has passed, or was sent again.
                 net.deleted(&att, None);
                 host.set_sysctl("ipv4/ip_forward", forwarding);
                 host.set_sysctl("ipv6/conf/all/forwarding", forwarding);

@@ -19,7 +19,7 @@ fn config(host: &Host) -> Value {
     config
 }
 
-/// A host with forwarding enabled, so that its state is the same before and after.
+/// Forwarding is on before and after.
 fn host() -> Host {
     let host = Host::new();
     host.set_sysctl("ipv4/ip_forward", "1");
@@ -31,12 +31,11 @@ fn state(host: &Host) -> Snapshot {
     Snapshot::of(host).without_lines("last_reserved_ip").without_lines("net64/lock").without_lines("net64/ ")
 }
 
-/// Returns the name of the host's end in the result.
 fn veth(result: &Value) -> &str {
     result["interfaces"][0]["name"].as_str().unwrap()
 }
 
-/// Returns routes as text, without names and random parts.
+/// Without names and random parts.
 fn routes(ns: &cnimble_tests::Ns, device: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for family in ["-4", "-6"] {

@@ -1,5 +1,4 @@
-//! Tests with the Go plugin: the results and routes are equal, and each plugin checks and removes the
-//! other's attachments.
+//! Equal results and routes; each plugin checks and removes the other's attachments.
 
 use std::path::Path;
 
@@ -28,7 +27,7 @@ fn result_and_routes_are_those_of_the_reference() {
                 let outcome = net.add(&Attachment::new("a", &pod)).success();
                 let name = host.links().into_iter().find(|name| name.starts_with("veth")).unwrap();
                 let mut result = outcome.result();
-                // From 1.0.0 on, newer releases omit an empty `dns`.
+                // Newer releases omit it from 1.0.0 on.
                 if result["dns"] == json!({}) {
                     result.as_object_mut().unwrap().remove("dns");
                 }
@@ -98,7 +97,7 @@ fn our_pods_are_checked_and_torn_down_by_the_go_plugins() {
     need_go!(go, "ip", "nft", "ping", "iptables");
     for masquerade in [false, true] {
         let host = host();
-        // A Go plugin of this age has no other backend.
+        // An old Go plugin has no other backend.
         let net = Network::new(&host, config(&host))
             .with("/cniVersion", json!("1.0.0"))
             .with("/ipMasqBackend", json!("iptables"))

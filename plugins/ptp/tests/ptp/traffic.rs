@@ -1,5 +1,3 @@
-//! Tests of the addresses that a pod can reach, and of its addresses, routes and masquerading in the kernel.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
@@ -27,7 +25,7 @@ fn pods_reach_each_other_and_the_host_at_once() {
     let result_a = net.added(&att_a);
     let result_b = net.added(&att_b);
     for (pod, neighbour) in [(&a, 3), (&b, 2)] {
-        // The test doesn't retry: the network works when ADD returns.
+        // No retry: the network works when ADD returns.
         for to in [
             "10.1.2.1".to_owned(),
             "fd00:1:2::1".into(),
@@ -81,7 +79,7 @@ fn packets_that_leave_the_subnet_are_masqueraded() {
         let pod = Pod::new();
         let att = Attachment::new("a", &pod);
         net.added(&att);
-        // The outside has a route to the host only, not to a pod.
+        // The outside has no route to a pod.
         assert!(pod.misses("192.0.2.2"), "the test must be able to see");
         net.deleted(&att, None);
         let before = state(&host);
@@ -92,7 +90,7 @@ fn packets_that_leave_the_subnet_are_masqueraded() {
         let text = before.diff(&state(&host));
         assert!(text.contains("10.1.2.3"), "{text}");
         net.deleted(&att, Some(&result));
-        // Tables and empty sets stay for the next pod. None of them mentions this pod.
+        // Tables and empty sets stay, without this pod.
         for trace in ["10.1.2.3", "fd00:1:2::3", veth(&result), "\"a\""] {
             let left = state(&host).mentions(trace);
             assert!(left.is_empty(), "{backend}: {left:#?}");
@@ -101,7 +99,7 @@ fn packets_that_leave_the_subnet_are_masqueraded() {
     }
 }
 
-/// Forms of addresses that the Go plugin doesn't handle.
+/// The Go plugin doesn't handle them.
 #[test]
 fn several_addresses_and_lone_ones() {
     need!("ip", "ping");
@@ -159,7 +157,6 @@ fn one_pod_in_several_networks() {
     bridged.check(&att("eth0"), &first).success();
 }
 
-/// A route of the result to the pod's own subnet differs from the kernel's.
 #[test]
 fn the_kernels_own_routes_are_gone_and_no_others() {
     need!("ip");
@@ -187,8 +184,7 @@ fn the_kernels_own_routes_are_gone_and_no_others() {
     net.check(&att, &result).success();
 }
 
-/// The first and the last address of a subnet are usable where the host has a link to each pod. In a
-/// subnet of two addresses they always are.
+/// The host has a link to each pod. In a subnet of two they are always usable.
 #[test]
 fn a_pod_at_either_end_of_its_subnet_is_reached() {
     need!("ip", "ping");

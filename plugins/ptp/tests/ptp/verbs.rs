@@ -1,5 +1,3 @@
-//! Tests of DEL, CHECK, GC and STATUS.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need};
@@ -38,7 +36,7 @@ fn del_in_every_shape() {
             }
         }
     }
-    // DEL gets a changed configuration, and then an invalid one.
+    // A changed configuration, and an invalid one.
     let pod = Pod::new();
     let att = Attachment::new("a", &pod);
     let result = net.added(&att);

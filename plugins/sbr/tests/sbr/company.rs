@@ -1,5 +1,3 @@
-//! Tests of concurrent ADDs and of foreign rules.
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -7,7 +5,6 @@ use cnimble_tests::{keep_silent, need, recent_go_to_meet};
 
 use super::*;
 
-/// Makes interfaces of the pod with an address each.
 fn crowd(site: &Site, count: u8) -> Vec<(Attachment, Value)> {
     (0..count)
         .map(|number| {
@@ -26,7 +23,7 @@ fn crowd(site: &Site, count: u8) -> Vec<(Attachment, Value)> {
         .collect()
 }
 
-/// Runs twenty ADDs at once, every other one with these plugins.
+/// Every other one with `others`.
 fn all_at_once(site: &Site, others: &Network<'_>) {
     let (sbr, crowd) = (site.sbr(), crowd(site, 20));
     std::thread::scope(|scope| {

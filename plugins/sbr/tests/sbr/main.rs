@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs};
 
-/// A host and a pod.
 struct Site {
     host: Host,
     pod: Pod,
@@ -20,7 +19,7 @@ impl Site {
         Site { host: Host::new(), pod: Pod::new() }
     }
 
-    /// Returns bridge number `number`, with addresses of both families.
+    /// Bridge number `number`, with both families.
     fn front(&self, number: u8) -> Network<'_> {
         let mut config = configs::dual(&self.host);
         config["cniVersion"] = "1.1.0".into();
@@ -38,7 +37,7 @@ impl Site {
         Attachment::new("c1", &self.pod).ifname(ifname)
     }
 
-    /// Returns the pod's rules by source address, as address and table, sorted.
+    /// Sorted source addresses and tables.
     fn rules(&self) -> Vec<(String, String)> {
         let all = format!("{}{}", self.pod.ip("rule show"), self.pod.ip("-6 rule show"));
         let mut rules: Vec<(String, String)> = all
@@ -51,7 +50,6 @@ impl Site {
         rules
     }
 
-    /// Returns the interface for packets from this address.
     fn way(&self, from: &str) -> String {
         let to = if from.contains(':') { "2001:db8::1" } else { "192.0.2.1" };
         let told = self.pod.ip(&format!("route get {to} from {from}"));
@@ -61,18 +59,15 @@ impl Site {
     }
 }
 
-/// Runs ADD with this prevResult.
 fn add(sbr: &Network<'_>, attachment: &Attachment, prev: &Value) -> Outcome {
     sbr.call("ADD", attachment, Some(prev)).run()
 }
 
-/// Returns the addresses in a result.
 fn addresses(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().unwrap().iter();
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();

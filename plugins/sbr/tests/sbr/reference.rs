@@ -1,10 +1,8 @@
-//! Tests with the Go plugin.
-
 use cnimble_tests::{need, recent_go_to_meet};
 
 use super::*;
 
-/// Returns the routes of a table, sorted, without their protocol.
+/// Sorted, without their protocol.
 fn routes(site: &Site, table: &str) -> Vec<String> {
     let all = ["", "-6 "].map(|family| site.pod.run(&format!("ip {family}route show table {table}")).text());
     let mut lines: Vec<String> = all

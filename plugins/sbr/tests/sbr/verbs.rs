@@ -1,5 +1,3 @@
-//! Tests of ADD, DEL, CHECK, GC and STATUS.
-
 use cnimble_tests::{Snapshot, need};
 
 use super::*;
@@ -34,7 +32,7 @@ fn packets_leave_by_the_interface_of_their_source_and_del_removes_only_its_rules
         assert_eq!(pod.run(&format!("ping -n -c 1 -W 60 -I {from} {to}")).status, 0, "{from}");
     }
 
-    // A rule of the user from the same address.
+    // The user's, from the same address.
     pod.ip("rule add from 10.7.1.2 table 300");
     let [(_, first, prev), (_, second, other)] = &interfaces;
     for prev in [None, Some(prev)] {
@@ -46,7 +44,7 @@ fn packets_leave_by_the_interface_of_their_source_and_del_removes_only_its_rules
         sbr.check(second, other).success();
     }
     refused(&sbr.check(first, prev), 103, "is missing");
-    // The interface is gone. DEL has only the result.
+    // DEL has only the result.
     pod.ip("link del net1");
     sbr.deleted(second, Some(other));
     assert_eq!(site.rules(), [("10.7.1.2".into(), "300".into())]);
@@ -111,7 +109,7 @@ fn a_configured_table_is_the_users_and_gets_rules_only() {
     let prev = site.front(1).added(&attachment);
     site.pod.ip("route add table 77 192.0.2.0/24 via 10.7.1.1");
     let (routes, table) = (site.pod.ip("route show"), site.pod.ip("route show table 77"));
-    // The second ADD finds rules, as after a killed ADD.
+    // The second finds rules, as after a killed ADD.
     for _ in 0..2 {
         add(&sbr, &attachment, &prev).result();
         let rules = [("10.7.1.2".into(), "77".into()), ("fd00:7:1::2".into(), "77".into())];

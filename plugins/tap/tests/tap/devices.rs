@@ -1,5 +1,3 @@
-//! Tests of the device, the keys and the verbs.
-
 use cnimble_tests::{go_to_meet, skip, with_kind};
 
 use super::*;
@@ -106,7 +104,7 @@ fn a_failed_add_leaves_the_pod_and_the_leases_as_they_were() {
         before.assert_same(&Snapshot::of_ns(&pod), told);
         assert_eq!(leases(&host), [""; 0], "{told}");
     }
-    // DEL of the attachment with the taken name leaves the existing interface alone.
+    // The existing interface stays.
     network.deleted(&attachment.ifname("eth1"), None);
     before.assert_same(&Snapshot::of_ns(&pod), "after DEL");
 }
@@ -127,7 +125,7 @@ fn del_and_gc_go_by_what_is_left() {
     gc.pinning(host.dir(), &[&pods[2], &pods[3]]).run().success();
     assert_eq!((leases(&host).len(), pods[2].links()), (2, vec!["lo".to_owned()]));
     network.check(&attachments[3], &results[3]).success();
-    // The tap belongs to another container.
+    // Another container's tap.
     network.deleted(&Attachment::new("c9", &pods[3]), None);
     assert_eq!(pods[3].links(), ["eth0", "lo"]);
 }
@@ -159,7 +157,7 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
                     && !key.starts_with("gro")
                     && !["ifalias", "ifindex", "address", "txqlen"].contains(&key.as_str())
             });
-            // The program that attaches to the tap sets the size of the headers again.
+            // The program that attaches sets it again.
             link["linkinfo"]["info_data"]
                 .as_object_mut()
                 .unwrap()

@@ -1,4 +1,4 @@
-//! Tests of the plugin tap. They run in the virtual machine of `scripts/vm` if this kernel has no taps.
+//! Tests of the plugin tap, in the virtual machine of `scripts/vm` if this kernel has no taps.
 #![cfg(test)]
 
 mod devices;
@@ -21,20 +21,17 @@ fn config(host: &Host) -> Value {
     })
 }
 
-/// The leases of the network.
 fn leases(host: &Host) -> Vec<String> {
     let all = cnimble_tests::leases(&host.data_dir());
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
     assert!(err.code == code && err.all().contains(why), "{err:?}");
 }
 
-/// The attributes that only a tap has.
 fn settings(pod: &Pod, name: &str) -> Value {
     pod.link(name)["linkinfo"]["info_data"].clone()
 }

@@ -1,4 +1,4 @@
-//! Tests of the plugin tuning: values are set, checked and restored, also beside the Go plugin.
+//! Tests of the plugin tuning, also beside the Go plugin.
 #![cfg(test)]
 
 mod refused;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs};
 
-/// A pod on a bridge, with tuning as the next plugin.
+/// After bridge.
 struct Chain {
     host: Host,
     pod: Pod,

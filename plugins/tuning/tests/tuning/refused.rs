@@ -1,5 +1,3 @@
-//! Tests of ADDs that fail: every setting is restored.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Network, Snapshot, need};
@@ -26,10 +24,10 @@ fn a_failure_takes_everything_back() {
     let mut second = sysctl.clone();
     second["net.core.wmem_default"] = json!("many");
     fails(json!({ "sysctl": second, "mtu": 1400 }), 100, "net.core.wmem_default");
-    // The MTU is more than a veth can have. It is the last setting but one.
+    // Too much for a veth. The last setting but one.
     fails(json!({ "sysctl": sysctl, "mac": MAC, "promisc": true, "mtu": 65_536 }), 100, "mtu 65536");
     fails(json!({ "mac": MAC, "dataDir": "/proc/self/tuning" }), 5, "/proc/self/tuning");
-    // The failed ADD restores an older backup.
+    // It restores an older backup.
     std::fs::create_dir_all(chain.dir()).unwrap();
     let file = chain.dir().join("one_eth0.json");
     std::fs::write(&file, "{\"mtu\": 1234}").unwrap();
@@ -95,7 +93,7 @@ fn bad_configurations() {
 fn only_listed_sysctls_are_allowed() {
     need!("ip", "mount");
     let chain = Chain::new();
-    // A private /etc has the list, so that the machine's own /etc stays unchanged.
+    // A private /etc has the list.
     let script = "mount -t tmpfs none /etc && mkdir -p /etc/cni/tuning && printf '%s' \"$LIST\" >/etc/cni/tuning/allowlist.conf && exec \"$0\"";
     let run = |net: &Network<'_>, verb: &str, list: &str| {
         let call = net.call(verb, &chain.att, Some(&chain.prev)).env("LIST", list);
@@ -110,6 +108,6 @@ fn only_listed_sysctls_are_allowed() {
     assert_eq!(run(&net, "ADD", "(").error().code, 7);
     run(&net, "ADD", "^net.core.[a-z]*$\n^net\\.ipv4\\.conf\\.IFNAME\\.").result();
     assert_eq!(chain.pod.sysctl("core/somaxconn"), "543");
-    // Without sysctls the list doesn't matter.
+    // The list doesn't matter.
     run(&chain.net(&json!({ "mtu": 1400 })), "ADD", "nothing").result();
 }

@@ -1,5 +1,3 @@
-//! Tests of the settings, of their sources, and of each version.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
@@ -37,7 +35,7 @@ fn everything_is_set_checked_and_put_back() {
     assert_eq!(result, expected);
     net.check(&chain.att, &result).success();
 
-    // CHECK notices each changed value.
+    // CHECK notices each change.
     for (change, word, undo) in [
         ("link set eth0 mtu 1399", "MTU 1399, expected 1400", "link set eth0 mtu 1400"),
         ("link set eth0 promisc off", "promiscuous mode off", "link set eth0 promisc on"),
@@ -52,7 +50,7 @@ fn everything_is_set_checked_and_put_back() {
     ] {
         let changed = chain.pod.run(&format!("ip {change}"));
         if change.contains("eth9") && changed.stderr.contains("busy") {
-            // A link that is up can be renamed only since Linux 6.2.
+            // Since Linux 6.2.
             continue;
         }
         changed.success();
@@ -65,7 +63,7 @@ fn everything_is_set_checked_and_put_back() {
     let error = net.check(&chain.att, &result).error();
     assert!(error.code == 103 && error.msg.contains("net.core.somaxconn is \"544\""), "{error:?}");
 
-    // DEL needs no prevResult. A second DEL finds nothing to do.
+    // Without prevResult, and again.
     net.deleted(&chain.att, None);
     assert_eq!(chain.mac(), old_mac);
     assert_eq!(chain.files(), Vec::<String>::new());
@@ -124,7 +122,7 @@ fn args_cni_win() {
     let flags = link["flags"].as_array().unwrap();
     assert!(!flags.contains(&json!("PROMISC")) && flags.contains(&json!("ALLMULTI")), "{link}");
     net.deleted(&chain.att, None);
-    // The configuration has no key `sysctl`. The Go plugin crashes on this.
+    // No key `sysctl`. The Go plugin crashes on this.
     let net = chain.net(&json!({ "args": { "cni": { "sysctl": { "net.core.somaxconn": "502" } } } }));
     chain.add(&net);
     assert_eq!(chain.pod.sysctl("core/somaxconn"), "502");
@@ -154,7 +152,7 @@ fn every_version() {
     }
 }
 
-/// `all` affects interfaces with another value, even if its own value stays the same.
+/// `all` affects interfaces with another value.
 #[test]
 fn a_sysctl_is_written_even_if_it_has_the_value() {
     need!("ip");
@@ -171,7 +169,7 @@ fn a_sysctl_is_written_even_if_it_has_the_value() {
 fn a_read_only_proc_sys_is_written_by_root_and_suffices_for_present_values() {
     need!("ip", "unshare", "strace");
     const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
-    // In a user namespace no private procfs can be mounted. strace simulates that.
+    // As in a user namespace, where no procfs can be mounted.
     const REFUSED: [&str; 5] = ["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"];
     let chain = Chain::new();
     chain.pod.set_sysctl("core/somaxconn", "543");

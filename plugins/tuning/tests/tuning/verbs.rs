@@ -1,5 +1,3 @@
-//! Tests of DEL, GC and STATUS, and of a change to another set of plugins.
-
 use serde_json::json;
 
 use cnimble_tests::{Network, Snapshot, go_plugins, need, skip};
@@ -25,14 +23,14 @@ fn del_in_every_shape() {
         assert_eq!(chain.mac(), MAC, "who should know where it is?");
         chain.pod.ip(&format!("link set eth0 address {old}"));
     }
-    // Another configuration, or one that ADD would refuse.
+    // Another configuration, or an invalid one.
     for keys in [json!({}), json!({ "mac": "zz", "sysctl": 7, "mtu": -1 })] {
         add();
         chain.net(&keys).deleted(&chain.att, Some(&chain.prev));
         assert!(!file.exists());
         assert_eq!(chain.mac(), old);
     }
-    // A broken file, and one with values that the kernel refuses.
+    // Broken, or with values that the kernel refuses.
     for text in ["", "{", "[]", "{\"mtu\": 70000, \"mac\": \"02:00:00:00:00:07\"}"] {
         add();
         std::fs::write(&file, text).unwrap();
@@ -45,12 +43,12 @@ fn del_in_every_shape() {
     chain.pod.ip("link del eth0");
     net.deleted(&chain.att, None);
     assert!(!file.exists());
-    // The directory is missing, or a file is in its place.
+    // Missing, or a file.
     std::fs::remove_dir(chain.dir()).unwrap();
     net.deleted(&chain.att, None);
     std::fs::write(chain.dir(), "").unwrap();
     net.deleted(&chain.att, None);
-    // A file that can't be removed is an error.
+    // It can't be removed.
     let stuck = chain.net(&json!({ "dataDir": chain.host.dir() }));
     std::fs::create_dir_all(chain.host.dir().join("one_eth0.json/x")).unwrap();
     assert_eq!(stuck.del(&chain.att, None).error().code, 5);
@@ -113,9 +111,9 @@ fn either_set_restores_what_the_other_changed() {
     assert_eq!(chain.files(), Vec::<String>::new());
 
     let (their_result, their_text) = (add(&theirs), std::fs::read_to_string(&file).unwrap());
-    // Our file has the network's name as well.
+    // With the network's name.
     assert_eq!(text, their_text.replace("\n}", ",\n \"network\": \"net64\"\n}"));
-    // The Go plugin's result has an empty object `dns` and no MTU.
+    // The Go plugin prints an empty `dns`, and no MTU.
     assert_eq!(result["ips"], their_result["ips"]);
     assert_eq!(result["routes"], their_result["routes"]);
     for (our, their) in [0, 1, 2].map(|i| (&result["interfaces"][i], &their_result["interfaces"][i])) {

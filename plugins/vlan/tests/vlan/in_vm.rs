@@ -1,10 +1,10 @@
-//! Tests that need vlan interfaces. The machine boots once per module, so all of them are in this one.
+//! Tests that need vlan interfaces. The machine boots once per module.
 
 use cnimble_tests::{go_to_meet, skip, with_kind};
 
 use super::*;
 
-/// Returns a network outside with its addresses in VLAN 7.
+/// A network outside, in VLAN 7.
 fn tagged(host: &Host) -> Lan {
     let lan = Lan::behind(host, "uplink");
     lan.ip("address flush dev lan0");
@@ -140,7 +140,7 @@ fn with_link_in_container_the_master_is_in_the_pod() {
     let result = network.added(&attachment);
     assert_eq!(pod.link("net1")["link"], "uplink");
     network.check(&attachment, &result).success();
-    // First the interface name is free and the VLAN is taken, then the reverse.
+    // The VLAN is taken, then the name.
     refused(
         &network.add(&Attachment::new("c2", &pod).ifname("net2")),
         102,
@@ -167,7 +167,7 @@ fn del_and_gc_go_by_what_is_left() {
         .map(|(number, attachment)| network(number).added(attachment))
         .collect();
     network(0).deleted(&attachments[0].clone().netns(""), Some(&results[0]));
-    // The Go plugin's DEL fails without the master.
+    // The Go plugin needs the master.
     network(1).with("/master", json!("none")).deleted(&attachments[1], None);
     assert_eq!((leases(&host).len(), pods[1].links()), (4, vec!["lo".to_owned()]));
     let gc = network(9).gc_call(Some(json!([attachments[3].listed()])));
@@ -209,7 +209,7 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
                     && !["ifalias", "ifindex"].contains(&key.as_str())
             });
             result["interfaces"][0]["sandbox"] = json!("");
-            // Before 1.9, the Go plugin printed an empty `dns`, and queues had no length.
+            // Before 1.9, the Go plugin printed an empty `dns`, and no length.
             result.as_object_mut().unwrap().retain(|key, value| key != "dns" || *value != json!({}));
             link["txqlen"] = json!(null);
             result["ips"].as_array_mut().unwrap().truncate(1);

@@ -1,10 +1,10 @@
-//! Tests that need VRFs. The machine boots once per module, so all of them are in this one.
+//! Tests that need VRFs. The machine boots once per module.
 
 use cnimble_tests::{go_to_meet, skip, with_kind};
 
 use super::*;
 
-/// A host with a network outside, and the network of the previous plugin.
+/// A host with a network outside, and the previous plugin's.
 struct Site {
     host: Host,
     lan: Lan,
@@ -26,12 +26,10 @@ impl Site {
     }
 }
 
-/// Runs ADD of the plugin with this prevResult.
 fn add(vrf: &Network<'_>, attachment: &Attachment, prev: &Value) -> Outcome {
     vrf.call("ADD", attachment, Some(prev)).run()
 }
 
-/// Returns the table of a VRF.
 fn table(pod: &Pod, name: &str) -> u64 {
     pod.link(name)["linkinfo"]["info_data"]["table"].as_u64().unwrap()
 }
@@ -111,7 +109,7 @@ fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     let attachments: Vec<_> =
         (0..6).map(|number| Attachment::new("c1", &pod).ifname(&format!("net{number}"))).collect();
     let prevs: Vec<_> = attachments.iter().map(|attachment| front.added(attachment)).collect();
-    // One of the ADDs makes the VRF.
+    // One of them makes the VRF.
     all_at_once(&vrf, &attachments, &prevs);
     assert_eq!(pod.ip_json("link show master blue").as_array().unwrap().len(), 6);
     // Another VRF gets another table.
@@ -132,7 +130,7 @@ fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     assert!(!pod.links().contains(&"blue".to_owned()), "{:?}", pod.links());
 }
 
-/// Runs ADDs of the plugin with these prevResults at once.
+/// At once, with these prevResults.
 fn all_at_once(vrf: &Network<'_>, attachments: &[Attachment], prevs: &[Value]) {
     std::thread::scope(|scope| {
         for (attachment, prev) in attachments.iter().zip(prevs) {
@@ -148,7 +146,7 @@ fn twenty_vrfs_that_are_made_at_once_have_twenty_tables() {
     pod.ip("link add red type vrf table 2");
     let prev = site.front().added(&Attachment::new("c1", &pod));
     let vrf = site.vrf();
-    // In strict mode the kernel refuses a second VRF with the same table.
+    // In strict mode the kernel refuses a second VRF with the table.
     for strict in ["0", "1"] {
         pod.set_sysctl("vrf/strict_mode", strict);
         let networks: Vec<_> = (0..20).map(|number| format!("vrf{number}")).collect();
@@ -179,7 +177,7 @@ fn twenty_vrfs_that_are_made_at_once_have_twenty_tables() {
 fn several_interfaces_share_a_vrf_whose_table_no_other_may_have() {
     with_kind!("vrf");
     let (site, pod) = (Site::new(), Pod::new());
-    // The first VRF loads the module, and the module has the sysctl.
+    // The first VRF loads the module with the sysctl.
     pod.ip("link add red type vrf table 7");
     pod.set_sysctl("vrf/strict_mode", "1");
     let (front, vrf) = (site.front().with("/ipam/routes", json!([])), site.vrf().with("/table", json!(100)));
@@ -212,7 +210,7 @@ fn a_failed_add_leaves_the_pod_as_it_was() {
         ("/vrfname", json!("net1"), "eth0", 102, "\"net1\" already exists but is not a VRF"),
         ("/vrfname", json!("blue"), "net2", 102, "interface net2 has already a master set: red"),
         ("/vrfname", json!("blue"), "net3", 100, "interface net3 is missing in"),
-        // A VRF can't be the port of a VRF. It is made, and then removed again.
+        // A VRF can't be a VRF's port. It is made, and removed again.
         ("/vrfname", json!("blue"), "red", 100, "set link red master"),
     ] {
         refused(&add(&vrf.with(pointer, value), &attachment.clone().ifname(ifname), &prev), code, told);
@@ -221,7 +219,7 @@ fn a_failed_add_leaves_the_pod_as_it_was() {
     let wrong = vrf.with("/vrfname", json!("red")).with("/table", json!(8));
     refused(&add(&wrong, &attachment, &prev), 102, "VRF red already exists with another routing table");
     before.assert_same(&Snapshot::of_ns(&pod), "after the wrong table");
-    // DEL of an interface that was never in the VRF. An empty VRF of another owner is kept.
+    // Never in the VRF. Another owner's empty VRF stays.
     vrf.deleted(&attachment.clone().ifname("net2"), None);
     pod.ip("link set net2 nomaster");
     vrf.with("/vrfname", json!("red")).deleted(&attachment, None);
@@ -242,7 +240,7 @@ fn gc_removes_an_empty_vrf_that_was_made_here() {
     for pod in &pods[2..] {
         pod.ip("link add blue type vrf table 9");
     }
-    // The mark of earlier versions.
+    // Earlier versions' mark.
     pods[3].shell("ip link set blue alias 'cnimble: removed with its last port'");
     pods[0].ip("link del eth0");
     let all: Vec<_> = pods.iter().collect();

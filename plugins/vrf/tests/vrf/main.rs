@@ -1,4 +1,4 @@
-//! The plugin vrf behind others. Where the kernel has no VRFs, in the machine of `scripts/vm`.
+//! Tests of the plugin vrf behind others, in the machine of `scripts/vm` if this kernel has no VRFs.
 #![cfg(test)]
 
 mod in_vm;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod, Snapshot, need};
 
-/// A network of two families on `uplink`, with default routes.
+/// Both families on `uplink`, with default routes.
 fn front(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -26,12 +26,10 @@ fn front(host: &Host) -> Value {
     })
 }
 
-/// The plugin behind it.
 fn config() -> Value {
     json!({"cniVersion": "1.1.0", "name": "outside", "type": "vrf", "vrfname": "blue"})
 }
 
-/// The verb failed with this code, and says `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();

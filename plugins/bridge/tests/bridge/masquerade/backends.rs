@@ -1,5 +1,3 @@
-//! Tests of the choice of the backend, of iptables' rules, and of flushed rulesets.
-
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Code, Owner};
@@ -24,7 +22,6 @@ fn backends_are_chosen_by_name_or_by_what_works() {
         masquerade::status(Some("nftables")).unwrap();
         masquerade::status(None).unwrap();
     });
-    // The check leaves nothing.
     assert_eq!(ruleset(&ns), "");
     let addrs = nets(&["10.1.0.2/16"]);
     ns.within(|| masquerade::add(Backend::Auto, &mut Nft::new(), &owner("net1", "a"), &addrs).unwrap());
@@ -60,7 +57,7 @@ fn what_was_flushed_is_made_again() {
         assert!(!ruleset(&path.node).contains("10.1.0.5"), "{damage}");
         add(&path.node, &owner("net1", "pod2"), &["10.1.0.6/16"]);
     }
-    // This also works if the pod's own element exists.
+    // Also with the pod's own element.
     add(&path.node, &pod, &["10.1.0.5/16"]);
     path.node.nft("flush table inet cnimble");
     add(&path.node, &pod, &["10.1.0.5/16"]);
@@ -71,7 +68,7 @@ fn what_was_flushed_is_made_again() {
 fn where_nf_tables_cannot_masquerade_iptables_does() {
     need!("nft", "iptables-nft-save");
     let ns = Ns::new();
-    // A chain of the wrong type stands for a kernel without NAT in nf_tables. The error is the same, EOPNOTSUPP.
+    // A chain of the wrong type has the error of a kernel without NAT in nf_tables, EOPNOTSUPP.
     ns.run_with(
         "nft -f -",
         b"table inet cnimble { chain postrouting { type filter hook postrouting priority 0; }; }",
@@ -95,7 +92,7 @@ fn where_nf_tables_cannot_masquerade_iptables_does() {
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 }
 
-/// A container has two interfaces in one network. Both use the container's chain of iptables.
+/// Both interfaces of a container in one network use its chain.
 #[test]
 fn two_interfaces_share_an_iptables_chain() {
     need!("nft", "iptables-nft-save");
@@ -124,7 +121,7 @@ fn two_interfaces_share_an_iptables_chain() {
     assert!(!masqueraded(&two, &addrs2));
     let undo = add(&two, &addrs2);
     assert!(masqueraded(&one, &addrs1) && masqueraded(&two, &addrs2), "{:#?}", rules());
-    // The rules for traffic inside a network come before masquerading.
+    // Rules for traffic inside a network come first.
     let chain = ns.sh("ip6tables-nft-save -t nat");
     let place = |what: &str| chain.find(what).unwrap_or_else(|| panic!("{what} in {chain}"));
     assert!(place("-d fd02::/64") < place("-j MASQUERADE") && place("-d fd01::/64") < place("-j MASQUERADE"));
@@ -138,8 +135,7 @@ fn two_interfaces_share_an_iptables_chain() {
     assert!(masqueraded(&two, &addrs2) && !masqueraded(&one, &addrs1), "{:#?}", rules());
     removed(&two, &addrs2);
     assert_eq!(rules(), Vec::<String>::new());
-    // Without a prevResult the owner of a rule is unknown. Then the rules of all interfaces are removed,
-    // because the container is gone.
+    // Without a prevResult all interfaces' rules go: the owner of a rule is unknown, and the container is gone.
     add(&one, &addrs1);
     add(&two, &addrs2);
     removed(&two, &[]);

@@ -1,4 +1,4 @@
-//! An ADD runs beside the DEL of the last pod.
+//! An ADD beside the DEL of the last pod.
 
 use std::process::{Command, Stdio};
 
@@ -12,15 +12,14 @@ use cnimble_tests::{Ns, PATIENCE, need, skip, wait_until};
 
 use super::{add, check, nets, owner, remove, ruleset};
 
-/// Marks the process as [`the_last_one_goes`], which writes its number into this file.
+/// Marks the process, which writes its number into this file.
 const NUMBER_TO: &str = "CNIMBLE_TEST_NUMBER_TO";
 
 fn last() -> (Owner, &'static str) {
     (owner("net1", "last"), "10.1.0.2/16")
 }
 
-/// Not a test on its own: [`a_pod_that_comes_while_the_last_one_goes_is_masqueraded`] runs it in a
-/// process that is stopped.
+/// Not a test on its own: [`a_pod_that_comes_while_the_last_one_goes_is_masqueraded`] runs and stops it.
 #[test]
 fn the_last_one_goes() {
     let Ok(file) = std::env::var(NUMBER_TO) else { return };
@@ -29,8 +28,7 @@ fn the_last_one_goes() {
     masquerade::remove(&mut Nft::new(), &owner, &nets(&[addr])).unwrap();
 }
 
-/// The removal is stopped after each of its requests in turn, and then the other pod is added. Kernels
-/// before 6.12 would delete the set with the new element in it.
+/// The removal stops after each of its requests in turn. Kernels before 6.12 would delete the set with the new element.
 #[test]
 fn a_pod_that_comes_while_the_last_one_goes_is_masqueraded() {
     need!("nft", "strace");

@@ -1,5 +1,3 @@
-//! Tests of many pods, in sequence and at once.
-
 use std::process::Command;
 
 use ipnetwork::IpNetwork;
@@ -11,7 +9,7 @@ use cnimble_tests::{Ns, need, skip};
 
 use super::{add, check, nets, owner, remove, ruleset, undo};
 
-/// The netlink messages that a process sent and received, counted by strace.
+/// Counted by strace.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Traffic {
     requests: usize,
@@ -19,7 +17,7 @@ struct Traffic {
     bytes_in: usize,
 }
 
-/// The pod of [`one_pod_under_strace`], and whether it is added or removed.
+/// The pod, and the verb.
 const POD: &str = "CNIMBLE_TEST_POD";
 const VERB: &str = "CNIMBLE_TEST_VERB";
 
@@ -28,7 +26,7 @@ fn numbered(n: u32) -> (Owner, Vec<IpNetwork>) {
     (owner("net1", &format!("pod{n:05}")), nets(&[&addr]))
 }
 
-/// Not a test on its own: [`a_pod_costs_the_same_at_500_pods`] runs it in a process under strace.
+/// Not a test on its own: [`a_pod_costs_the_same_at_500_pods`] runs it under strace.
 #[test]
 fn one_pod_under_strace() {
     let (Ok(pod), Ok(verb)) = (std::env::var(POD), std::env::var(VERB)) else { return };
@@ -39,11 +37,10 @@ fn one_pod_under_strace() {
     }
 }
 
-/// Runs [`one_pod_under_strace`] in the namespace. Returns `None` if strace isn't permitted.
+/// Returns `None` if strace isn't permitted.
 fn traffic(ns: &Ns, verb: &str, n: u32) -> Option<Traffic> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("strace");
-    // The name of the test has no crate name.
     let (_, module) = module_path!().split_once("::").unwrap();
     let output = ns.within(|| {
         Command::new("strace")
@@ -131,7 +128,7 @@ fn pods_come_and_go_at_once() {
                     let addr = format!("10.{net}.{thread}.{}/16", n + 1);
                     let made = add(ns, &pod, &[&addr]);
                     check(ns, &pod, &[&addr]).unwrap();
-                    // Half of the removals list the rules, which concurrent changes interrupt.
+                    // Half of the removals list rules, which concurrent changes interrupt.
                     match n % 4 {
                         0 => remove(ns, &pod, &[&addr]),
                         1 => remove(ns, &pod, &[]),

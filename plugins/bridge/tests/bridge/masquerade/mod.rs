@@ -1,5 +1,3 @@
-//! Masquerading in nf_tables and with iptables: packets, rulesets, owners and leftovers.
-
 mod backends;
 mod beside;
 mod crowds;
@@ -48,7 +46,7 @@ fn ruleset(ns: &Ns) -> String {
     ns.nft("-s list ruleset")
 }
 
-/// A pod, a node and the network outside, joined by veth pairs.
+/// A pod, a node and the network outside.
 struct Path {
     pod: Ns,
     node: Ns,
@@ -76,19 +74,19 @@ impl Path {
         path
     }
 
-    /// Returns the source address that the network outside sees when the pod sends datagrams.
+    /// The source of the pod's datagrams, seen from outside.
     fn seen(&self, to: &str) -> String {
         use std::net::{IpAddr, SocketAddr, UdpSocket};
         let to: IpAddr = to.parse().unwrap();
         let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
-        // The port was never used before, because the kernel remembers connections.
+        // A new port, because the kernel remembers connections.
         let listener = self.world.within(|| UdpSocket::bind(any).unwrap());
         let to = SocketAddr::new(to, listener.local_addr().unwrap().port());
         listener.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
         let sender = self.pod.within(|| UdpSocket::bind(any).unwrap());
         let mut seen = None;
         wait_until(PATIENCE, || {
-            // Without a route this fails.
+            // Fails without a route.
             let _ = sender.send_to(b"hello", to);
             seen = listener.recv_from(&mut [0; 16]).ok().map(|(_, from)| from.ip().to_string());
             seen.is_some()

@@ -1,5 +1,3 @@
-//! Tests of the owner of an element, of its takeover and of its removal.
-
 use cnimble_cni::Code;
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::masquerade;
@@ -16,7 +14,7 @@ fn adding_again_changes_nothing() {
     let before = ruleset(&ns);
     let again = add(&ns, &pod, &["10.1.0.5/16", "10.1.0.5/16"]);
     assert_eq!(ruleset(&ns), before);
-    // So its undo has nothing to remove.
+    // Its undo has nothing to remove.
     undo(&ns, again);
     assert_eq!(ruleset(&ns), before);
     check(&ns, &pod, &["10.1.0.5/16"]).unwrap();
@@ -35,7 +33,7 @@ fn a_stale_element_is_taken_over() {
     assert_eq!(err.code, Code::CHECK_FAILED);
     assert!(err.to_string().contains("is another's"), "{err}");
 
-    // The late DEL of the dead pod leaves foreign elements, with a stale hint and without one.
+    // The late DEL of the dead pod leaves foreign elements, with and without a stale hint.
     remove(&ns, &dead, &["10.1.0.5/16"]);
     remove(&ns, &dead, &[]);
     check(&ns, &pod, &["10.1.0.5/16"]).unwrap();
@@ -45,7 +43,7 @@ fn a_stale_element_is_taken_over() {
     assert_eq!(ruleset(&ns), before);
 }
 
-/// Two networks may give out the same address. Each pod keeps its masquerading when the other is removed.
+/// Each pod keeps its masquerading when the other is removed.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("nft");
@@ -76,8 +74,7 @@ fn two_networks_may_have_the_same_address() {
     }
 }
 
-/// The element of a pod may be beside that of another pod. It stays there in a second ADD after the DEL
-/// of the other pod, because DEL with a hint looks for one element.
+/// An element beside another pod's stays there in an ADD after that pod's DEL: DEL with a hint looks for one element.
 #[test]
 fn a_place_beside_is_kept() {
     need!("nft");
@@ -92,7 +89,7 @@ fn a_place_beside_is_kept() {
     let before = ruleset(&ns);
     add(&ns, &two, &addrs);
     assert_eq!(ruleset(&ns), before);
-    // This also holds if its rule was lost.
+    // Also if its rule was lost.
     ns.nft("flush chain inet cnimble postrouting");
     check(&ns, &two, &addrs).unwrap_err();
     add(&ns, &two, &addrs);
@@ -115,7 +112,7 @@ fn removal_needs_no_hint_and_repeats() {
         add(&ns, &a, &["10.1.0.5/16", "fd01::5/64"]);
         remove(&ns, &a, hint);
         if hint == ["10.1.0.5/16"] {
-            // The hint is correct but incomplete. A later DEL without a hint removes the rest.
+            // The hint is incomplete: a later DEL without one removes the rest.
             remove(&ns, &a, &[]);
         }
         remove(&ns, &a, hint);
@@ -124,7 +121,7 @@ fn removal_needs_no_hint_and_repeats() {
         check(&ns, &b, &["10.1.0.6/16"]).unwrap();
     }
     assert!(before.contains("10.1.0.6"));
-    // Without a table nothing is removed, and no table is made.
+    // No table is made.
     let empty = Ns::new();
     remove(&empty, &a, &["10.1.0.5/16"]);
     remove(&empty, &a, &[]);
@@ -134,25 +131,22 @@ fn removal_needs_no_hint_and_repeats() {
 #[test]
 fn undo_is_exact() {
     need!("nft");
-    // Without other pods nothing remains.
     let ns = Ns::new();
     let before = Snapshot::of_ns(&ns);
     let made = add(&ns, &owner("net1", "a"), &["10.1.0.5/16", "fd01::5/64"]);
     undo(&ns, made);
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 
-    // Another pod uses the table and the set, so they stay.
+    // Another pod uses table and set.
     let first = add(&ns, &owner("net1", "a"), &["10.1.0.5/16", "fd01::5/64"]);
     let second = add(&ns, &owner("net1", "b"), &["10.1.0.6/16"]);
     undo(&ns, first);
     check(&ns, &owner("net1", "b"), &["10.1.0.6/16"]).unwrap();
     let now = ruleset(&ns);
     assert!(!now.contains("fd01") && !now.contains("10.1.0.5"), "{now}");
-    // The second pod added only an element, so the set stays, empty.
     undo(&ns, second);
     assert!(!ruleset(&ns).contains("10.1.0.6"));
 
-    // The third pod adds only the set of another network.
     let before = ruleset(&ns);
     let third = add(&ns, &owner("net2", "c"), &["10.2.0.5/16"]);
     assert!(ruleset(&ns).contains("masq-10.2.0.0/16"));
@@ -175,7 +169,7 @@ fn gc_keeps_the_valid_and_other_networks() {
     assert_eq!(ruleset(&ns).matches("comment").count(), 3);
     check(&ns, &a, &["10.1.0.2/16", "fd01::2/64"]).unwrap();
     check(&ns, &other, &["10.2.0.2/16"]).unwrap();
-    // Without valid attachments the sets are removed, and the table with the last network.
+    // The table goes with the last network.
     ns.within(|| masquerade::gc(&mut Nft::new(), "net1", &[]).unwrap());
     assert!(!ruleset(&ns).contains("10.1."));
     ns.within(|| masquerade::gc(&mut Nft::new(), "net2", &[]).unwrap());

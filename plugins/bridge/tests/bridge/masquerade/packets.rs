@@ -1,4 +1,4 @@
-//! Tests with real packets that leave the node.
+//! Real packets that leave the node.
 
 use cnimble_tests::need;
 use cnimble_tests::segment::reset_seen;
@@ -9,7 +9,7 @@ use super::{Path, add, owner, remove, ruleset};
 fn what_leaves_the_pod_network_comes_from_the_node() {
     need!("nft", "ip");
     let path = Path::new();
-    // The network outside has a route back as long as no packet is masqueraded.
+    // Unmasqueraded packets have a way back.
     path.world.ip("route add 10.1.0.0/16 via 192.0.2.1");
     path.world.ip("-6 route add fd01::/64 via 2001:db8::1");
     assert_eq!(path.seen("192.0.2.9"), "10.1.0.5");
@@ -20,7 +20,7 @@ fn what_leaves_the_pod_network_comes_from_the_node() {
     assert_eq!(path.seen("192.0.2.9"), "192.0.2.1");
     assert_eq!(path.seen("2001:db8::9"), "2001:db8::1");
 
-    // Packets to the pod network keep their source, and so do those of another pod.
+    // Packets to the pod network, and another pod's, keep their source.
     path.world.ip("addr add 10.1.7.7/32 dev lo");
     path.node.ip("route add 10.1.7.7/32 via 192.0.2.9");
     path.pod.ip("route add 10.1.7.7/32 via 10.1.0.1");
@@ -43,7 +43,7 @@ fn what_connection_tracking_calls_invalid_does_not_leave_with_the_pods_address()
     for (from, to) in families {
         assert_eq!(reset_seen(&path.pod, from, &path.world, to), Some(from.parse().unwrap()));
     }
-    // The next ADD restores the missing rule.
+    // The next ADD restores the rule.
     add(&path.node, &owner("net1", "pod2"), &["10.1.0.6/16", "fd01::6/64"]);
     for (from, to) in families {
         assert_eq!(reset_seen(&path.pod, from, &path.world, to), None, "{from}");
@@ -64,14 +64,14 @@ fn what_is_invalid_but_would_not_be_masqueraded_passes() {
     let passes = |from: &str, listener: &_, to: &str| {
         assert_eq!(reset_seen(&path.pod, from, listener, to), Some(from.parse().unwrap()), "{from} to {to}");
     };
-    // Packets to the node itself.
+    // To the node itself.
     passes("10.1.0.5", &path.node, "192.0.2.1");
     passes("fd01::5", &path.node, "2001:db8::1");
-    // Packets from an address that isn't masqueraded.
+    // From an address that isn't masqueraded.
     path.pod.ip("addr add 10.1.0.77/16 dev eth0");
     path.world.ip("route add 10.1.0.0/16 via 192.0.2.1");
     passes("10.1.0.77", &path.world, "192.0.2.9");
-    // Packets to the pod's own network and to a pod of another network, added in either order.
+    // To the own network, and to another's pod.
     for (net, other) in
         [("10.1.0.0/16", "10.1.7.7"), ("10.2.0.0/16", "10.2.0.9"), ("10.0.0.0/16", "10.0.0.9")]
     {

@@ -1,12 +1,10 @@
-//! The ruleset can be listed and loaded, and equals the documented one.
-
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::masquerade::{self, Backend};
 use cnimble_tests::{Ns, need};
 
 use super::{add, nets, owner, remove, ruleset};
 
-/// Asserts that the listing can be loaded by `nft -f`, and is the same afterwards.
+/// `nft -f` loads the listing, which is then the same.
 fn assert_reloads(ns: &Ns) {
     let listed = ruleset(ns);
     let other = Ns::new();
@@ -39,7 +37,7 @@ fn the_ruleset_can_be_listed_and_loaded() {
     assert_reloads(&ns);
 }
 
-/// Makes the three pods of docs/NFTABLES.md.
+/// The pods of docs/NFTABLES.md.
 fn documented() -> Ns {
     let ns = Ns::new();
     let mac = |n: u8| cnimble_netlink::link::Mac([0x0a, 0x58, 0x0a, 0x01, 0, n]);
@@ -69,7 +67,7 @@ fn the_documented_ruleset_is_real() {
     let real = documented().nft("list ruleset");
     let page = include_str!("../../../../../docs/NFTABLES.md");
     let shown = page.split("```nft\n").nth(1).unwrap().split("```").next().unwrap();
-    // The kernel lists the elements of a set in a random order.
+    // Elements are listed in a random order.
     let words = |text: &str| {
         let mut words: Vec<String> =
             text.split_whitespace().map(|word| word.trim_end_matches(',').to_owned()).collect();
@@ -85,7 +83,7 @@ fn a_del_behind_one_that_was_killed_removes_what_that_had_emptied() {
     for addrs in [&["10.1.0.5/16"][..], &[]] {
         let ns = Ns::new();
         add(&ns, &owner("net1", "pod1"), &["10.1.0.5/16"]);
-        // A DEL was killed after it had removed the elements.
+        // As after a killed DEL.
         ns.nft("flush set inet cnimble masq-10.1.0.0/16");
         remove(&ns, &owner("net1", "pod1"), addrs);
         assert_eq!(ruleset(&ns), "");

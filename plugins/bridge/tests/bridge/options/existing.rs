@@ -1,5 +1,3 @@
-//! Existing bridges keep their settings.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Lan, Network, PATIENCE, Pod, Snapshot, configs, need, wait_until};
@@ -34,7 +32,7 @@ fn an_existing_bridge_keeps_what_it_has() {
     assert_eq!(host.addrs("br0"), ["172.31.0.1/24"]);
 }
 
-/// An existing bridge may lead to other hosts. A bridge of ours doesn't, and its pods wait for no probe.
+/// A bridge of ours doesn't lead to other hosts, and its pods wait for no probe.
 #[test]
 fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing() {
     need!("ip");
@@ -52,7 +50,7 @@ fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing
     let net = net.with("/ipam/routes", json!([]));
     let forwards = || host.ip("-d link show uplink").contains("state forwarding");
     assert!(wait_until(PATIENCE, forwards));
-    // Both networks start with the first address of the range.
+    // Both networks begin with the same address.
     for net in [net.with("/arpProbe", json!(true)).with("/name", json!("probed")), net] {
         lan.assert_asked("lan0", &net, &Attachment::new("one", &pod), &pod);
     }
@@ -63,12 +61,12 @@ fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing
 fn an_existing_bridge_whose_mac_follows_its_ports_keeps_it_too() {
     need!("ip");
     let host = Host::new();
-    // A bridge without a set MAC uses the lowest one of its ports. This MAC is nearly the highest possible one.
+    // The bridge uses its ports' lowest MAC. This one is nearly the highest.
     host.ip("link add br0 type bridge");
     host.ip("link add uplink address fe:ff:ff:ff:ff:f0 master br0 type veth peer name elsewhere");
     let mac = host.link("br0")["address"].clone();
     assert_eq!(mac, "fe:ff:ff:ff:ff:f0");
-    // Every pod's port has a lower MAC.
+    // Every pod's port has a lower one.
     let net = Network::new(&host, configs::layer2());
     let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
     for (number, pod) in pods.iter().enumerate() {

@@ -15,7 +15,7 @@ fn is_gateway() {
     assert_eq!(host.addrs("br0"), Vec::<String>::new());
     assert_eq!(host.sysctl("ipv4/ip_forward"), "0");
     net.deleted(&att, None);
-    // The configuration has its own gateway outside the range.
+    // A gateway outside the range.
     let net = net.with("/isGateway", json!(true)).with(
         "/ipam/ranges",
         json!([[{"subnet": "10.1.2.0/24", "gateway": "10.1.2.254", "rangeStart": "10.1.2.10"}]]),
@@ -52,7 +52,7 @@ fn is_default_gateway() {
     assert!(pod.ip("-6 route").contains("default via fd00:1:2::1"));
     net.check(&att, &result).success();
     net.deleted(&att, Some(&result));
-    // An existing default route with a gateway stays the only one.
+    // The existing default route stays the only one.
     let net = net.with("/ipam/routes", json!([{"dst": "0.0.0.0/0", "gw": "10.1.2.77"}]));
     let result = net.added(&att);
     assert_eq!(result["routes"].as_array().unwrap().len(), 2, "{result:#}");
@@ -75,7 +75,7 @@ fn force_address() {
         error.all().contains("\"br0\" already has an IP address different from 10.9.9.1/24"),
         "{error:?}"
     );
-    // host-local's directory and last_reserved_ip may stay, but no leases.
+    // host-local's directory and last_reserved_ip may stay.
     before.assert_same(&Snapshot::of(&host).without_lines("other/"), "after the refusal");
     assert!(!host.data_dir().join("other/10.9.9.2").exists());
     other.with("/forceAddress", json!(true)).added(&att);
@@ -124,7 +124,7 @@ fn an_uplink_goes_on_to_hear_its_router_when_forwarding_is_switched_on() {
     let heard = |link: &str| host.sysctl(&format!("ipv6/conf/{link}/accept_ra"));
     let state = || ["uplink", "silent", "off"].map(heard);
     let net = Network::new(&host, configs::dual(&host));
-    // A failed ADD restores the setting.
+    // A failed ADD undoes the setting.
     let pod = Pod::new();
     let att = Attachment::new("one", &pod);
     let late = net.call("ADD", &att, None).under(&["sh", "-c", "exec \"$0\" >/dev/full"]);
@@ -138,7 +138,7 @@ fn an_uplink_goes_on_to_hear_its_router_when_forwarding_is_switched_on() {
     net.added(&att);
     assert_eq!(host.sysctl("ipv6/conf/all/forwarding"), "1");
     assert_eq!(state(), ["2", "1", "0"], "only the one that has a route of a router, and listens");
-    // Later ADDs don't touch the administrator's setting.
+    // Later ADDs keep the administrator's setting.
     host.set_sysctl("ipv6/conf/uplink/accept_ra", "1");
     net.added(&Attachment::new("two", &Pod::new()));
     assert_eq!(state(), ["1", "1", "0"]);

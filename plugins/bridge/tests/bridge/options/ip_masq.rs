@@ -1,4 +1,4 @@
-//! Tests of `ipMasq` with real packets. `masquerade` has further tests.
+//! `ipMasq` with real packets; see also `masquerade`.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use cnimble_tests::{
     Attachment, Host, LIMIT, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until,
 };
 
-/// Without a route back, an answer can only come through masquerading.
+/// Without a route back, an answer proves masquerading.
 fn outside(host: &Host) -> Ns {
     let outside = Ns::new();
     host.cable("uplink", &outside, "eth0");
@@ -45,7 +45,7 @@ fn ip_masq() {
         let after = Snapshot::of(&host).without_lines("last_reserved_ip");
         before.assert_same(&after, &format!("{backend:?}: another pod came and went"));
 
-        // A second masqueraded pod and its DEL leave the first one working.
+        // A second pod and its DEL change nothing for the first.
         let result2 = net.added(&att2);
         assert!(two.pings("192.0.2.2") && two.pings("2001:db8:2::2"));
         net.deleted(&att2, Some(&result2));
@@ -67,9 +67,9 @@ fn masquerade_leaves_the_own_network_and_multicast_alone() {
     let net = Network::new(&host, configs::dual(&host)).with("/ipMasq", json!(true));
     net.added(&Attachment::new("one", &one));
     net.added(&Attachment::new("two", &two));
-    // With bridge-nf the traffic within one bridge passes the rules, too.
+    // With bridge-nf the bridge's own traffic passes the rules, too.
     host.set_sysctl("bridge/bridge-nf-call-iptables", "1");
-    // Returns the first echo request that arrives in `ns`.
+    // The first echo request in `ns`.
     let seen = |ns: &Ns, to: &str| {
         let mut command = ns.command("tcpdump");
         command.args([
@@ -84,7 +84,7 @@ fn masquerade_leaves_the_own_network_and_multicast_alone() {
         ]);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let mut dump = cnimble_tests::Background::start(&mut command);
-        // The dump doesn't see packets that are sent before it listens.
+        // The dump misses packets before it listens.
         wait_until(PATIENCE, || {
             one.run(&format!("ping -n -c 1 -W 1 {to}"));
             !dump.running()
@@ -118,7 +118,6 @@ fn ip_masq_of_one_family() {
             assert!(pod.pings(masqueraded), "{kind} {backend} {family}");
             assert!(pod.misses(other), "{kind} {backend} {family}");
             net.check(&att, &result).success();
-            // A configuration for both families finds one missing.
             assert_eq!(net.with("/ipMasqFamily", json!("")).check(&att, &result).error().code, 103);
             net.deleted(&att, Some(&result));
             let left = host.nft("list ruleset");

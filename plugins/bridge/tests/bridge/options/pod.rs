@@ -1,5 +1,3 @@
-//! The pod's end: `mtu`, `mac`, routes and `dns`, and pods without addresses or with several networks.
-
 use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
@@ -17,7 +15,7 @@ fn mtu() {
     assert_eq!(host.link("br0")["mtu"], 1400);
     assert_eq!(host.link(&veth(&result))["mtu"], 1400);
     assert_eq!(pod.link("eth0")["mtu"], 1400);
-    // Results of 1.1.0 may have the MTU, and those of the Go plugins don't.
+    // Since 1.1.0; not in the Go plugins' results.
     assert!(!result.to_string().contains("mtu"), "{result:#}");
     net.check(&att, &result).success();
     if configs::newest() >= "1.1.0" {
@@ -27,7 +25,7 @@ fn mtu() {
         pod.ip("link set eth0 mtu 1500");
         let error = net.check(&att, &told).error();
         assert!(error.all().to_lowercase().contains("mtu"), "{error:?}");
-        // The Go plugin tuning sets an MTU after bridge, and doesn't change the result.
+        // As the Go plugin tuning, which doesn't change the result.
         pod.ip("link set eth0 mtu 1300");
         net.check(&att, &told).success();
     }
@@ -50,14 +48,14 @@ fn check_lets_others_have_their_way() {
     need!("ip");
     let host = Host::new();
     let pod = Pod::new();
-    // An older result has no MTU, and a later plugin may have set another one.
+    // Another plugin may have set it.
     let net =
         Network::new(&host, configs::v4(&host)).with("/cniVersion", json!("1.0.0")).with("/mtu", json!(1400));
     let att = Attachment::new("one", &pod);
     let result = net.added(&att);
     pod.ip("link set eth0 mtu 1300");
     net.check(&att, &result).success();
-    // The MAC of a bridge matters to pods that use it as their gateway.
+    // It matters to pods with the bridge as gateway.
     host.ip("link set br0 address 02:00:00:00:12:34");
     let error = net.check(&att, &result).error();
     assert!(error.all().contains("02:00:00:00:12:34"), "{error:?}");
@@ -75,7 +73,6 @@ fn disable_container_interface() {
     let flags = pod.link("eth0")["flags"].clone();
     assert!(!flags.as_array().unwrap().contains(&json!("UP")), "{flags}");
     net.check(&att, &result).success();
-    // The user may set it up later.
     pod.ip("link set eth0 up");
     net.check(&att, &result).success();
     net.deleted(&att, Some(&result));
@@ -157,7 +154,7 @@ fn mac_sources() {
     assert_eq!(mac(&net, from_args), "02:00:00:00:00:0b");
     let net = net.with("/runtimeConfig", runtime);
     assert_eq!(mac(&net, from_args), "02:00:00:00:00:0a");
-    // All forms that Go parses are accepted.
+    // All forms that Go parses.
     for text in ["0200.5E10.0001", "02005e100001", "02-00-5e-10-00-01"] {
         let net = net.with("/runtimeConfig", json!({"mac": text}));
         assert_eq!(mac(&net, ""), "02:00:5e:10:00:01", "{text}");
@@ -219,7 +216,7 @@ fn a_pod_in_two_networks_has_two_default_routes() {
         .with("/ipam/ranges", json!([[{"subnet": "10.9.9.0/24"}], [{"subnet": "fd00:9::/64"}]]));
     let (eth0, eth1) = (Attachment::new("one", &pod), Attachment::new("one", &pod).ifname("eth1"));
     let (one, two) = (first.added(&eth0), second.added(&eth1));
-    // As with the Go plugin, the route of the last network comes first.
+    // As with the Go plugin, the last network's route comes first.
     let routes = pod.ip("route");
     assert!(routes.starts_with("default via 10.9.9.1 dev eth1"), "{routes}");
     assert!(routes.contains("default via 10.1.2.1 dev eth0"), "{routes}");
@@ -236,7 +233,7 @@ fn routes_that_are_there_already() {
     need!("ip");
     let host = Host::new();
     let pod = Pod::new();
-    // The routes have a duplicate, one of isDefaultGateway, the pod's own network, and two gateways.
+    // A duplicate, one of isDefaultGateway, the own network, and two gateways.
     let net = Network::new(&host, configs::v4(&host)).with("/isDefaultGateway", json!(true)).with(
         "/ipam/routes",
         json!([{"dst": "0.0.0.0/0"}, {"dst": "10.1.2.0/24"}, {"dst": "10.7.0.0/16", "gw": "10.1.2.8"},
@@ -262,7 +259,7 @@ fn a_pod_with_addresses_from_ipam_takes_none_from_routers() {
     let alone = json!([[{"subnet": "fd00:1:2::/64"}]]);
     for (id, net, accept_ra, autoconf) in [
         ("routed", &net, "0", None),
-        // Only a router can give the pod routes, so its advertisements are accepted without addresses.
+        // Without addresses only a router can give routes, so its advertisements are accepted.
         ("unrouted", &layer2.with("/ipam/ranges", alone).with("/ipam/routes", json!(null)), "1", Some("0")),
         (
             "v4",

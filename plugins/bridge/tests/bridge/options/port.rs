@@ -1,12 +1,9 @@
-//! The host's end: `hairpinMode`, `promiscMode`, `portIsolation`, `macspoofchk`.
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, need, wait_until};
 
 use super::veth;
 
-/// Returns the flags of the bridge port.
 fn port(host: &Host, result: &Value) -> Value {
     host.link(&veth(result))["linkinfo"]["info_slave_data"].clone()
 }
@@ -21,8 +18,7 @@ fn hairpin_mode() {
     let result = net.added(&att);
     assert_eq!(port(&host, &result)["hairpin"], true);
     net.check(&att, &result).success();
-    // With hairpin a frame can leave by the port that it arrived at. A frame for an unknown MAC is
-    // flooded, with hairpin also to its sender.
+    // With hairpin a frame for an unknown MAC is flooded also to its sender.
     pod.ip("neigh add 10.1.2.99 lladdr 02:00:00:00:00:99 dev eth0");
     let received = || pod.ip_json("-s link show dev eth0")[0]["stats64"]["rx"]["packets"].as_u64();
     let before = received();
@@ -61,7 +57,7 @@ fn port_isolation() {
     net.check(&Attachment::new("one", &one), &result).success();
 }
 
-/// The host also routes packets for the gateway back to the bridge.
+/// The host also routes packets back to the bridge.
 #[test]
 fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
     need!("ip", "nft", "ping");
@@ -75,7 +71,7 @@ fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
     let ip = |pod: usize, family: usize| {
         results[pod]["ips"][family]["address"].as_str().unwrap().split('/').next().unwrap()
     };
-    // The pods send through the gateway to every other pod.
+    // Every pod sends through the gateway to the others.
     for (pod, others) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
         for other in others {
             pods[pod].ip(&format!("route add {} via 10.1.2.1", ip(other, 0)));
@@ -89,7 +85,7 @@ fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
         assert!(one.misses(ip(1, family)) && two.misses(ip(0, family)), "both are");
         assert!(host.pings(ip(0, family)));
     }
-    // The source address is forged.
+    // A forged source.
     let lie = format!("ip saddr {} ip daddr {}", ip(2, 0), ip(1, 0));
     two.nft("add table ip seen");
     two.nft("add chain ip seen in { type filter hook prerouting priority -300; }");
@@ -112,7 +108,7 @@ fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
     net.deleted(&atts[1], None);
     assert_eq!(host.nft("list ruleset"), "");
     open.check(&atts[2], &results[2]).success();
-    // GC also removes these rules.
+    // GC removes these rules, too.
     let (again, valid) = (Pod::new(), json!([{ "containerID": "free", "ifname": "eth0" }]));
     net.added(&Attachment::new("again", &again));
     assert!(host.nft("list ruleset").contains("id: again"));
@@ -127,7 +123,7 @@ fn macspoofchk() {
     let (one, two) = (Pod::new(), Pod::new());
     let net = Network::new(&host, configs::dual(&host));
     let checked = net.with("/macspoofchk", json!(true));
-    // Tables that pods share may stay after the last pod.
+    // Shared tables may stay.
     checked.added(&Attachment::new("other", &two));
     let before = Snapshot::of(&host).without_lines("last_reserved_ip");
     let att = Attachment::new("one", &one);
@@ -135,7 +131,7 @@ fn macspoofchk() {
     let own = result["interfaces"][2]["mac"].as_str().unwrap();
     assert!(one.pings("10.1.2.1") && one.pings("10.1.2.2") && one.pings("fd00:1:2::1"));
     checked.check(&att, &result).success();
-    // Routes and IPv6 addresses survive the change of the MAC. The neighbour entries are flushed.
+    // Routes and addresses survive the change of the MAC. Neighbour entries don't.
     one.ip("link set eth0 address 02:00:00:00:66:66");
     host.ip("neigh flush dev br0");
     assert!(one.misses("10.1.2.1"), "a spoofed MAC must not pass (to the host)");

@@ -1,4 +1,4 @@
-//! Tests that run in the virtual machine. It boots once per module, so all of them are in this one.
+//! Tests in the virtual machine, which boots once per module.
 
 use cnimble_tests::in_vm;
 
@@ -84,7 +84,7 @@ fn a_trunk_carries_the_vlans_that_it_lists() {
     assert_eq!(vids(&host, trunk.port()), [""; 0]);
 }
 
-/// A network with a gateway for vlan 100, with both families.
+/// With both families.
 fn gateway(host: &Host, preserve: bool) -> Network<'_> {
     let ranges = json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]);
     network(host, &json!({"vlan": 100, "isGateway": true, "preserveDefaultVlan": preserve}))
@@ -154,7 +154,7 @@ fn check_tells_when_a_vlan_is_gone() {
             format!("bridge vlan add dev {port} vid 100 pvid untagged"),
             "vlan 100",
         ),
-        // The vlan exists, but is no longer untagged.
+        // No longer untagged.
         (
             &access,
             &one,
@@ -201,7 +201,7 @@ fn check_tells_when_a_vlan_is_gone() {
             host.run("ip addr add fd09::1/64 dev br0.100 nodad");
         }
     }
-    // The gateway is another interface, so the bridge's own MAC may follow its ports.
+    // The gateway is another interface, so this MAC doesn't matter.
     host.ip("link set br0 address 02:00:00:00:00:02");
     access.check(&one.attachment, &one.result).success();
     trunk.check(&two.attachment, &two.result).success();
@@ -210,14 +210,14 @@ fn check_tells_when_a_vlan_is_gone() {
 #[test]
 fn a_failed_add_leaves_everything_as_before() {
     in_vm!();
-    // The initial states: no bridge, a bridge that doesn't filter, and bridges with pods. The pods are
-    // in the same or another vlan, with or without the vlan's gateway.
+    // No bridge, one that doesn't filter, and bridges with pods: in the same or another vlan, with or without its
+    // gateway.
     type Prepare = fn(&Host) -> Vec<Member>;
     let scenes: [(&str, Prepare); 6] = [
         ("nothing", |_| Vec::new()),
         ("a bridge", |host| {
             host.ip("link add br0 address 02:00:00:00:00:09 type bridge");
-            // The kernel keeps some traces of a bridge's first use, such as queues and offloads.
+            // Some traces of a bridge's first use stay, such as queues and offloads.
             host.shell("ip link set br0 up; ip link add port master br0 type veth peer name end");
             host.shell("ip link del port; ip link set br0 down");
             Vec::new()
@@ -231,11 +231,11 @@ fn a_failed_add_leaves_everything_as_before() {
     ];
     for (scene, prepare) in scenes {
         let host = Host::new();
-        // A snapshot waits for the kernel's duplicate address detection.
+        // A snapshot would wait for duplicate address detection.
         host.set_sysctl("ipv6/conf/default/accept_dad", "0");
         let members = prepare(&host);
         if !members.is_empty() {
-            // Forwarding stays on if there are other pods, because they may need it.
+            // Other pods may need forwarding.
             host.set_sysctl("ipv4/ip_forward", "1");
             host.set_sysctl("ipv6/conf/all/forwarding", "1");
         }
@@ -243,7 +243,7 @@ fn a_failed_add_leaves_everything_as_before() {
         let state = |host: &Host| Snapshot::of(host).without_lines("last_reserved_ip");
         let before = (state(&host), all_vids(&host), Snapshot::of_ns(&pod));
         let attachment = Attachment::new("failing", &pod);
-        // This kernel can't masquerade, which ADD notices in its last step.
+        // This kernel can't masquerade: the last step fails.
         let late = gateway(&host, false).with("/ipMasq", json!(true));
         let trunk = network(&host, &json!({"vlanTrunk": [{"minID": 2, "maxID": 4094}], "ipMasq": true}));
         let ipam = gateway(&host, false).with("/ipam/type", json!("no-such-ipam"));
@@ -261,7 +261,7 @@ fn a_pod_that_comes_beside_a_failing_one_keeps_its_vlan_and_gateway() {
     for delay in [0, 30, 250] {
         let host = Host::new();
         host.ip("link add br0 type bridge");
-        // This ADD fails in its last step, after some time.
+        // The last step fails, after some time.
         let failing = gateway(&host, true).with("/ipMasq", json!(true));
         let failing = failing.with("/ipMasqBackend", json!("iptables"));
         let slow = host.dir().join("iptables-restore");
@@ -273,7 +273,7 @@ fn a_pod_that_comes_beside_a_failing_one_keeps_its_vlan_and_gateway() {
         let call = call.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", host.dir().display()));
         let member = std::thread::scope(|scope| {
             let failure = scope.spawn(|| call.run().error());
-            // The ADD starts before, during or after the other's steps.
+            // Before, during or after the other's steps.
             std::thread::sleep(std::time::Duration::from_millis(delay));
             let member = Member::of(&working, "working");
             let error = failure.join().unwrap();

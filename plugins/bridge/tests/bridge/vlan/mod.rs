@@ -1,5 +1,5 @@
-//! Tests of bridge with `vlan` and `vlanTrunk`. They run in the virtual machine of `scripts/vm`, because
-//! many test kernels can't filter vlans. Others test the errors of such a kernel.
+//! `vlan` and `vlanTrunk`, in the virtual machine of `scripts/vm`: many test kernels can't filter vlans. Others test
+//! the errors of such a kernel.
 
 mod in_vm;
 mod others_in_vm;
@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Ns, Pod, Snapshot, need, skip};
 
-/// Returns a network on br0 with these additional keys. All networks have the same name, subnet and
-/// lease directory, so pods of different vlans differ only in these keys.
+/// All networks have the same name, subnet and leases, so pods differ only in these keys.
 fn network<'h>(host: &'h Host, keys: &Value) -> Network<'h> {
     let mut config = json!({
         "cniVersion": "1.0.0",
@@ -28,7 +27,6 @@ fn network<'h>(host: &'h Host, keys: &Value) -> Network<'h> {
     Network::new(host, config)
 }
 
-/// A pod in a network after its ADD.
 struct Member {
     pod: Pod,
     attachment: Attachment,
@@ -44,7 +42,6 @@ impl Member {
         Member { pod, attachment, result }
     }
 
-    /// Returns the host's end of its veth pair.
     fn port(&self) -> &str {
         self.result["interfaces"][1]["name"].as_str().unwrap()
     }
@@ -58,13 +55,13 @@ impl Member {
         self.pod.pings(to)
     }
 
-    /// Waits half a second for a packet that needs half a millisecond.
+    /// Half a second for half a millisecond.
     fn misses(&self, to: &str) -> bool {
         self.pod.run(&format!("ping -n -c 1 -W 0.5 {to}")).status == 1
     }
 }
 
-/// Returns the vlans of a port or bridge as `bridge vlan show` prints them, like `100 pvid untagged`.
+/// As `bridge vlan show` prints them: `100 pvid untagged`.
 fn vids(host: &Host, device: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in all_vids(host).as_array().unwrap() {

@@ -1,12 +1,10 @@
-//! Tests of foreign and shared bridges, and of the Go plugin. They run in the machine, which boots once
-//! for this module.
+//! Foreign and shared bridges, and the Go plugin, in the virtual machine, which boots once per module.
 
 use cnimble_tests::in_vm;
 
 use super::*;
 
-/// Returns the Go plugins, if their version removes the default vlan from ports. That is 1.8 and later,
-/// which know CNI 1.1.0.
+/// From 1.8 on the Go plugins remove the default vlan from ports. These know CNI 1.1.0.
 fn recent_go() -> Option<&'static std::path::Path> {
     let go = cnimble_tests::go_plugins()?;
     let said = std::process::Command::new(go.join("bridge")).stdin(std::process::Stdio::null()).output();
@@ -51,7 +49,7 @@ fn ports_have_the_vlans_that_the_go_plugin_gives_them() {
     }
 }
 
-/// The Go plugin adds the vlan to the port twice, and the tagged one counts. So the pod receives no untagged frames.
+/// The Go plugin adds the vlan twice, and the tagged one counts: no untagged frames arrive.
 #[test]
 fn a_native_vlan_that_the_trunk_has_too_stays_native() {
     in_vm!();
@@ -76,7 +74,7 @@ fn frames_of_the_default_vlan_dont_come_to_a_pod_of_another() {
         let tagged = Member::of(&network(&host, &keys), &format!("tagged-{preserve}"));
         tagged.pod.set_sysctl("ipv6/conf/eth0/disable_ipv6", "1");
         let before = heard(&tagged);
-        // The address doesn't answer, so the pod sends several requests.
+        // Several requests, since nothing answers.
         plain.pod.run("ping -n -c 3 -i 0.2 -W 0.2 10.9.0.77");
         assert_eq!(heard(&tagged) > before, hears, "preserveDefaultVlan {preserve}");
     }
@@ -96,7 +94,7 @@ fn a_bridge_that_does_not_filter_is_made_to() {
     assert!(one.misses(tagged.address()) && tagged.misses(one.address()));
 }
 
-/// The owner of the bridge can rely on tagged frames passing.
+/// Its owner can rely on tagged frames.
 #[test]
 fn a_bridge_of_others_with_their_ports_isnt_made_to_filter() {
     in_vm!();
@@ -124,14 +122,14 @@ fn a_bridge_of_others_with_their_ports_isnt_made_to_filter() {
         assert!(error.msg.contains("br0") && error.all().contains(whose), "{error:?}");
         before.assert_same(&Snapshot::of(&host), "after the refusal");
         assert!(!filters(&host));
-        // A network without vlans works as before. One with vlans works after the owner has switched the filter on.
+        // Networks with vlans work after the owner has switched the filter on.
         Member::of(&network(&host, &json!({})), "plain");
         host.ip("link set br0 type bridge vlan_filtering 1");
         net.added(&Attachment::new("one", &pod));
     }
 }
 
-/// Pods of the Go plugin count as foreign on a bridge that it made, but not on ours.
+/// On a bridge of the Go plugin they are foreign, on ours not.
 #[test]
 fn pods_of_the_go_plugin_keep_its_bridge_from_filtering_and_not_ours() {
     in_vm!();

@@ -1,5 +1,4 @@
-//! The plugin firewall with firewalld. A real message bus runs with a stand-in for the service, which
-//! shows each case, and with the real service if it is installed.
+//! firewall with firewalld: a real message bus with a stand-in for each case, and the real service if it is installed.
 
 mod stand_in;
 
@@ -17,7 +16,6 @@ use stand_in::{Sources, stand_in};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
-/// A message bus for one test.
 struct Bus {
     socket: PathBuf,
     _daemon: Background,
@@ -49,7 +47,7 @@ impl Bus {
     }
 }
 
-/// A pod with an address of each family, and a message bus.
+/// A pod with both families, and a bus.
 struct Site {
     host: Host,
     bus: Bus,
@@ -112,9 +110,9 @@ fn addresses_become_sources_of_a_zone() {
         assert_eq!(site.call("ADD", &keys).result(), site.prev);
         assert_eq!(of_zone(&sources, zone), site.sources());
         site.call("CHECK", &keys).success();
-        // The second ADD finds them in the zone already.
+        // They are in the zone already.
         site.call("ADD", &keys).success();
-        // firewalld has restarted and lost them.
+        // firewalld has restarted.
         let kept = std::mem::take(&mut *sources.lock().unwrap());
         let error = site.call("CHECK", &keys).error();
         assert!(error.code == 103 && error.all().contains("is not in the zone"), "{error:?}");
@@ -137,7 +135,7 @@ fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
     let error = site.call("ADD", &firewalld()).error();
     assert!(error.code == 102 && error.all().contains("ZONE_CONFLICT"), "{error:?}");
     assert_eq!(sources.lock().unwrap().len(), 1, "the first one was taken back");
-    // Another program owns this source.
+    // Another program's source.
     site.call("DEL", &firewalld()).success();
     assert_eq!(of_zone(&sources, "public"), [other]);
     sources.lock().unwrap().clear();
@@ -159,7 +157,7 @@ fn without_firewalld() {
     need!("ip", "dbus-daemon");
     let site = Site::new();
     let before = Snapshot::of(&site.host);
-    // A bus without an owner of the name, and no bus at all.
+    // A bus without the service, and no bus.
     let nowhere = format!("unix:path={}", site.host.dir().join("nowhere").display());
     for address in [site.bus.address(), nowhere] {
         let run = |verb: &str| {
@@ -182,7 +180,7 @@ fn it_is_taken_where_it_runs() {
     let site = Site::new();
     let sources = stand_in(&site.bus);
     let unset = json!({});
-    // Without firewalld's table the plugin doesn't connect to the bus.
+    // Without its table the plugin doesn't connect.
     site.call("ADD", &unset).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
     site.call("DEL", &unset).success();
@@ -193,7 +191,7 @@ fn it_is_taken_where_it_runs() {
     site.call("STATUS", &unset).success();
     site.call("DEL", &unset).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
-    // The policy of a bridge is in nf_tables.
+    // A policy is in nf_tables.
     let policy = json!({ "ingressPolicy": "same-bridge" });
     site.call("ADD", &policy).success();
     assert_eq!(of_zone(&sources, "trusted"), site.sources());
@@ -201,7 +199,7 @@ fn it_is_taken_where_it_runs() {
     site.call("CHECK", &policy).success();
     site.call("DEL", &policy).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
-    // The table exists, but the service doesn't run, so the backend is nf_tables.
+    // A table without the service: nf_tables.
     let nobody = |verb: &str| {
         let call = site.net(&unset).call(verb, &site.att, Some(&site.prev));
         call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere/bus").run()

@@ -1,5 +1,4 @@
-//! A stand-in for firewalld. It implements only the part of D-Bus that a service with three methods
-//! needs, independently of the plugin's own client.
+//! A stand-in for firewalld: only the needed part of D-Bus, independent of the plugin's own client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use super::{Bus, NAME};
 
-/// The sources that the stand-in has: address to zone.
+/// Address to zone.
 pub(super) type Sources = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Takes firewalld's name and answers its methods until the bus ends.
+/// Answers until the bus ends.
 pub(super) fn stand_in(bus: &Bus) -> Sources {
     let mut stream = UnixStream::connect(&bus.socket).unwrap();
     let user: String = nix::unistd::geteuid().to_string().bytes().map(|b| format!("{b:02x}")).collect();
@@ -68,7 +67,7 @@ pub(super) fn stand_in(bus: &Bus) -> Sources {
     sources
 }
 
-/// Returns the answer of firewalld: an empty one, a boolean or the text of an error.
+/// Nothing, a boolean or the text of an error.
 fn answer(call: &Incoming, sources: &mut BTreeMap<String, String>) -> Result<Option<bool>, String> {
     let (zone, source) = (call.texts[0].clone(), call.texts[1].clone());
     if !["trusted", "public"].contains(&zone.as_str()) {
@@ -99,7 +98,6 @@ fn text_bytes(text: &str) -> Vec<u8> {
     [&u32::try_from(text.len()).unwrap().to_le_bytes()[..], text.as_bytes(), &[0]].concat()
 }
 
-/// The fields of a message's header.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -141,7 +139,6 @@ impl Fields {
     }
 }
 
-/// A message from the bus.
 #[derive(Default)]
 struct Incoming {
     kind: u8,
