@@ -19,7 +19,7 @@ use crate::config::Subnets;
 pub(crate) struct Limit<'a> {
     pub(crate) bucket: Tbf,
     pub(crate) subnets: &'a Subnets,
-    /// The end of a packet whose address the subnets select.
+    /// The subnets select the address of this end of a packet.
     pub(crate) end: End,
 }
 
@@ -35,7 +35,7 @@ impl Limit<'_> {
     }
 }
 
-/// Made by this plugin or the Go plugin, whose DEL leaves its qdisc on the link.
+/// Made by this plugin, or by the Go plugin: its DEL leaves the qdisc on the link.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }

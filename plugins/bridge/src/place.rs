@@ -57,7 +57,7 @@ pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -
 /// Entries that prove that an address is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// Also learned ones.
+    /// Learned entries count, too.
     Any,
     /// A learned entry may come from a forged frame. A pod with a derived address must not fail because of it.
     Fixed,

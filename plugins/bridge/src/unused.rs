@@ -134,9 +134,9 @@ struct Keys {
 struct Ipam {
     #[serde(flatten)]
     single: Range,
-    /// host-local's.
+    /// The key of host-local.
     ranges: Vec<Vec<Range>>,
-    /// static's.
+    /// The key of static.
     addresses: Vec<Range>,
 }
 

@@ -1,4 +1,4 @@
-//! The gateway of a vlan: one end of a veth pair on the host, whose other end is an untagged port of the vlan. It
+//! The gateway of a vlan: one end of a veth pair on the host. The other end is an untagged port of the vlan. It
 //! outlives the pods of the vlan, unless the bridge is removed with its last pod.
 
 use std::os::fd::AsFd;

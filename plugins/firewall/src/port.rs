@@ -34,7 +34,7 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
 }
 
-/// A veth whose other end is in another namespace.
+/// A veth with its other end in another namespace.
 fn is_a_pods(link: &Link) -> bool {
     link.kind == "veth" && link.far.is_some()
 }

@@ -29,9 +29,8 @@ struct RuntimeConfig {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// `device`, an interface.
+    /// The key `device`: an interface.
     Name(String),
-    /// `hwaddr`.
     Mac(Mac),
     /// `kernelpath`, a directory below /sys/devices.
     KernelPath(PathBuf),

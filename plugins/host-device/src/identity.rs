@@ -105,7 +105,6 @@ mod tests {
         let mut of_veth = Record { kind: "veth".to_owned(), ..record };
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 1))));
         assert!(of_veth.is(&veth(link(7, "eth7", "", 7))));
-        // Another peer.
         of_veth.marks = Some(Marks { peer: Some(3), ..Marks::default() });
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 7))));
         assert!(of_veth.is(&veth(Link { peer: Some(3), ..link(7, "eth7", "", 7) })));

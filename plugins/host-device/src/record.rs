@@ -12,7 +12,7 @@ use cnimble_netlink::link::Mac;
 
 use crate::seen::Seen;
 
-/// RT_SCOPE_LINK (rtnetlink(7)).
+/// The scope RT_SCOPE_LINK of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub(crate) struct Record {
     pub(crate) kind: String,
     pub(crate) alias: String,
     pub(crate) mac: String,
-    /// In bytes.
+    /// The MTU in bytes.
     pub(crate) mtu: u32,
     pub(crate) up: bool,
     /// Without those that the kernel makes, and those that expire.
@@ -60,7 +60,7 @@ pub(crate) struct Marks {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
-    /// IFF_*, without IFF_UP.
+    /// The flags IFF_*, without IFF_UP.
     pub(crate) flags: u32,
     /// By IFLA_*, as the kernel reports them ([`Details::values`]).
     pub(crate) values: BTreeMap<u16, Vec<u8>>,

@@ -15,7 +15,7 @@ use cnimble_os::files::{self, Links, is_absent};
 use crate::record::Record;
 use crate::sysfs;
 
-/// In bytes.
+/// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Records {
     }
 }
 
-/// Released on drop.
+/// The lock is released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     lock: Lock,

@@ -1,8 +1,8 @@
 //! `--install DIR` and `--uninstall DIR`: the binary installs itself under each plugin's name, and removes itself
 //! again. This is for systems without a shell or a package manager, such as Talos and Flatcar.
 //!
-//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`,
-//! whose file `installed` has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into place,
+//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`.
+//! The file `installed` there has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into place,
 //! so a node can create pods meanwhile. The next call repairs a killed one's work.
 
 use std::collections::BTreeSet;
@@ -144,7 +144,6 @@ impl Place {
         self.keep.join("installed")
     }
 
-    /// The manifest's lines.
     fn installed(&self) -> Result<BTreeSet<String>, Failure> {
         match fs::read_to_string(self.manifest()) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -173,7 +172,7 @@ impl Place {
         renamed
     }
 
-    /// For --uninstall.
+    /// Keeps foreign files for --uninstall.
     fn keep_others(&self, paths: &[PathBuf], installed: &BTreeSet<String>) -> Result<(), Failure> {
         for path in paths {
             let kept = self.keep.join(path.file_name().unwrap_or_default());
@@ -186,7 +185,6 @@ impl Place {
     }
 }
 
-/// By a copy.
 fn copy(source: &Path, path: &Path) -> Result<(), Failure> {
     let mut from = File::open(source).map_err(doing("opening", source))?;
     // It identifies a copy: plugins with the same time call each other in one process.
@@ -339,7 +337,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Doesn't follow links.
+/// Does not follow links.
 fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
     let id = |path: &Path| {
         fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))

@@ -21,7 +21,7 @@ use cnimble_rules::portmap::Holder;
 
 /// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second.
 const CACHES: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cnimble/cni/results"];
-/// In bytes.
+/// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -51,7 +51,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     known
 }
 
-/// Records of containers whose ID starts with `id`.
+/// Records of containers with an ID that begins with `id`.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(Vec::new()),
@@ -60,7 +60,7 @@ fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let mut records = Vec::new();
     for file in listed {
         let file = file?;
-        // NETWORK-CONTAINER-INTERFACE.
+        // The name is NETWORK-CONTAINER-INTERFACE.
         if !file.file_name().to_string_lossy().contains(&format!("-{id}")) {
             continue;
         }

@@ -102,7 +102,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     }
 }
 
-/// The host's routes.
+/// The host's routes to the pod.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),

@@ -29,7 +29,7 @@ use cnimble_plugin::{Call, Plugin, Role};
 use config::Config;
 use tables::{PROTOCOL, Tables};
 
-/// rtnetlink(7).
+/// The table main of rtnetlink(7).
 const MAIN: u32 = 254;
 
 /// The implementation of the `sbr` plugin.
@@ -131,7 +131,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Removes rules whose interfaces are gone.
+    /// Removes rules of interfaces that are gone.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| {

@@ -36,7 +36,7 @@ pub(crate) struct Config {
     /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) selinux_context: Option<String>,
-    /// In the pod.
+    /// A bridge in the pod.
     pub(crate) bridge: Option<String>,
     pub(crate) dns: Option<Dns>,
     /// `None` makes a layer 2 network.

@@ -24,7 +24,7 @@ use config::Config;
 
 const POD_INTERFACE: u32 = 0;
 
-/// Any settings.
+/// Matches taps with any settings.
 const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
 /// The implementation of the `tap` plugin.

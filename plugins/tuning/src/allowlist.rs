@@ -12,7 +12,7 @@ use crate::config::Sysctl;
 
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// In bytes.
+/// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 
 /// Keys as written. Fails with code 7 for a key that isn't allowed or a bad line, and with code 5 if the file can't be

@@ -20,7 +20,7 @@ use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
 
-/// In bytes.
+/// The maximum size in bytes.
 const LIMIT: usize = 64 << 10;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,6 @@ impl Backup {
         })
     }
 
-    /// To restore.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             mac: self.mac.as_deref().and_then(Mac::parse),

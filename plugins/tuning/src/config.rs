@@ -54,9 +54,9 @@ struct Overrides {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
-    /// As written.
+    /// The key as it was written.
     pub(crate) key: String,
-    /// Relative to /proc/sys.
+    /// The path relative to /proc/sys.
     pub(crate) path: String,
     pub(crate) value: String,
 }

@@ -12,7 +12,6 @@ struct Keys {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// In the pod.
     pub(crate) name: String,
     /// `None` means that of the existing VRF, or else a free one.
     pub(crate) table: Option<u32>,

@@ -10,10 +10,10 @@ use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::{self as netlink, NetNs, Netlink, addr, route, sysctl};
 use cnimble_plugin::Call;
 
-/// rtnetlink(7).
+/// The table main of rtnetlink(7).
 pub(crate) const MAIN: u32 = 254;
 
-/// RT_SCOPE_UNIVERSE (rtnetlink(7)).
+/// The scope RT_SCOPE_UNIVERSE of rtnetlink(7).
 const GLOBAL: u8 = 0;
 
 /// The port has to keep these.
@@ -76,7 +76,7 @@ pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result
     Ok(())
 }
 
-/// None is 0.
+/// The index 0 means no master.
 pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
     let change = Change { master: Some(master), ..Change::default() };
     inside.execute(link::set(link.index, &link.name, &change))

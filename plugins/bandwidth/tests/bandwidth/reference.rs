@@ -4,7 +4,7 @@ use cnimble_tests::{Network, go_plugins, need, skip};
 
 use super::{BURST, Chain, RATE, both};
 
-/// As a newer Go plugin, whose DEL removes only the ifb.
+/// As a newer Go plugin: its DEL removes only the ifb.
 fn go_htb(chain: &Chain, ifb: &str, shaped: bool) {
     let veth = chain.veth();
     let (default, listed) = if shaped { ("1", "1:30") } else { ("30", "1:1") };

@@ -93,7 +93,6 @@ fn other_sources_are_dropped() {
     assert!(a.misses("10.5.0.2"), "spoofed IPv4 got through");
     assert!(a.misses("fd05::2"), "spoofed IPv6 got through");
 
-    // An unguarded port.
     node.within(|| undo.run().unwrap());
     assert!(a.pings("10.5.0.2") && a.pings("fd05::2"));
     assert_eq!(ruleset(&node), "");

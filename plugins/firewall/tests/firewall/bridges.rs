@@ -1,4 +1,4 @@
-//! Policies of bridges. The latest ADD decides, and the last DEL removes them. Those of the Go plugin and of this one
+//! Policies of bridges. The latest ADD decides, and the last DEL removes them. Bridges of the Go plugin and of this one
 //! block each other, with every combination of backends.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn has_policies(host: &Host) -> bool {
     ruleset.contains("ingressPolicy:") || ruleset.contains("CNI-ISOLATION")
 }
 
-/// Sorted rules.
+/// The order of rules doesn't matter.
 fn lines(host: &Host) -> Vec<String> {
     let mut lines: Vec<String> = host.nft("-s list ruleset").lines().map(str::to_owned).collect();
     lines.sort();

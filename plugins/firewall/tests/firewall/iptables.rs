@@ -61,7 +61,7 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
         host.nft("flush ruleset");
         let by_them = add(&theirs, &a.att, &prev_a);
         ours.check(&a.att, &prev_a).success();
-        // Nothing to add.
+        // Our ADD has nothing to add.
         assert_eq!(add(&ours, &a.att, &prev_a), by_them);
         ours.deleted(&a.att, Some(&prev_a));
         let left = rules(&host);

@@ -21,7 +21,7 @@ struct Member {
     prev: Value,
 }
 
-/// `net<number>` on `br<number>`.
+/// The network `net<number>` on the bridge `br<number>`.
 fn bridge(host: &Host, number: u8) -> Network<'_> {
     Network::new(host, configs::dual(host))
         .with("/name", json!(format!("net{number}")))
@@ -48,7 +48,6 @@ impl Member {
         net.call("ADD", &self.att, Some(&self.prev)).run().result()
     }
 
-    /// With both families.
     fn reaches(&self, other: &Member) -> bool {
         self.pod.pings(other.ip(0)) && self.pod.pings(other.ip(1))
     }

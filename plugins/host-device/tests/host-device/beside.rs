@@ -127,7 +127,7 @@ fn the_record_of_the_build_before_is_understood() {
     }
 }
 
-/// `dir` is read-only.
+/// The directory `dir` is read-only.
 fn read_only<'h>(call: Call<'h>, dir: &Path) -> Call<'h> {
     let script =
         format!("mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$0\"", dir.display());

@@ -38,7 +38,6 @@ fn del_with_an_empty_netns_brings_the_device_home_while_the_namespace_lives() {
     let before = Snapshot::of_ns(&host);
     let attachment = attachment("c1", &pod);
     network(&host).added(&attachment);
-    // With another configuration.
     let other = network(&host).with("/device", json!("")).with("/pciBusID", json!("ffff:00:00.0"));
     other.deleted(&attachment.netns(""), None);
     before.assert_same(&Snapshot::of_ns(&host), "after DEL");

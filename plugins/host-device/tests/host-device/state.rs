@@ -77,7 +77,7 @@ fn another_interface_of_the_pod_is_left_alone() {
     }
     assert_eq!(pod.links(), ["end", "lo", "net1"]);
     pod.ip("link del net1");
-    // Another container's device.
+    // The device belongs to another container.
     let attachment = attachment("c1", &pod);
     let result = network.added(&attachment);
     let other = Attachment { id: "c2".to_owned(), ifname: "net2".to_owned(), ..attachment.clone() };

@@ -155,7 +155,7 @@ fn behind_another_plugin_master_and_addresses_are_those_of_its_result() {
         7,
         "ipvlan requires an IPAM configuration",
     );
-    // A missing master.
+    // The host lacks the result's master.
     let mut gone = prev.clone();
     gone["interfaces"][0]["name"] = json!("none");
     refused(

@@ -102,7 +102,7 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
         del(order[1]);
         before.assert_same(&Snapshot::of_ns(&site.host), &format!("{order:?}"));
     }
-    // No DEL.
+    // DEL is never called.
     add(0);
     flush();
     nets[0].gc(Some(json!([]))).success();

@@ -157,7 +157,7 @@ fn gc_keeps_the_valid_and_other_networks() {
         let mut elsewhere = site.results[1].clone();
         elsewhere["ips"] = json!([{"address": "10.1.2.99/24", "interface": 2}]);
         other.call("ADD", &attachments[1], Some(&elsewhere)).run().success();
-        // Without a list.
+        // GC without a list removes nothing.
         keep.gc(None).success();
         stale.check(&attachments[1], &site.results[1]).success();
         keep.gc(Some(json!([attachments[0].listed()]))).success();

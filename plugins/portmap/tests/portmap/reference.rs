@@ -34,7 +34,7 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     let made = site.host.cni_nat();
     assert_ne!(made, before);
 
-    // CHECK accepts them.
+    // CHECK accepts these ports.
     ours.check(&attachments[0], &prev[0]).success();
     let more = config(
         json!([{"hostPort": 1, "containerPort": 1, "protocol": "tcp"}, {"hostPort": 2, "containerPort": 1, "protocol": "tcp"},

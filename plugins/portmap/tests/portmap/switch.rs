@@ -44,7 +44,7 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"), "{form}");
         assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     }
-    // No collision.
+    // Ports without a collision are added.
     add(json!([
         mapping(8080, "udp", ""),
         mapping(8081, "tcp", "10.1.2.1"),
@@ -57,7 +57,6 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     assert!(tcp(&site.world, "[2001:db8::1]:8081").unwrap().starts_with("pod1"), "{form}");
     assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     ours.deleted(&att, None);
-    // A second network.
     let own = ours
         .with("/name", json!("another"))
         .with("/runtimeConfig/portMappings", json!([mapping(8080, "tcp", "")]));

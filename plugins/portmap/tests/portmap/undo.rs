@@ -65,7 +65,7 @@ fn masquerading_and_mapping_share_the_table() {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one, &|_| false).unwrap()
         })
     };
-    // In any order.
+    // The order is arbitrary.
     for order in 0..4 {
         let (masquerading, mapping) = if order & 1 == 0 {
             let masquerading = masq("a");
@@ -166,7 +166,6 @@ fn a_refusal_of_the_kernel_is_an_error() {
     let site = Site::new();
     let net = site.network(json!([{"hostPort": 8080, "containerPort": 80}]));
     let (att, result) = (site.attachment(0), &site.results[0]);
-    // The table exists.
     site.add(&site.network(json!([{"hostPort": 8081, "containerPort": 80}])), 1);
     let before = Snapshot::of_ns(&site.host);
     let call = net.call("ADD", &att, Some(result));

@@ -125,7 +125,7 @@ fn del_and_gc_go_by_what_is_left() {
     gc.pinning(host.dir(), &[&pods[2], &pods[3]]).run().success();
     assert_eq!((leases(&host).len(), pods[2].links()), (2, vec!["lo".to_owned()]));
     network.check(&attachments[3], &results[3]).success();
-    // Another container's tap.
+    // The tap belongs to another container.
     network.deleted(&Attachment::new("c9", &pods[3]), None);
     assert_eq!(pods[3].links(), ["eth0", "lo"]);
 }

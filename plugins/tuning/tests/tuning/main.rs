@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs};
 
-/// After bridge.
+/// A pod on a bridge, with tuning behind it.
 struct Chain {
     host: Host,
     pod: Pod,

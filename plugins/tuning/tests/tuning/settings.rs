@@ -50,7 +50,7 @@ fn everything_is_set_checked_and_put_back() {
     ] {
         let changed = chain.pod.run(&format!("ip {change}"));
         if change.contains("eth9") && changed.stderr.contains("busy") {
-            // Since Linux 6.2.
+            // A link that is up can be renamed since Linux 6.2.
             continue;
         }
         changed.success();

@@ -240,7 +240,7 @@ fn gc_removes_an_empty_vrf_that_was_made_here() {
     for pod in &pods[2..] {
         pod.ip("link add blue type vrf table 9");
     }
-    // Earlier versions' mark.
+    // Earlier versions set this mark.
     pods[3].shell("ip link set blue alias 'cnimble: removed with its last port'");
     pods[0].ip("link del eth0");
     let all: Vec<_> = pods.iter().collect();

@@ -23,7 +23,7 @@ impl PodId {
 
 impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What people read is one line, also for invalid names.
+        // People read one line, also for invalid names.
         for char in self.namespace.chars().chain(['/']).chain(self.name.chars()) {
             match is_unseen(char) {
                 true => write!(f, "{}", char.escape_debug())?,

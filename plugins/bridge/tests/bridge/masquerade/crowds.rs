@@ -9,7 +9,7 @@ use cnimble_tests::{Ns, need, skip};
 
 use super::{add, check, nets, owner, remove, ruleset, undo};
 
-/// Counted by strace.
+/// The netlink messages that strace counts.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Traffic {
     requests: usize,

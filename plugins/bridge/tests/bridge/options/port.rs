@@ -85,7 +85,7 @@ fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
         assert!(one.misses(ip(1, family)) && two.misses(ip(0, family)), "both are");
         assert!(host.pings(ip(0, family)));
     }
-    // A forged source.
+    // The source address is forged.
     let lie = format!("ip saddr {} ip daddr {}", ip(2, 0), ip(1, 0));
     two.nft("add table ip seen");
     two.nft("add chain ip seen in { type filter hook prerouting priority -300; }");

@@ -84,7 +84,6 @@ fn a_trunk_carries_the_vlans_that_it_lists() {
     assert_eq!(vids(&host, trunk.port()), [""; 0]);
 }
 
-/// With both families.
 fn gateway(host: &Host, preserve: bool) -> Network<'_> {
     let ranges = json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]);
     network(host, &json!({"vlan": 100, "isGateway": true, "preserveDefaultVlan": preserve}))
@@ -154,7 +153,7 @@ fn check_tells_when_a_vlan_is_gone() {
             format!("bridge vlan add dev {port} vid 100 pvid untagged"),
             "vlan 100",
         ),
-        // No longer untagged.
+        // The vlan is no longer untagged.
         (
             &access,
             &one,

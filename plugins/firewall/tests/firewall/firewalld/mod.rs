@@ -112,7 +112,7 @@ fn addresses_become_sources_of_a_zone() {
         site.call("CHECK", &keys).success();
         // They are in the zone already.
         site.call("ADD", &keys).success();
-        // firewalld has restarted.
+        // firewalld has restarted and lost them.
         let kept = std::mem::take(&mut *sources.lock().unwrap());
         let error = site.call("CHECK", &keys).error();
         assert!(error.code == 103 && error.all().contains("is not in the zone"), "{error:?}");
@@ -135,7 +135,7 @@ fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
     let error = site.call("ADD", &firewalld()).error();
     assert!(error.code == 102 && error.all().contains("ZONE_CONFLICT"), "{error:?}");
     assert_eq!(sources.lock().unwrap().len(), 1, "the first one was taken back");
-    // Another program's source.
+    // Another program owns this source.
     site.call("DEL", &firewalld()).success();
     assert_eq!(of_zone(&sources, "public"), [other]);
     sources.lock().unwrap().clear();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Bus, NAME};
 
-/// Address to zone.
+/// Maps each address to its zone.
 pub(super) type Sources = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// Answers until the bus ends.

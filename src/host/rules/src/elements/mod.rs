@@ -118,7 +118,7 @@ pub(super) trait Layout: Sized {
         drop_all_unused::<Self>(nft)
     }
 
-    /// [`forget`](Self::forget) for elements of living pods whose place other rules have taken.
+    /// [`forget`](Self::forget) for elements of living pods when other rules have taken their place.
     fn let_go(nft: &mut Nft, found: &[Placed]) -> Result<()> {
         Self::forget(nft, found)
     }
@@ -139,8 +139,8 @@ pub(super) trait Layout: Sized {
 pub(super) enum Claim {
     /// The later element.
     Last,
-    /// The later element. One that is the same for many stays until the last of them goes. An ADD that finds it there
-    /// makes sure that no concurrent DEL takes it away.
+    /// The later element. An element that is the same for many stays until the last of them goes. An ADD that finds it
+    /// there makes sure that no concurrent DEL takes it away.
     Shared,
     /// The earlier one, until it goes. Another attachment of the same container gets a place [`overlap`].
     Container,

@@ -105,8 +105,7 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
-/// Deletes and returns all elements with this tag, whose owner is gone. Deletes only what it saw: others may have a
-/// place by now.
+/// Deletes and returns a gone owner's elements by its tag. Deletes only what it saw: others may have a place by now.
 pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> {
     let (mut expelled, mut attempts) = (Vec::new(), 0);
     loop {
@@ -140,7 +139,6 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     Ok(stale)
 }
 
-/// Those that have not changed since they were found.
 pub(crate) fn unchanged<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
     let mut unchanged = Vec::new();
     for placed in found {

@@ -18,8 +18,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says. Those that are the owner's already
-    /// stay.
+    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says. Present ones of the owner stay.
     pub(crate) fn add<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
         if wanted.is_empty() {
             return Ok(Changes::default());

@@ -47,7 +47,7 @@ pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], Scope::Part)
 }
 
-/// Deletes all or nothing, and returns whether they are gone. What is unused stays if no look holds until the deletion.
+/// Deletes all or nothing, and returns whether they are gone. They stay if no look holds until the deletion.
 fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<bool> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;

@@ -51,7 +51,7 @@ pub(super) struct Line {
 
 impl From<&Rule> for Line {
     fn from(rule: &Rule) -> Self {
-        // What a map decides isn't known.
+        // The decision of a map isn't known.
         let mapped = || rule.has("lookup").then_some(Verdict::Accept);
         Line { conditional: !rule.matches_all(), verdict: rule.verdict().or_else(mapped) }
     }

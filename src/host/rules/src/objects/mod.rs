@@ -23,7 +23,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Kinds of links on the host with their owner in their alias. In another namespace it belongs to another node, whose
+/// Kinds of links on the host with their owner in their alias. In another namespace it belongs to another node, and its
 /// networks may have the same names.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 

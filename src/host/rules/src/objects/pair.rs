@@ -13,7 +13,7 @@ pub fn leads_to_a_pod(link: &Link) -> bool {
     link.kind == KIND && link.far.is_some()
 }
 
-/// Finds a pair whose end never reached a pod. The kernel removes others with the pod's namespace.
+/// Finds a pair with an end that never reached a pod. The kernel removes others with the pod's namespace.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Option<Orphan> {
     tag(&link.alias).filter(|_| judge.both_ends_here(link))?;
     let doubt = judge.lives(&link.alias).then(|| "its pod lives".to_owned());

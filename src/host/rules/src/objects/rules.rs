@@ -7,7 +7,7 @@ use cnimble_cni::{NetworkList, json};
 
 /// The plugin that makes the host's rules accept packets of pods.
 pub const ACCEPTING: &str = "firewall";
-/// Plugins whose pods send through the host's rules.
+/// Their pods send through the host's rules.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
 const PORTMAP: &str = "portmap";
 

@@ -15,7 +15,7 @@ pub struct Holder {
     pub network: Option<String>,
     /// The ID of the container.
     pub container: String,
-    /// [`Owner::tag`], where it is written: it identifies a container whose ID may be cut.
+    /// [`Owner::tag`], where it is written: it identifies a container with a cut ID.
     pub tag: Option<String>,
 }
 

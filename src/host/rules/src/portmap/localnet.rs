@@ -90,7 +90,7 @@ pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     Ok(opened)
 }
 
-/// Links where it may be on by us for a pod with these addresses, whatever its ports are today. All if unknown.
+/// Links where it may be on by us for a pod with these addresses, with any ports. All if unknown.
 pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<Vec<String>> {
     let Some(addrs) = pod else { return opened() };
     let mut links = Vec::new();

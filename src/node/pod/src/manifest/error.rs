@@ -7,7 +7,7 @@ use cnimble_api::yaml::Step;
 use super::{MAX_SIZE, Origin};
 use crate::PodId;
 
-/// What is wrong with a manifest: `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
+/// A manifest's error: `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     /// The file or URL.

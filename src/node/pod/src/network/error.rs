@@ -83,7 +83,7 @@ pub enum NetworkError {
     /// The pod's limits make no sense.
     #[error("pod {pod}: {source}")]
     Bandwidth { pod: PodId, source: BandwidthError },
-    /// All failures of plugins or the cache, in order. Those of a set-up precede those of its undo.
+    /// All failures of plugins or the cache, in order. Failures of the undo follow those of the set-up.
     #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
     Plugins { operation: Operation, pod: PodId, sandbox: String, failures: Vec<runtime::Error> },
     /// The pod's network namespace can't be looked at.

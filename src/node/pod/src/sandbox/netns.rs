@@ -16,7 +16,7 @@ pub(super) async fn create(path: PathBuf) -> Result<()> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // A thread of its own, which ends: no other task may run in the namespace.
     let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
-        // Nobody uses it if the waiter has gone.
+        // It stays unused if the waiter has gone.
         if let Err(Ok(())) = sender.send(pin(&path))
             && let Err(err) = remove(&path)
         {

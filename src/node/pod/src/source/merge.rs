@@ -1,7 +1,7 @@
 //! Merges sources into one set of pods, as the kubelet's PodConfig storage does.
 //!
 //! A source passes all wanted pods ([`Storage::set`]) or a change ([`Storage::change`]). The difference gives the
-//! updates. A change concerns pods with its name or its UID only, whatever the number of pods. There is no I/O here.
+//! updates. A change concerns pods with its name or its UID only, for any number of pods. There is no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -26,7 +26,7 @@ pub(super) const LOCAL: &str = "portmap-local4";
 pub(super) const LINKS: &str = "portmap-localnet";
 /// Pods that see the host instead of the client.
 pub(super) const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];
-/// What comes from pods of a network is masqueraded. The name has the network.
+/// Packets from pods of a network are masqueraded. The name has the network.
 pub(super) const HAIRPIN: &str = "portmap-hairpin-";
 
 /// Mappings with conditions ([`conditions`](super::conditions)). The name has their hash.
