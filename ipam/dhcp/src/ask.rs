@@ -1,4 +1,4 @@
-//! The plugin's side of the socket: asks the lease daemon, and starts one if none runs.
+//! The plugin's side of the socket: asks the lease daemon, or starts one.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,25 +18,24 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::daemon::{NO_SOCKET, READY, TAKEN, store};
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
-/// How long a lease daemon may take to listen, or to exit and make room for the next one.
+/// The limit for a lease daemon to listen, or to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The number of lease daemons that one verb starts before it gives up.
+/// One verb starts at most this many lease daemons.
 const MOST: usize = 16;
-/// The pause between two attempts, while one lease daemon exits and another starts.
+/// Between two attempts, while one lease daemon exits and another starts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Exists if systemd is PID 1 (sd_booted(3)).
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-/// How long an ADD waits for an address. The kubelet allows four minutes for a sandbox with all its networks.
+/// For an address. The kubelet allows four minutes for a sandbox with all its networks.
 const ADD_LIMIT: &str = "60s";
 
-/// Asks the lease daemon behind this socket. If the daemon exits before it answers, the question is sent to the next
-/// daemon. Every question may thus be asked twice.
-/// Returns the daemon's error, or code 5 if no daemon runs and none can be started.
+/// Asks the lease daemon, or the next one if it exits before it answers: a question may be asked twice. Returns the
+/// daemon's error, or code 5 without a daemon.
 pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
 
-/// As [`ask`], with a namespace that the daemon may not find by its path.
+/// The daemon may not find the namespace by its path.
 fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');
@@ -67,7 +66,7 @@ fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
             Err(err) => err.to_string(),
         };
-        // A daemon that has worked for a while and was killed counts as little as one that was exiting.
+        // A daemon that was killed after some work counts like one that was exiting.
         failed += 1;
         if Instant::now() > end && (begun.elapsed() < PATIENCE || failed > 3) {
             return Err(unreachable(socket, &why));
@@ -76,10 +75,10 @@ fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply
     }
 }
 
-/// Sends several questions about a namespace before it waits for the first answer. Returns the answers in the order of
-/// the questions. Returns the first error of [`ask`]. Later questions may have been carried out.
+/// Sends all questions before it waits for answers, which are in the same order. Returns the first error of [`ask`].
+/// Later questions may have been carried out.
 pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<Vec<Reply>, Error> {
-    // A single question starts the daemon itself. Several questions need a daemon that already runs.
+    // Several questions need a daemon that already runs.
     if asks.len() > 1 {
         ask(socket, &Request::Status)?;
     }
@@ -93,16 +92,15 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<
     let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
     let end = |(begun, one): (Option<UnixStream>, &Request)| match begun.map(hear) {
         Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
-        // The daemon has exited, or a signal has arrived.
+        // The daemon has exited, or a signal came.
         _ => ask_with(socket, one, Some(netns)),
     };
     begun.into_iter().zip(asks).map(end).collect()
 }
 
-/// Checks that a lease daemon answers, or that one could be started. It starts none.
-/// Returns the daemon's error, or code 5 with the reason why no daemon could be started.
+/// Starts no daemon. Returns the daemon's error, or code 5 with the reason why none could be started.
 pub(crate) fn status(socket: &Path) -> Result<(), Error> {
-    // A connection would make systemd start the unit's daemon (systemd.socket(5)). One that runs holds the lock.
+    // A connection would start the unit's daemon (systemd.socket(5)). A daemon that runs holds the lock.
     let is_idle = Path::new(SYSTEMD).exists() && listens(socket) && matches!(store::holder(socket), Ok(None));
     if is_idle {
         return Ok(());
@@ -110,14 +108,13 @@ pub(crate) fn status(socket: &Path) -> Result<(), Error> {
     let question = b"\"status\"\n";
     match UnixStream::connect(socket).and_then(|stream| exchange(stream, question, None)) {
         Ok(Some(answer)) => read(socket, &answer)?.checked().map(drop),
-        // The daemon has just exited.
         Ok(None) => startable(socket),
         Err(err) if is_alone(&err) => startable(socket),
         Err(err) => Err(unreachable(socket, &err)),
     }
 }
 
-/// Checks that a daemon could create its files.
+/// A daemon could create its files.
 fn startable(socket: &Path) -> Result<(), Error> {
     store::prepare(socket).map_err(|err| Error::io("opening", &store::directory(socket), &err))?;
     match std::fs::symlink_metadata(socket) {
@@ -126,7 +123,6 @@ fn startable(socket: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether a process listens at this path.
 fn listens(socket: &Path) -> bool {
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     let path = format!(" {}", socket.display());
@@ -137,7 +133,7 @@ fn listens(socket: &Path) -> bool {
         .any(|line| matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _]))
 }
 
-/// Whether the error means that no process listens at the path.
+/// No process listens at the path.
 fn is_alone(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
@@ -146,7 +142,7 @@ fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::IO, format!("asking the lease daemon of DHCP at {}: {why}", socket.display()))
 }
 
-/// Returns the line of the answer, or `None` if the lease daemon has exited.
+/// `None` if the lease daemon has exited.
 fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<Option<Vec<u8>>> {
     match send(&mut stream, question, netns) {
         Err(err) if is_end(&err) => return Ok(None),
@@ -212,8 +208,7 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
         .map_err(|err| unreachable(socket, &format_args!("its answer is invalid: {err}")))
 }
 
-/// Starts a lease daemon in its own session. Returns whether that daemon holds the lock.
-/// Fails with code 5 and the daemon's message.
+/// Starts a lease daemon in its own session. Returns whether it holds the lock. Fails with code 5 and its message.
 fn start(socket: &Path) -> Result<bool, Error> {
     let failed = |why: &dyn std::fmt::Display| {
         Error::new(Code::IO, format!("starting the lease daemon of DHCP at {}: {why}", socket.display()))
@@ -233,7 +228,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    // The daemon outlives this process, so nothing waits for it.
+    // Nothing waits for the daemon, which outlives this process.
     let mut said = String::new();
     let Some(mut stdout) = child.map_err(|err| failed(&err))?.stdout else { return Ok(false) };
     loop {

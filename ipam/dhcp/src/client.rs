@@ -5,11 +5,8 @@
 //!     ↑                 │ reply           ↑           │ answer       │ answer   (the lease is lost)
 //!     └─────────────────┘                 └───────────┴──────────────┘
 //! ```
-//!
-//! A [`Protocol`] adds the steps to a lease, the messages and the pauses between them.
-//!
-//! The driver calls [`Client::tick`] when the time of [`Client::next`] has come, and passes on each message that
-//! arrives. Each call returns the actions to carry out. Times are as in [`lease`](crate::v4::lease).
+//! A [`Protocol`] adds the steps to a lease, the messages and the pauses. The driver calls [`Client::tick`] at the time
+//! of [`Client::next`], and passes messages on. Each call returns actions. Times are as in [`lease`](crate::v4::lease).
 
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
@@ -19,16 +16,15 @@ use crate::held::Held;
 use crate::tally::Tally;
 use crate::{v4, v6};
 
-/// How long other hosts have to answer a probe. On one link they answer within a millisecond.
+/// For answers to a probe. On one link they take less than a millisecond.
 const PROBE: u64 = 100;
-/// The pause after a declined address and after a refusal.
+/// After a declined address or a refusal.
 pub(crate) const REST: u64 = 1000;
-/// The shortest limit of a pause, and the shortest pause between two messages that extend a lease.
+/// The shortest limit of a pause, and the shortest pause between messages that extend a lease.
 const SHORTEST_PAUSE: u64 = 1000;
-/// The reason for the loss of a lease that no server has extended in time.
+/// No server has extended the lease in time.
 pub(crate) const EXPIRED: &str = "it has expired";
 
-/// When a lease is extended, and when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
     pub(crate) renew: u64,
@@ -36,7 +32,6 @@ pub(crate) struct Timer {
     pub(crate) expires: u64,
 }
 
-/// The lease of a protocol.
 pub(crate) trait Lease: Clone + Debug + Sized {
     type Address: Copy + Debug + Display + PartialEq;
 
@@ -46,7 +41,6 @@ pub(crate) trait Lease: Clone + Debug + Sized {
 
     fn held(self) -> Held;
 
-    /// Returns the lease, if it is one of this protocol.
     fn from_held(held: Held) -> Option<Self>;
 }
 
@@ -77,51 +71,45 @@ macro_rules! lease {
 lease!(v4::lease::Lease, Ipv4Addr, Four);
 lease!(v6::lease::Lease, Ipv6Addr, Six);
 
-/// An address of a protocol.
 pub(crate) type Address<P> = <<P as Protocol>::Lease as Lease>::Address;
 
-/// DHCPv4 or DHCPv6.
 pub(crate) trait Protocol: Debug + Sized {
     type Lease: Lease;
-    /// A message to servers.
     type Message: Debug;
-    /// A step of the way to a lease. The default looks for servers.
+    /// The default looks for servers.
     type Step: Debug + Default;
 
-    /// The name of the messages that look for servers.
+    /// Messages that look for servers.
     const SEARCH: &'static str;
 
-    /// The name of a message, for the log.
     fn name(message: &Self::Message) -> &'static str;
 
-    /// Returns the address that the step requests from a server.
+    /// The address that the step requests.
     fn requested(step: &Self::Step) -> Option<Address<Self>>;
 
-    /// Begins an exchange with a new transaction ID.
+    /// With a new transaction ID.
     fn begin(&mut self, now: u64);
 
-    /// Does the work of the current step that is due at `now`.
+    /// The work of the current step at `now`.
     fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>>;
 
-    /// Returns a message that extends the lease. May set `client.next` to an earlier time than that of [`Client`].
+    /// May set `client.next` to an earlier time than that of [`Client`].
     fn extend(client: &mut Client<Self>, now: u64, lease: &Self::Lease) -> Self::Message;
 
-    /// Returns the message that releases the lease.
     fn release(client: &mut Client<Self>, now: u64, lease: &Self::Lease) -> Self::Message;
 }
 
-/// The state of a client.
 #[derive(Debug)]
 pub(crate) enum State<P: Protocol> {
     Acquiring(P::Step),
-    /// A server has given the lease, and the link is probed for its address.
+    /// The link is probed for the lease's address.
     Probing(Box<P::Lease>),
     Bound,
     Renewing,
     Rebinding,
 }
 
-/// An action for the driver of the client.
+/// For the driver of the client.
 #[derive(Debug)]
 pub(crate) enum Action<P: Protocol> {
     Send(P::Message),
@@ -131,16 +119,14 @@ pub(crate) enum Action<P: Protocol> {
 }
 
 impl<P: Protocol> Action<P> {
-    /// Returns the action that writes a line to the log.
     pub(crate) fn log(line: String) -> Self {
         Action::Report(Event::Log(line))
     }
 }
 
-/// An event that the client reports to the lease daemon.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The client has a lease: a new one, or a renewed one.
+    /// The lease is new or renewed.
     Bound(Held),
     /// The lease has ended, for this reason.
     Lost(Held, &'static str),
@@ -148,23 +134,22 @@ pub(crate) enum Event {
     Log(String),
 }
 
-/// The client of one interface. See the module.
 #[derive(Debug)]
 pub(crate) struct Client<P: Protocol> {
     pub(crate) protocol: P,
     pub(crate) state: State<P>,
     pub(crate) lease: Option<P::Lease>,
-    /// The address that the client asks servers for.
+    /// Servers are asked for it.
     pub(crate) preferred: Option<Address<P>>,
     pub(crate) next: u64,
-    /// The lease daemon's limit of a pause (`-resendmax`).
+    /// The daemon's option `-resendmax`.
     pub(crate) longest_pause: u64,
-    /// The attempts since the client last had a lease.
+    /// Since the client last had a lease.
     pub(crate) tally: Tally,
 }
 
 impl<P: Protocol> Client<P> {
-    /// Returns a client without a lease.
+    /// The client has no lease yet.
     pub(crate) fn new(mut protocol: P, longest_pause: u64, now: u64) -> Self {
         protocol.begin(now);
         Client {
@@ -178,25 +163,24 @@ impl<P: Protocol> Client<P> {
         }
     }
 
-    /// Returns the client with a lease from a file, which it resumes.
+    /// Resumes a lease from a file.
     pub(crate) fn resume(self, lease: P::Lease) -> Self {
         let (next, preferred) = (lease.timer().renew, Some(lease.address()));
         Client { state: State::Bound, next, preferred, lease: Some(lease), ..self }
     }
 
-    /// When the client next has something to do.
+    /// The time of the next action.
     pub(crate) fn next(&self) -> u64 {
         let Some(timer) = self.lease.as_ref().map(Lease::timer) else { return self.next };
         let end = if matches!(self.state, State::Renewing) { timer.rebind } else { timer.expires };
         self.next.min(end)
     }
 
-    /// Whether the client expects an answer.
+    /// It expects an answer.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self.state, State::Bound)
     }
 
-    /// The address that the link is probed for.
     pub(crate) fn probed(&self) -> Option<Address<P>> {
         match &self.state {
             State::Acquiring(step) => P::requested(step).filter(|address| !self.has(*address)),
@@ -205,12 +189,10 @@ impl<P: Protocol> Client<P> {
         }
     }
 
-    /// Whether the client has a lease of the address.
     pub(crate) fn has(&self, address: Address<P>) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.address() == address)
     }
 
-    /// Does everything that is due at `now`.
     pub(crate) fn tick(&mut self, now: u64) -> Vec<Action<P>> {
         if now < self.next() {
             return Vec::new();
@@ -228,7 +210,6 @@ impl<P: Protocol> Client<P> {
         }
     }
 
-    /// Asks for an extension of the lease.
     fn extend(&mut self, now: u64) -> Vec<Action<P>> {
         let Some(lease) = self.lease.clone() else {
             self.start(now, now);
@@ -252,13 +233,12 @@ impl<P: Protocol> Client<P> {
         actions
     }
 
-    /// Accepts the lease unless another host answers the probe that was sent at `probed`.
+    /// Unless another host answers the probe that was sent at `probed`.
     pub(crate) fn verify(&mut self, now: u64, lease: P::Lease, probed: u64) -> Vec<Action<P>> {
         self.enter(now, State::Probing(Box::new(lease)), probed + PROBE);
         self.tick(now)
     }
 
-    /// Accepts the lease.
     pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> Action<P> {
         self.enter(now, State::Bound, lease.timer().renew);
         self.preferred = Some(lease.address());
@@ -267,14 +247,14 @@ impl<P: Protocol> Client<P> {
         Action::Report(Event::Bound(lease.held()))
     }
 
-    /// Ends the lease, and starts over.
+    /// The lease ends, and the client starts over.
     pub(crate) fn lose(&mut self, now: u64, why: &'static str) -> Vec<Action<P>> {
         self.start(now, now);
         let lost = self.lease.take().map(|lease| Action::Report(Event::Lost(lease.held(), why)));
         lost.into_iter().collect()
     }
 
-    /// Releases the lease. Returns its address and the message, which is sent only once.
+    /// Returns the lease's address and the message, which is sent only once.
     pub(crate) fn release(&mut self, now: u64) -> Option<(Address<P>, P::Message)> {
         let probed = match &self.state {
             State::Probing(lease) => Some(lease.as_ref().clone()),
@@ -290,7 +270,7 @@ impl<P: Protocol> Client<P> {
         self.enter(now, State::Acquiring(P::Step::default()), next);
     }
 
-    /// Enters a state with a new exchange. The client has something to do at `next`.
+    /// A new exchange. The client's next action is at `next`.
     pub(crate) fn enter(&mut self, now: u64, state: State<P>, next: u64) {
         self.protocol.begin(now);
         self.state = state;
@@ -298,9 +278,9 @@ impl<P: Protocol> Client<P> {
     }
 }
 
-/// Returns a number that a host cannot guess unless it sees the client's messages.
+/// Only a host that sees the client's messages can know it.
 pub(crate) fn random() -> u32 {
-    // The lower half is enough: the standard library gets its keys from the kernel.
+    // The standard library's keys come from the kernel.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32
 }
 

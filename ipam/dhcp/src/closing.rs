@@ -1,11 +1,10 @@
-//! Closes packet sockets without making the caller wait.
+//! Closes packet sockets in a thread of their own.
 //!
-//! close(2) of a packet socket waits until no processor can be using it any more (`synchronize_net` in
-//! net/packet/af_packet.c), which takes 15 ms on Linux 6.18. The lease daemon has one thread for all pods, so another
-//! thread does the waiting.
+//! close(2) of a packet socket waits until no processor uses it (`synchronize_net` in net/packet/af_packet.c): 15 ms on
+//! Linux 6.18. The lease daemon has one thread for all pods.
 //!
-//! The thread is made by pthread_create(3). `std::thread` has thread-local values, which would cost every plugin of
-//! this program a page when it starts, and a system call.
+//! The thread is made by pthread_create(3). `std::thread` has thread-local values: a page and a system call for every
+//! plugin.
 
 use std::ffi::c_void;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
@@ -15,10 +14,10 @@ use std::sync::OnceLock;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// The pipe that takes the descriptors to close. It is `None` if the thread could not be started.
+/// Takes the descriptors. `None` if the thread could not be started.
 static CLOSER: OnceLock<Option<PipeWriter>> = OnceLock::new();
 
-/// Closes the socket soon, or at once if there is no thread.
+/// At once if there is no thread.
 pub(crate) fn close(socket: OwnedFd) {
     let Some(mut closer) = CLOSER.get_or_init(start).as_ref() else { return };
     let number = socket.into_raw_fd();
@@ -31,13 +30,13 @@ pub(crate) fn close(socket: OwnedFd) {
 fn start() -> Option<PipeWriter> {
     let (reader, writer) = pipe().ok()?;
     let reader = Box::into_raw(Box::new(reader));
-    // The main thread handles signals. The new thread inherits the blocked set.
+    // The main thread handles signals. The new one inherits the blocked set.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
     let mut thread = std::mem::MaybeUninit::uninit();
     // SAFETY: the thread's number has room, the function has the required type, and its argument lives until the thread
     // takes it.
     let failed = unsafe { libc::pthread_create(thread.as_mut_ptr(), ptr::null(), close_all, reader.cast()) };
-    // The mask is one that the kernel has just returned.
+    // The kernel has just returned this mask.
     let _ = before.thread_set_mask();
     if failed == 0 {
         return Some(writer);
@@ -47,7 +46,6 @@ fn start() -> Option<PipeWriter> {
     None
 }
 
-/// The main function of the thread.
 extern "C" fn close_all(reader: *mut c_void) -> *mut c_void {
     // SAFETY: `start` has made the pointer from such a box, for this thread alone.
     let mut reader = unsafe { Box::from_raw(reader.cast::<PipeReader>()) };

@@ -1,5 +1,3 @@
-//! The configuration of the plugin `dhcp`.
-//!
 //! | key | default | |
 //! |---|---|---|
 //! | `ipam.daemonSocketPath` | `/run/cnimble/dhcp.sock` | where the lease daemon listens |
@@ -18,17 +16,16 @@ use cnimble_cni::{Error, PluginConfig, fields};
 use crate::ipc::Family;
 use crate::v4::message::code;
 
-/// Where the lease daemon listens unless the configuration says otherwise. It is not the Go daemon's path, because that
-/// daemon has another protocol.
+/// Not the Go daemon's path, because that daemon has another protocol.
 pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 
-/// The longest path that fits in sun_path of unix(7), with its NUL.
+/// sun_path of unix(7), without its NUL.
 const LONGEST_PATH: usize = 107;
 
-/// The longest value of an option.
+/// The longest value of an option, in bytes.
 const LONGEST_VALUE: usize = 255;
 
-/// The names that the Go plugin accepts, from dhcp-options(5). Any option can be given by its number.
+/// The Go plugin's names, from dhcp-options(5). Any option can be given by its number.
 const NAMES: &[(&str, u8)] = &[
     ("dhcp-client-identifier", code::CLIENT_ID),
     ("subnet-mask", code::SUBNET_MASK),
@@ -38,7 +35,7 @@ const NAMES: &[(&str, u8)] = &[
     ("vendor-class-identifier", code::VENDOR_CLASS),
 ];
 
-/// The options that the client sets itself. A configuration cannot set them.
+/// The client sets these options itself.
 const RESERVED: &[u8] = &[
     code::PAD,
     code::REQUESTED_ADDRESS,
@@ -49,7 +46,7 @@ const RESERVED: &[u8] = &[
     code::END,
 ];
 
-/// The options that a server is asked for by default. Classless routes precede the router (RFC 3442).
+/// Classless routes precede the router (RFC 3442).
 const REQUEST: &[u8] = &[
     code::CLASSLESS_ROUTES,
     code::CLASSLESS_ROUTES_MS,
@@ -61,17 +58,16 @@ const REQUEST: &[u8] = &[
     code::MTU,
 ];
 
-/// The settings that ADD needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
-    /// Options of every message to a server. The client's ID is among them only if the configuration has one.
+    /// For every message. The client's ID is here only if it is configured.
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
-    /// The families of addresses, each at most once. The list is never empty.
+    /// Each at most once; never empty.
     pub(crate) families: Vec<Family>,
-    /// How many seconds ADD waits for an address.
+    /// In seconds, for an address.
     pub(crate) timeout: Option<u32>,
 }
 
@@ -112,8 +108,7 @@ struct Request {
 }
 
 impl Config {
-    /// Reads the keys of dhcp. CNI_ARGS may contain anything, so unknown arguments are accepted.
-    /// Fails with code 7 and the path to the bad value.
+    /// Unknown CNI_ARGS are accepted. Fails with code 7 and the path to the bad value.
     pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
@@ -128,8 +123,7 @@ impl Config {
     }
 }
 
-/// Returns the path of the lease daemon's socket for DEL. It ignores all other keys, which may be invalid by now.
-/// Fails with code 7 if the path is invalid.
+/// For DEL: ignores all other keys, which may be invalid by now. Fails with code 7.
 pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -201,7 +195,6 @@ fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error
     Ok(options)
 }
 
-/// Returns the value of an argument in CNI_ARGS.
 fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| !name.is_empty() && *key == name).map(|(_, value)| value).next_back()
@@ -225,10 +218,10 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
     Ok(codes)
 }
 
-/// Returns the code of an option that is given by its name or number.
+/// By name or number.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
-    // parse() would accept a sign.
+    // A sign is no digit.
     let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
     named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();

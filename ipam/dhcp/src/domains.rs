@@ -1,14 +1,14 @@
-//! Domain names, which are written to a pod's resolv.conf. A server may send any bytes, so invalid names are left out.
+//! Domain names for a pod's resolv.conf. A server may send any bytes: invalid names are left out.
 
-/// The limit for all names together. A message hardly contains more.
+/// For all names together, as in a usual message.
 const LONGEST: usize = 1024;
 /// RFC 1035, section 2.3.4.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Reads a name that is written as text (RFC 2132, section 3.17).
+/// As text (RFC 2132, section 3.17).
 pub(crate) fn text(bytes: &[u8]) -> Option<String> {
-    // Some servers end it with a NUL, like a string in C.
+    // Some servers add a NUL.
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     is_name(text).then(|| text.to_owned())
 }
@@ -21,7 +21,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.trim_end_matches('.').split('.').all(is_label)
 }
 
-/// Reads a search list (RFC 3397): names in DNS encoding, where the end of a name may be a pointer to an earlier one.
+/// RFC 3397: names in DNS encoding, with pointers to earlier ones.
 pub(crate) fn search(bytes: &[u8]) -> Vec<String> {
     let bytes = bytes.get(..LONGEST).unwrap_or(bytes);
     let (mut names, mut at) = (Vec::new(), 0);
@@ -33,7 +33,7 @@ pub(crate) fn search(bytes: &[u8]) -> Vec<String> {
     names
 }
 
-/// Returns the name at `at`, and the position of the next one.
+/// The name at `at`, and the next position.
 fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     let (mut name, mut behind) = (String::new(), None);
     loop {
@@ -41,7 +41,7 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
         match length {
             0 => return Some((name, behind.unwrap_or(at + 1))),
             0xc0.. => {
-                // A pointer may only lead backwards, so that the loop ends.
+                // Only backwards, so that the loop ends.
                 let to = (length & 0x3f) << 8 | usize::from(*bytes.get(at + 1)?);
                 behind = behind.or(Some(at + 2));
                 if to >= at {
@@ -55,7 +55,7 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
                 if !name.is_empty() {
                     name.push('.');
                 }
-                // A label with other bytes than ASCII makes the name invalid.
+                // Only ASCII is valid.
                 name.extend(label.iter().map(|byte| char::from(*byte)));
                 if name.len() > LONGEST_NAME {
                     return None;

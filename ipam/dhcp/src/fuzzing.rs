@@ -1,4 +1,4 @@
-//! Entry points for fuzzers: messages of servers, and files of the lease daemon.
+//! Servers' messages and the lease daemon's files, for fuzzers.
 
 use std::net::Ipv4Addr;
 
@@ -15,8 +15,7 @@ use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// Parses any bytes as a packet, and as the message in one. A resulting lease is usable by a host, and the client
-/// always waits for something.
+/// Any bytes as a packet, and as its message. A host can use a resulting lease, and the client always waits.
 pub fn dhcp(bytes: &[u8]) {
     if let Some(message) = frame::unwrap(bytes) {
         assert!(message.len() < bytes.len());
@@ -25,7 +24,7 @@ pub fn dhcp(bytes: &[u8]) {
     for name in domains::search(bytes).iter().chain(&domains::text(bytes)) {
         assert!(!name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()));
     }
-    // Without this header, nearly all inputs would fail at the first fields.
+    // Nearly all inputs would fail at the first fields otherwise.
     let mut message = vec![2, 1, 6, 0];
     message.resize(28, 0);
     message.extend(MAC.0);
@@ -67,8 +66,7 @@ pub fn dhcp(bytes: &[u8]) {
 const DUID: &[u8] = b"\0\x04client";
 const IAID: u32 = 7;
 
-/// Parses any bytes as a DHCPv6 message, and as the options of one for this client. A resulting lease is usable by a
-/// host, and the client always waits for something.
+/// Any bytes as a DHCPv6 message, and as its options. A host can use a resulting lease, and the client always waits.
 pub fn dhcp6(bytes: &[u8]) {
     use v6::message::Type;
     let _ = v6::socket::advertised(bytes);
@@ -76,7 +74,7 @@ pub fn dhcp6(bytes: &[u8]) {
         let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
         [&code.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
     };
-    // Without these options, nearly all inputs would fail at the IDs, or at the number of the IA.
+    // Nearly all inputs would fail at the IDs otherwise.
     let ids = [option(1, DUID), option(2, b"\0\x03server")].concat();
     let ia = option(3, &[&IAID.to_be_bytes(), bytes.get(1..).unwrap_or_default()].concat());
     let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
@@ -105,7 +103,7 @@ pub fn dhcp6(bytes: &[u8]) {
             let text = serde_json::to_vec(&lease).unwrap_or_default();
             assert_eq!(serde_json::from_slice::<Held>(&text).ok(), Some(Held::Six(lease)));
         }
-        // The second answer meets another state than the first.
+        // The second answer meets another state.
         for _ in 0..2 {
             // An endless lease has no next time.
             let now = client.next().min(1 << 50);

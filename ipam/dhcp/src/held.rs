@@ -1,4 +1,4 @@
-//! A lease of either family, as it is written in answers and files.
+//! A lease of either family, as in answers and files.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use cnimble_cni::{CniResult, Dns, IpConfig, Route};
 
 use crate::{v4, v6};
 
-/// A lease of either family. Lease daemons without IPv6 have written the first form.
+/// Lease daemons without IPv6 have written the first form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Held {
@@ -18,7 +18,6 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// The address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
         match self {
             Held::Four(lease) => lease.net(),
@@ -30,7 +29,6 @@ impl Held {
         self.net().ip()
     }
 
-    /// The router, if the server gave one.
     pub(crate) fn gateway(&self) -> Option<IpAddr> {
         match self {
             Held::Four(lease) => lease.gateway.map(IpAddr::V4),
@@ -38,7 +36,7 @@ impl Held {
         }
     }
 
-    /// The routes of the lease, with the configuration's `priority`.
+    /// With the configuration's `priority`.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         match self {
             Held::Four(lease) => lease.routes(priority),
@@ -53,7 +51,7 @@ impl Held {
         }
     }
 
-    /// When the lease ends, in milliseconds since the machine's boot.
+    /// In milliseconds since the machine's boot.
     pub(crate) fn expires(&self) -> u64 {
         match self {
             Held::Four(lease) => lease.expires,
@@ -61,7 +59,7 @@ impl Held {
         }
     }
 
-    /// The lifetimes for the kernel: the remaining preferred and valid lifetime, in seconds.
+    /// For the kernel: remaining preferred and valid lifetime, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         match self {
             // DHCPv4 has only one lifetime.
@@ -70,7 +68,6 @@ impl Held {
         }
     }
 
-    /// The server that gave the lease.
     pub(crate) fn server(&self) -> String {
         match self {
             Held::Four(lease) => lease.server.to_string(),
@@ -79,7 +76,7 @@ impl Held {
     }
 }
 
-/// Returns the result of ADD: the addresses in this order, and the DNS settings of the servers without repetition.
+/// Keeps the order of addresses. DNS settings are not repeated.
 pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
     let ip = |lease: &Held| IpConfig::new(lease.net(), lease.gateway());
     let mut dns = Dns::default();

@@ -1,11 +1,10 @@
 //! The CNI IPAM plugin `dhcp`: addresses from a DHCP server in the network of the pod's interface.
 //!
-//! The verbs only send requests. The lease daemon outlives them: it speaks with the servers from inside the pod's
-//! namespace, and renews the leases. The daemon is this same program (`daemon`), and a verb starts one if none runs.
+//! Verbs only send requests to the lease daemon. It outlives them, speaks with servers inside the pod's namespace, and
+//! renews leases. It is this same program (`daemon`), and a verb starts one if none runs.
 //!
 //! | | |
 //! |---|---|
-//! | `config` | the keys |
 //! | `ask`, `ipc` | a verb's request to the lease daemon |
 //! | `daemon` | the lease daemon: its loop, its files, its connections, its pods |
 //! | `client` | the part of both protocols that is the same: a state machine without I/O |
@@ -47,11 +46,11 @@ use daemon::store;
 use held::Held;
 use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
-/// How long the interface may take to get a carrier. Earlier packets are lost, and sent again.
+/// For a carrier. Earlier packets are lost, and sent again.
 const CARRIER: Duration = Duration::from_secs(2);
-/// How long its link-local address may take, including duplicate address detection.
+/// For its link-local address, with duplicate address detection.
 const LINK_LOCAL: Duration = Duration::from_secs(5);
-/// The pause between two checks for that address.
+/// Between two checks for that address.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The plugin `dhcp`.
@@ -68,12 +67,12 @@ impl Plugin for Dhcp {
         Role::Helper
     }
 
-    /// CAP_NET_ADMIN is needed to bring an interface up, and for DHCPv6.
+    /// CAP_NET_ADMIN brings an interface up, and serves DHCPv6.
     fn needs(&self) -> Caps {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }
 
-    /// The plugin may start the lease daemon.
+    /// It may start the lease daemon.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
@@ -107,7 +106,7 @@ impl Plugin for Dhcp {
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &requests, &netns);
             if replies.is_err() && requests.len() > 1 {
-                // The lease of the other family may still arrive, so it is released, too.
+                // The other family's lease may still arrive.
                 let _ = ask(&socket, &Request::Del(four.owner.clone()));
             }
             replies
@@ -128,7 +127,7 @@ impl Plugin for Dhcp {
         release(&config::socket_of(&call.config)?, LeaseOwner::of(&call.owner()))
     }
 
-    /// Checks that the lease is held, and that it is the one in the result. Starts a lease daemon if none runs.
+    /// The lease is held, and is the result's. Starts a lease daemon if none runs.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let Config { socket, families, .. } = Config::read(&call.config, &call.raw_args)?;
         families.into_iter().try_for_each(|family| check(call, &socket, family, prev))
@@ -143,14 +142,14 @@ impl Plugin for Dhcp {
         ask(&socket, &Request::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
-    /// Checks that a lease daemon answers, or that one could be started.
+    /// A lease daemon answers, or could be started.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
         ask::status(&socket).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
 }
 
-/// Returns the request for an address of this family. Options and metric of a configuration apply to IPv4 only.
+/// Options and metric of a configuration are for IPv4 only.
 fn add_request(four: &Wanted, family: Family) -> Request {
     match family {
         Family::Ipv4 => Request::Add(four.clone()),
@@ -178,11 +177,11 @@ fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result
     }
 }
 
-/// Releases the leases of an owner. A lease without a file was never returned to a caller, so the daemon can drop it.
+/// The daemon can drop a lease without a file: no caller got it.
 fn release(socket: &Path, owner: LeaseOwner) -> Result<(), Error> {
     for family in Family::ALL {
         match std::fs::symlink_metadata(store::file(socket, &owner.key(family))) {
-            // One request releases the leases of both families.
+            // One request for both families.
             Ok(_) => return ask(socket, &Request::Del(owner)).map(drop),
             Err(err) if cnimble_os::files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
@@ -195,7 +194,7 @@ fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
     Error::io("reading the leases in", &store::directory(socket), err)
 }
 
-/// Brings the interface up, and waits until it can send.
+/// Waits until the interface can send.
 fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error> {
     let (ifname, six) = (&call.ifname, families.contains(&Family::Ipv6));
     let mut inside = Netlink::open_in(netns)?;
@@ -216,7 +215,7 @@ fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error
     if six { wait_link_local(&mut inside, link.index, ifname) } else { Ok(()) }
 }
 
-/// Waits until the interface has an address that DHCPv6 can send from.
+/// DHCPv6 needs an address to send from.
 fn wait_link_local(inside: &mut Netlink, index: u32, ifname: &str) -> Result<(), Error> {
     let end = Instant::now() + LINK_LOCAL;
     loop {

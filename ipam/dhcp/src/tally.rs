@@ -1,47 +1,42 @@
-//! The attempts of a client that led to no lease, for the error of ADD.
+//! Attempts without a lease, for ADD's error.
 
-/// The number of servers that are listed. A hostile link may have any number.
+/// A hostile link may have any number of servers.
 const MOST: usize = 8;
 
-/// The attempts since the last lease.
+/// Since the last lease.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The number of messages that look for servers: DISCOVER or Solicit.
+    /// The number of DISCOVER or Solicit messages.
     sent: u32,
     servers: Vec<String>,
     refusal: Option<String>,
 }
 
 impl Tally {
-    /// Counts a message that looks for servers.
     pub(crate) fn search(&mut self) {
         self.sent = self.sent.saturating_add(1);
     }
 
-    /// Adds a server that has answered.
     pub(crate) fn answered(&mut self, server: String) {
         if self.servers.len() < MOST && !self.servers.contains(&server) {
             self.servers.push(server);
         }
     }
 
-    /// Records the reason why there is no lease.
     pub(crate) fn refused(&mut self, why: String) {
         self.refusal = Some(why);
     }
 
-    /// Clears the tally, because there is a lease.
     pub(crate) fn clear(&mut self) {
         *self = Tally::default();
     }
 
-    /// The last known reason why there is no lease.
     #[cfg(test)]
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Returns the outcome as text. `message` is the name of the counted messages.
+    /// `message` names the counted messages.
     pub(crate) fn words(&self, message: &str) -> String {
         let plural = if self.sent == 1 { "" } else { "s" };
         let sent = format!("{} {message}{plural} sent", self.sent);

@@ -1,4 +1,4 @@
-//! Applies the changes of a renewal to the interface, and leaves everything else unchanged.
+//! Applies the changes of a renewal to the interface.
 
 use nix::errno::Errno;
 
@@ -13,19 +13,17 @@ use cnimble_plugin::interface::pod;
 use super::interface::Interface;
 use crate::held::{self, Held};
 
-/// The link number by which [`Netlink::routes`] lists the routes of all links.
+/// [`Netlink::routes`] lists the routes of all links by it.
 const ANY_LINK: u32 = 0;
 
-/// The routes of the lease, as the plugins install them.
+/// As the plugins install them.
 pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
     pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
-/// Changes the interface from the old lease to the new one. An address or a route in both leases is not touched, so
-/// connections survive. Addresses and routes from other sources also stay.
-///
-/// Returns the first route or old address that the kernel refused to change. All other changes have been made.
-/// Fails if the kernel refuses the request and nothing was changed.
+/// Changes the interface from the old lease to the new one. Addresses and routes in both leases, and those from other
+/// sources, stay, so connections survive. Returns the first route or old address that the kernel refused to change,
+/// after all others. Fails if nothing was changed.
 pub(super) fn apply(
     interface: &Interface,
     priority: Option<u32>,
@@ -38,7 +36,7 @@ pub(super) fn apply(
     let (before, after) = (of(old), of(new));
     let present = inside.routes(ANY_LINK, None)?;
     if let Some(net) = new_net.filter(|net| Some(*net) != old_net) {
-        // The client has already probed the link for the address.
+        // The client has probed the link already.
         tolerant(inside.execute(addr::add(link.index, &link.name, net)))?;
     }
     let mut refused = None;
@@ -50,7 +48,7 @@ pub(super) fn apply(
     for wanted in after.iter().filter(|route| !before.contains(route)) {
         let rival = present.iter().find(|now| (now.dst, metric(now)) == (wanted.dst, metric(wanted)));
         let request = match rival {
-            // The route was not in effect before, and is not in effect now.
+            // The route is without effect, as before.
             Some(rival) if !before.iter().any(|route| is_of(rival, route)) => {
                 route::append_of(wanted, &link.name, libc::RTPROT_BOOT)
             }
@@ -58,7 +56,7 @@ pub(super) fn apply(
         };
         note(inside.execute(request));
     }
-    // On-link routes, by which gateways are reached, come first and are deleted last.
+    // On-link routes lead to gateways: they come first and are deleted last.
     for unwanted in before.iter().rev().filter(|route| !after.contains(route)) {
         let found =
             present.iter().filter(|now| is_of(now, unwanted)).max_by_key(|now| now.mtu == unwanted.mtu);
@@ -66,7 +64,7 @@ pub(super) fn apply(
     }
     if let Some(net) = old_net.filter(|net| Some(*net) != new_net) {
         note(take_off(interface, &mut inside, &link, net));
-        // Without promotion, the kernel has removed the new address together with the old one.
+        // Without promotion, the new address went with the old one.
         if let Some(net) = new_net
             && inside.execute(addr::add(link.index, &link.name, net)).is_ok()
         {
@@ -76,25 +74,25 @@ pub(super) fn apply(
     Ok(refused)
 }
 
-/// Whether the kernel's route is an installed one. The Go plugins install routes without an MTU.
+/// The Go plugins install routes without an MTU.
 fn is_of(now: &NewRoute, installed: &NewRoute) -> bool {
     let key = |route: &NewRoute| (route.dst, route.via, route.index, route.src, metric(route));
     key(now) == key(installed) && (now.mtu.is_none() || now.mtu == installed.mtu)
 }
 
-/// Returns the metric of a route. The kernel uses 0 for a route without one.
+/// The kernel uses 0 for no metric.
 fn metric(route: &NewRoute) -> u32 {
     route.priority.unwrap_or(0)
 }
 
-/// Returns the route with an explicit MTU, for a deletion. Without an MTU the kernel would match any.
+/// For a deletion: without an MTU the kernel would match any.
 fn exact(route: &NewRoute) -> NewRoute {
     let (mtu, advmss) = (route.mtu.or(Some(0)), route.advmss.or(Some(0)));
     NewRoute { mtu, advmss, ..route.clone() }
 }
 
-/// Removes the address. Without `promote_secondaries` the kernel would also delete the other addresses of its network.
-/// With the last address it would delete all routes of the link.
+/// Without `promote_secondaries` the kernel would also delete the other addresses of the network, and with the last
+/// address all routes of the link.
 fn take_off(
     interface: &Interface,
     inside: &mut Netlink,
@@ -102,7 +100,7 @@ fn take_off(
     net: IpNetwork,
 ) -> cnimble_netlink::Result<()> {
     let key = format!("net/ipv4/conf/{}/promote_secondaries", link.name);
-    // The setting fails where /proc/sys is read-only.
+    // Fails where /proc/sys is read-only.
     let before = match net {
         IpNetwork::V4(_) => {
             interface.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
@@ -116,7 +114,7 @@ fn take_off(
     outcome
 }
 
-/// Ignores that the object exists already, or is already missing.
+/// An existing or missing object is no error.
 fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
     match outcome {
         Err(err) if err.is(Errno::EEXIST) || err.is_missing() => Ok(()),

@@ -1,4 +1,4 @@
-//! A lease daemon that a plugin has started leaves the runtime's control group, which may be killed as a whole.
+//! A started lease daemon leaves the runtime's control group, which may be killed as a whole.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,9 +8,8 @@ use cnimble_os::dbus::{Arguments, Bus, Method, Value};
 
 use crate::ask::SYSTEMD;
 
-/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise, and if no
-/// message bus leads to systemd, the process moves to the root of the hierarchies that process managers use to kill
-/// services. Returns the reason why the daemon stays in its control group.
+/// If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise, or without a message bus, the process
+/// moves to the root of the hierarchies that process managers kill services by. Returns why the daemon stays.
 pub(super) fn leave() -> Result<(), String> {
     let mut why = String::new();
     if Path::new(SYSTEMD).exists() {
@@ -31,7 +30,7 @@ fn scope() -> Result<(), cnimble_os::dbus::Error> {
     };
     let properties = [
         ("Description", Value::Text("Lease daemon of the CNI plugin dhcp")),
-        // 0 stands for the sender, even if it is in another PID namespace.
+        // 0 is the sender, even in another PID namespace.
         ("PIDs", Value::Numbers(&[0])),
         ("CollectMode", Value::Text("inactive-or-failed")),
     ];
@@ -40,8 +39,7 @@ fn scope() -> Result<(), cnimble_os::dbus::Error> {
     Bus::system()?.call_with(&start, &arguments).map(drop)
 }
 
-/// Moves to the root of version 2, and of the named hierarchies of version 1 (cgroups(7)). Limits of version 1's
-/// controllers stay.
+/// Of version 2, and of version 1's named hierarchies (cgroups(7)). Limits of version 1's controllers stay.
 fn to_roots() -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     // Every root is tried before the first failure is returned.
@@ -50,11 +48,11 @@ fn to_roots() -> io::Result<()> {
 }
 
 fn move_to(root: &str) -> io::Result<()> {
-    // 0 stands for the writing process.
+    // 0 is the writing process.
     File::options().write(true).open(Path::new(root).join("cgroup.procs"))?.write_all(b"0")
 }
 
-/// Returns the mount point of a hierarchy's root from a line of mountinfo (proc(5)).
+/// The mount point in a line of mountinfo (proc(5)).
 fn root(line: &str) -> Option<&str> {
     let (front, back) = line.split_once(" - ")?;
     let [_, _, _, "/", point, ..] = front.split(' ').collect::<Vec<_>>()[..] else { return None };

@@ -1,4 +1,4 @@
-//! The connections of verbs to the lease daemon. The daemon never blocks on one of them.
+//! Verbs' connections to the lease daemon, which never block it.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -10,13 +10,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
-/// The limit of concurrent connections. A node has fewer concurrent verbs.
+/// Concurrent connections. A node has fewer concurrent verbs.
 const MOST: usize = 1024;
-/// How many milliseconds a verb may take to send its request and to read its reply.
+/// In milliseconds, for a verb to send and to read.
 const PATIENCE: u64 = 10_000;
-/// The first bytes of a client of Go's net/rpc (`rpc.DialHTTP`).
+/// Of a client of Go's net/rpc (`rpc.DialHTTP`).
 const GO: &[u8] = b"CONNECT ";
-/// The answer to such a client, which shows the status line in its error.
+/// Its error shows the status line.
 const TO_GO: &[u8] =
     b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
     hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";
@@ -25,25 +25,20 @@ struct Connection {
     number: u64,
     stream: UnixStream,
     request: Vec<u8>,
-    /// The last descriptor that came with the request.
     sent: Option<OwnedFd>,
     reply: Vec<u8>,
-    /// Whether the daemon has the request and still works on it.
+    /// The daemon works on the request.
     pending: bool,
     since: u64,
     closed: bool,
 }
 
-/// A request from a connection.
 pub(super) struct Incoming {
     pub(super) number: u64,
-    /// The request, or the reason why it cannot be read.
     pub(super) request: Result<Request, String>,
-    /// The descriptor that arrived with the request.
     pub(super) sent: Option<OwnedFd>,
 }
 
-/// All connections.
 #[derive(Default)]
 pub(super) struct Connections {
     all: Vec<Connection>,
@@ -51,11 +46,10 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Accepts new connections.
     pub(super) fn accept(&mut self, listener: &UnixListener, now: u64) {
         while self.all.len() < MOST {
             let Ok((stream, _)) = listener.accept() else { return };
-            // The peer must be root or this daemon's user. The socket's mode enforces the same.
+            // Root or this daemon's user, as by the socket's mode.
             let allowed = getsockopt(&stream, sockopt::PeerCredentials)
                 .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw());
             if !allowed || stream.set_nonblocking(true).is_err() {
@@ -75,7 +69,6 @@ impl Connections {
         }
     }
 
-    /// Whether there are no connections.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -86,17 +79,16 @@ impl Connections {
         timed.map(|connection| connection.since + PATIENCE).min().unwrap_or(u64::MAX)
     }
 
-    /// The descriptors to poll, each with whether there is something to write.
+    /// Each with whether there is something to write.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         self.all.iter().map(|connection| (connection.stream.as_fd(), !connection.reply.is_empty()))
     }
 
-    /// Whether there is room for another connection.
     pub(super) fn has_room(&self) -> bool {
         self.all.len() < MOST
     }
 
-    /// Reads and writes without blocking. Returns the complete requests, and the numbers of closed connections.
+    /// Never blocks. Returns complete requests, and the numbers of closed connections.
     pub(super) fn serve(&mut self, now: u64) -> (Vec<Incoming>, Vec<u64>) {
         let mut incoming = Vec::new();
         for connection in &mut self.all {
@@ -112,7 +104,6 @@ impl Connections {
         (incoming, closed)
     }
 
-    /// Sends a reply.
     pub(super) fn reply(&mut self, number: u64, now: u64, reply: &Reply) {
         let Some(connection) = self.all.iter_mut().find(|connection| connection.number == number) else {
             return;
@@ -127,7 +118,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Reads from the connection. Returns the request once it is complete.
+    /// Returns a complete request.
     fn read(&mut self) -> Option<Result<Request, String>> {
         let mut piece = [0; 4096];
         loop {
@@ -136,7 +127,7 @@ impl Connection {
                     self.closed = true;
                     return None;
                 }
-                // Each connection may send one request.
+                // One request for each connection.
                 Ok(_) if self.pending || !self.reply.is_empty() => {}
                 Ok(length) => {
                     self.request.extend_from_slice(piece.get(..length).unwrap_or_default());
@@ -163,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Reads from the socket, and takes a descriptor that arrives with the bytes (unix(7), SCM_RIGHTS).
+    /// A descriptor may arrive with the bytes (unix(7), SCM_RIGHTS).
     fn receive(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -185,7 +176,7 @@ impl Connection {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.closed = true,
             }
-            // The reply is complete.
+            // The reply was sent whole.
             self.closed |= self.reply.is_empty();
         }
     }

@@ -1,4 +1,4 @@
-//! The options of `dhcp daemon`. They are the Go daemon's, in the form that Go reads.
+//! The options of `dhcp daemon`: the Go daemon's, in Go's form.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,19 +6,18 @@ use std::path::PathBuf;
 use crate::config;
 use crate::ipc::Wanted;
 
-/// The options that a lease daemon was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) pidfile: Option<PathBuf>,
     pub(crate) host_prefix: String,
     pub(crate) socket: PathBuf,
     pub(crate) broadcast: bool,
-    /// In milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a message is sent again.
+    /// In milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a repetition.
     pub(crate) timeout: u64,
     pub(crate) resend_max: u64,
-    /// How many milliseconds an ADD may take if its network sets no limit.
+    /// In milliseconds, for an ADD if its network sets no limit.
     pub(crate) resend_timeout: u64,
-    /// The daemon exits after its last lease. The Go daemon has no such option.
+    /// Exits after its last lease. The Go daemon has no such option.
     pub(crate) once: bool,
 }
 
@@ -37,7 +36,6 @@ impl Default for Flags {
     }
 }
 
-/// Printed for an unknown option.
 pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
   -pidfile PATH            write the process ID there
   -hostprefix PATH         the host's root directory, where the daemon runs in a container
@@ -50,7 +48,7 @@ pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
 ";
 
 impl Flags {
-    /// Parses the arguments after `daemon`. Names the option that is wrong.
+    /// The error names the option.
     pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut args = args.iter();
@@ -115,18 +113,18 @@ impl Flags {
         }
     }
 
-    /// Returns how many milliseconds this ADD may take.
+    /// In milliseconds, for this ADD.
     pub(crate) fn limit(&self, wanted: &Wanted) -> u64 {
         wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }
 
-    /// Returns the path at which the lease daemon sees a path of the host.
+    /// The lease daemon sees the host's path there.
     pub(crate) fn on_host(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("{}{path}", self.host_prefix))
     }
 }
 
-/// Parses a duration in Go's notation (`1m30s`, `1.5s`, `300ms`) to milliseconds.
+/// Go's notation (`1m30s`, `1.5s`, `300ms`), to milliseconds.
 fn duration(option: &str, text: &str) -> Result<u64, String> {
     let bad = || format!("-{option}: invalid duration {text}, expected one such as 10s or 1m30s");
     let (mut rest, mut sum) = (text, 0_f64);
@@ -147,7 +145,7 @@ fn duration(option: &str, text: &str) -> Result<u64, String> {
         sum += number.parse::<f64>().map_err(|_| bad())? * factor;
         rest = tail;
     }
-    // The limit is far above any useful duration.
+    // Far above any useful duration.
     if text.is_empty() || sum > 1e15 { Err(bad()) } else { Ok(sum as u64) }
 }
 

@@ -1,4 +1,4 @@
-//! DHCPv4 on an interface: a packet socket, and an ARP socket while an address is probed.
+//! DHCPv4 on an interface: a packet socket, and an ARP socket during a probe.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ use crate::v4::client::{Dhcp4, Identity};
 use crate::v4::frame;
 use crate::v4::message::{Answer, Question, To, code};
 
-/// The longest client ID, without the type byte before it.
+/// Without the type byte before it.
 const LONGEST_ID: usize = 254;
 
 impl Transport for Dhcp4 {
@@ -32,7 +32,7 @@ impl Transport for Dhcp4 {
         interface.open(|| Socket::open(kind, interface.index))
     }
 
-    /// Closes a socket without blocking.
+    /// Closes the socket without blocking.
     fn close(socket: Socket) {
         closing::close(socket.into());
     }
@@ -68,18 +68,17 @@ impl Transport for Dhcp4 {
     }
 }
 
-/// Returns the protocol of an interface without a lease.
 pub(super) fn protocol(flags: &Flags, wanted: &Wanted, interface: &Interface) -> Dhcp4 {
     let mut own = wanted.provide.clone();
     if !own.iter().any(|(code, _)| *code == code::CLIENT_ID) {
         own.insert(0, (code::CLIENT_ID, client_id(&wanted.owner)));
     }
-    // An ipvlan receives only packets for its addresses, and it has none yet.
+    // An ipvlan receives only packets for its addresses, and has none yet.
     let broadcast = flags.broadcast || interface.kind == "ipvlan";
     Dhcp4::new(Identity { mac: interface.mac, broadcast, own, request: wanted.request.clone() })
 }
 
-/// Returns the same client ID as the Go daemon, so that a server gives the same address to either.
+/// The Go daemon's, so that a server gives either the same address.
 fn client_id(owner: &LeaseOwner) -> Vec<u8> {
     let mut id = vec![0];
     id.extend(owner.words().bytes().take(LONGEST_ID));

@@ -1,4 +1,4 @@
-//! The interface that a client uses, in a namespace that is held open. A lease can be released after its pod has died.
+//! A client's interface. Its namespace is held open: a lease can be released after its pod has died.
 
 use std::cell::Cell;
 use std::io;
@@ -12,39 +12,37 @@ use cnimble_netlink::{NetNs, Netlink};
 use super::flags::Flags;
 use crate::ipc::Wanted;
 
-/// An interface in an open namespace.
 pub(super) struct Interface {
     pub(super) netns: NetNs,
     pub(super) ifname: String,
     pub(super) index: u32,
     pub(super) mac: Mac,
-    /// Its kind (IFLA_INFO_KIND), such as `ipvlan`.
+    /// IFLA_INFO_KIND, such as `ipvlan`.
     pub(super) kind: String,
     path: String,
     watch: Watch,
 }
 
-/// The way to notice that a pod has died.
+/// How the pod's death shows.
 enum Watch {
-    /// The path that the runtime named leads to another namespace, or to none.
+    /// The runtime's path leads to another namespace, or to none.
     Path,
-    /// `/proc` no longer shows the namespace of this identity, which no path leads to.
+    /// `/proc` no longer shows this namespace, which no path leads to.
     Proc(Identity, Cell<Sight>),
 }
 
-/// The last result of a search in `/proc` for a namespace. A daemon in a PID namespace may never find it.
+/// The result of a search in `/proc`. A daemon in a PID namespace may never find it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
     Never,
     Seen,
-    /// Missed once: a process may have started another one and exited while `/proc` was read.
+    /// A process may have started another one and exited during the search.
     Missed,
 }
 
 impl Interface {
-    /// Finds the interface, in the namespace that a verb has `sent`, or else in the namespace of `wanted`.
-    /// Fails with code 8 without the namespace, and with code 3 without the interface. Fails with code 11 if a
-    /// namespace that had been sent cannot be found again, and if the kernel refuses a request.
+    /// In the namespace that a verb has `sent`, or that of `wanted`. Fails with code 8 without the namespace, with code
+    /// 3 without the interface, and with code 11 if a sent namespace cannot be found again.
     pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
@@ -66,21 +64,19 @@ impl Interface {
         Ok(Interface { netns, ifname, index: link.index, mac, kind: link.kind, path, watch })
     }
 
-    /// Opens a socket in the namespace, and returns it with the interface.
-    /// Fails with code 3 without the interface, and if the kernel refuses a request.
+    /// Returns a socket in the namespace, and the interface. Fails with code 3 without the interface.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         let link = inside.find_link(&self.ifname)?.filter(|link| link.index == self.index);
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
-    /// Runs `open` in the namespace. Fails if the namespace cannot be entered, or if `open` fails.
+    /// Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }
 
-    /// Whether the namespace is no longer at its path. A failure that says nothing about the namespace, such as a lack
-    /// of descriptors, does not count.
+    /// The namespace is no longer at its path. Other failures, such as a lack of descriptors, do not count.
     pub(super) fn has_died(&self, flags: &Flags) -> bool {
         if let Watch::Proc(identity, sight) = &self.watch {
             return is_gone(*identity, sight);
@@ -92,12 +88,11 @@ impl Interface {
         }
     }
 
-    /// Whether the path leads to the same namespace as `path`.
+    /// At the same path or another one.
     pub(super) fn is_in(&self, path: &Path) -> bool {
         self.netns.is_at(path)
     }
 
-    /// Returns the error for a missing interface.
     pub(super) fn missing(&self) -> Error {
         missing(&self.ifname, &self.path)
     }
@@ -116,7 +111,7 @@ fn unseen(netns: &str) -> Error {
         .details("its path is a mount that only the runtime sees; hint: a pod that runs can be created again")
 }
 
-/// Whether `/proc` has shown the namespace before, and has missed it twice in a row.
+/// `/proc` has shown it before, and has missed it twice in a row.
 fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
     let next = match (NetNs::by_identity(identity), sight.get()) {
         (Ok(Some(_)), _) => Sight::Seen,

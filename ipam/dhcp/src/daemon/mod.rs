@@ -1,9 +1,8 @@
 //! The lease daemon: one process that obtains and renews leases for all pods of a node.
 //!
-//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. While it runs, it holds the lock of its
-//! leases' directory, so that each socket has only one daemon. A single thread serves verbs, answers and timers, and
-//! never blocks on one of them. Before an ADD is answered, all state is in the files ([`store`]). The daemon may thus
-//! be killed at any moment, and the next one resumes.
+//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. It holds the lock of its leases' directory:
+//! each socket has only one daemon. A single thread serves verbs, answers and timers, and never blocks on one of them.
+//! All state is in the files ([`store`]) before an ADD is answered: after a kill the next daemon resumes.
 
 mod apply;
 mod cgroup;
@@ -41,12 +40,12 @@ use store::{Record, Store};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
-/// The interval between two checks for pods that have died, in milliseconds.
+/// Between two checks for pods that have died, in milliseconds.
 const ROUND: u64 = 5000;
-/// How many milliseconds a lease daemon without leases waits before it exits.
+/// Before a lease daemon without leases exits, in milliseconds.
 const IDLE: u64 = 1000;
 
-/// Returns the time in milliseconds since the machine's boot.
+/// In milliseconds since the machine's boot.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
@@ -59,16 +58,16 @@ struct Daemon {
     store: Store,
     listener: UnixListener,
     connections: Connections,
-    /// The pods by the names of their leases.
+    /// By the names of their leases.
     pods: BTreeMap<String, Pod>,
-    /// Leases of the previous daemon with pods that could not be examined yet, each with the reason.
+    /// The previous daemon's leases with pods that could not be examined yet, and the reasons.
     unresolved: Vec<(Record, String)>,
     next_round: u64,
     last_busy: u64,
 }
 
 impl Daemon {
-    /// Returns a daemon that resumes the leases in the store.
+    /// Resumes the leases in the store.
     fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Daemon> {
         let now = now();
         let unresolved = store.load()?.into_iter().map(|record| (record, String::new())).collect();
@@ -80,8 +79,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Takes over the leases of the previous daemon. If a pod cannot be examined now, its lease is kept and tried
-    /// again. If a namespace cannot be found again, its lease is kept until it expires.
+    /// Takes over the previous daemon's leases. A lease is tried again if its pod cannot be examined now, and kept
+    /// until it expires if its namespace cannot be found.
     fn adopt(&mut self, now: u64) {
         for (record, before) in std::mem::take(&mut self.unresolved) {
             let owner = record.wanted.owner.words();
@@ -112,7 +111,7 @@ impl Daemon {
         }
     }
 
-    /// Runs until the last lease has ended, or until a signal arrives. The lock is still held afterwards.
+    /// Until the last lease has ended, or a signal arrives. The lock is still held afterwards.
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
@@ -145,7 +144,6 @@ impl Daemon {
         self.store
     }
 
-    /// Waits for the next event.
     fn wait(&self, now: u64) {
         let idle =
             if self.pods.is_empty() && self.unresolved.is_empty() { u64::MAX } else { self.next_round };
@@ -155,7 +153,7 @@ impl Daemon {
             .flat_map(|pod| [pod.speaker.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
         let exit = if self.flags.once && self.pods.is_empty() { self.last_busy + IDLE } else { u64::MAX };
         let next = times.chain([idle, exit, self.connections.next()]).min().unwrap_or(u64::MAX);
-        // One millisecond more, because the clock is rounded down.
+        // The clock is rounded down.
         let remaining = next.saturating_sub(now).min(60_000);
         let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
         let mut descriptors = Vec::new();
@@ -169,7 +167,7 @@ impl Daemon {
         for socket in self.pods.values().flat_map(|pod| pod.speaker.sockets()) {
             descriptors.push(PollFd::new(socket, PollFlags::POLLIN));
         }
-        // A signal also ends the wait. All descriptors are read in any case.
+        // A signal ends the wait, too. All descriptors are read in any case.
         let _ = poll(&mut descriptors, timeout);
     }
 
@@ -242,7 +240,7 @@ impl Daemon {
         }
     }
 
-    /// Handles a new or renewed lease: writes it to disk, then answers the verb or changes the interface.
+    /// The lease is written to disk before the verb is answered or the interface changed.
     fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (owner, address) = (pod.wanted.owner.words(), lease.address());
@@ -284,7 +282,7 @@ impl Daemon {
     }
 }
 
-/// Returns the error of an ADD that has waited for `limit` milliseconds.
+/// For an ADD that has waited for `limit` milliseconds.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
     let (ifname, word) = (&pod.interface.ifname, pod.wanted.family.word());
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };

@@ -1,4 +1,4 @@
-//! One interface in a pod, with a client of one family, and the address and routes of its lease.
+//! One interface in a pod, with a client of one family and its lease.
 
 use std::net::IpAddr;
 
@@ -15,25 +15,24 @@ use crate::client::{Client, EXPIRED, Lease};
 use crate::held::Held;
 use crate::ipc::{self, Family, Wanted};
 
-/// An interface with its client. See the module.
 pub(super) struct Pod {
     pub(super) wanted: Wanted,
     pub(super) interface: Interface,
-    /// The verb that waits for the lease, and its deadline.
+    /// The waiting verb and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
-    /// The lease that the interface's address and routes come from.
+    /// It is on the interface.
     applied: Option<Held>,
-    /// Whether the kernel has been told the lifetime of the address.
+    /// The kernel knows the lifetime of the address.
     has_lifetime: bool,
-    /// Whether that lifetime was finite.
+    /// That lifetime was finite.
     is_temporary: bool,
-    /// The address of the last lost lease, and the reason, until there is a new lease.
+    /// Kept, with the reason, until there is a new lease.
     lost: Option<(IpAddr, &'static str)>,
 }
 
 impl Pod {
-    /// Finds the interface, for a first lease or for one from a file.
+    /// For a first lease, or one from a file.
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
@@ -43,7 +42,7 @@ impl Pod {
     ) -> Result<Pod, Error> {
         let interface = Interface::find(flags, &wanted, sent)?;
         if known.as_ref().is_some_and(|(before, _)| *before != interface.mac) {
-            // The interface is another pod's, in a namespace that has the number of an earlier one.
+            // The namespace has the number of an earlier one.
             return Err(interface.missing());
         }
         let applied = known.and_then(|(_, lease)| lease);
@@ -66,7 +65,7 @@ impl Pod {
         (self.has_lifetime, self.is_temporary) = (false, false);
     }
 
-    /// Applies a renewed lease to the interface. Returns a description of the changes, if there are any.
+    /// Returns a description of the changes, if any.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
         let of = |lease: &Held| (lease.net(), apply::routes(&self.interface, lease, self.wanted.priority));
         let change = match &self.applied {
@@ -80,7 +79,6 @@ impl Pod {
         Ok(change)
     }
 
-    /// Changes the interface, and returns a description of the changes.
     fn apply(&self, lease: &Held) -> Result<String, Error> {
         let old = self.applied.as_ref();
         let refused = apply::apply(&self.interface, self.wanted.priority, old, Some(lease))?;
@@ -96,8 +94,7 @@ impl Pod {
         })
     }
 
-    /// Tells the kernel the lifetime of the address, once the address exists: the verb adds it after the daemon's
-    /// answer. Fails if the kernel refuses the request. A missing interface is no failure.
+    /// Once the address exists: the verb adds it after the daemon's answer. A missing interface is no failure.
     pub(super) fn set_lifetime(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.has_lifetime) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -109,7 +106,7 @@ impl Pod {
         let Some(present) = inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) else {
             return Ok(());
         };
-        // A permanent address that had a lifetime before was made permanent by `cnimble hand-over`.
+        // `cnimble hand-over` has made the address permanent.
         if !(self.is_temporary && present.permanent) {
             inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;
             self.is_temporary = valid != u32::MAX;
@@ -118,7 +115,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Returns the lease for CHECK. Fails with code 103 and the reason if the lease has ended.
+    /// For CHECK. Fails with code 103 and the reason if the lease has ended.
     pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
         let (ifname, lease) = (&self.interface.ifname, self.speaker.lease());
         let (address, why) = match (lease, self.lost) {
@@ -131,14 +128,13 @@ impl Pod {
             .details("no server has given another address yet; hint: look for a DHCP server on this link"))
     }
 
-    /// Removes a lost lease from the interface, and keeps the reason for CHECK.
+    /// Keeps the reason for CHECK.
     pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
         self.remove_lease()
     }
 
-    /// Removes the address and routes of the lease from the interface.
-    /// Fails if the kernel refuses the request. A missing interface is no failure.
+    /// A missing interface is no failure.
     pub(super) fn remove_lease(&mut self) -> Result<(), Error> {
         if self.applied.is_none() {
             return Ok(());
@@ -152,7 +148,6 @@ impl Pod {
     }
 }
 
-/// Returns the client of an interface, which resumes with a lease from a file.
 fn speaker(
     flags: &Flags,
     wanted: &Wanted,

@@ -1,4 +1,4 @@
-//! DHCPv6 on an interface: a UDP socket, and an ICMPv6 socket while an address is probed.
+//! DHCPv6 on an interface: a UDP socket, and an ICMPv6 socket during a probe.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -13,16 +13,16 @@ use crate::v6::client::{Dhcp6, Identity};
 use crate::v6::message::{Answer, Question};
 use crate::v6::socket::{self, Socket};
 
-/// The number of the single IA of each DUID.
+/// Each DUID has a single IA.
 const IAID: u32 = 1;
-/// The type of a DUID that is a UUID (RFC 6355).
+/// A UUID (RFC 6355).
 const DUID_UUID: [u8; 2] = [0, 4];
 
 impl Transport for Dhcp6 {
     type Socket = Socket;
     type Sender = Ipv6Addr;
 
-    /// Opens a socket on the interface's link-local address.
+    /// On the interface's link-local address.
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Socket> {
         let own = interface
             .inside()
@@ -50,7 +50,7 @@ impl Transport for Dhcp6 {
     fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Ipv6Addr>) -> Vec<Action<Self>> {
         let (Identity { duid, iaid }, bytes) = (&client.protocol.identity, &packet.bytes);
         let actions = match packet.purpose {
-            // Only servers and relays of the link can reach the client.
+            // Only servers and relays of the link reach it.
             Purpose::Dhcp => Answer::parse(bytes, duid, *iaid)
                 .filter(|_| packet.from.is_unicast_link_local())
                 .map(|answer| client.answer(now, &answer)),
@@ -60,13 +60,11 @@ impl Transport for Dhcp6 {
     }
 }
 
-/// Returns the protocol of an interface without a lease.
 pub(super) fn protocol(owner: &LeaseOwner) -> Dhcp6 {
     Dhcp6::new(Identity { duid: duid(owner), iaid: IAID })
 }
 
-/// Returns the same DUID for an attachment on every node and at any time, and another one for every other attachment.
-/// A hardware address would not do: it may change, and ipvlans share one.
+/// The same DUID for an attachment on every node and at any time. A hardware address may change, and ipvlans share one.
 fn duid(owner: &LeaseOwner) -> Vec<u8> {
     let mut uuid: Vec<u8> = hash::sha512(owner.words()).into_iter().take(16).collect();
     // RFC 9562, section 5.8: version 8, and the variant of that RFC.

@@ -1,4 +1,4 @@
-//! A client with its sockets: one for messages of DHCP, and one for probes of an address.
+//! A client with its sockets: for messages of DHCP, and for probes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,27 +7,24 @@ use super::interface::Interface;
 use crate::client::{Action, Address, Client, Event, Lease, Protocol};
 use crate::held::Held;
 
-/// The largest packet: a jumbo frame of Ethernet.
+/// A jumbo frame of Ethernet, in bytes.
 const LARGEST_PACKET: usize = 9216;
-/// The number of packets that are read at once. The rest waits, so that other sockets get their turn.
+/// Packets that are read at once, before other sockets get their turn.
 const BURST: usize = 32;
 
-/// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Dhcp,
-    /// Probes of an address, by ARP or by neighbour solicitations.
+    /// By ARP or by neighbour solicitations.
     Probes,
 }
 
-/// A packet from the socket for a purpose.
 pub(super) struct Packet<S> {
     pub(super) purpose: Purpose,
     pub(super) from: S,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The sockets of a protocol.
 pub(super) trait Transport: Protocol {
     type Socket: AsFd;
     type Sender;
@@ -40,10 +37,9 @@ pub(super) trait Transport: Protocol {
 
     fn send(socket: &Self::Socket, message: &Self::Message) -> io::Result<()>;
 
-    /// Sends a probe for the address.
     fn probe(socket: &Self::Socket, interface: &Interface, address: Address<Self>) -> io::Result<()>;
 
-    /// Returns a received packet and its sender, or `None` if nothing has arrived.
+    /// The packet and its sender, or `None`.
     fn receive<'b>(
         socket: &Self::Socket,
         buffer: &'b mut [u8],
@@ -54,22 +50,20 @@ pub(super) trait Transport: Protocol {
 
 /// A client of either family with its sockets.
 pub(super) trait Speaker {
-    /// When the client next has something to do.
+    /// The time of its next action.
     fn next(&self) -> u64;
     fn lease(&self) -> Option<Held>;
-    /// The attempts since the client last had a lease, as text.
+    /// Since the client last had a lease, as text.
     fn tried(&self) -> String;
-    /// The sockets to poll.
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
-    /// Reads and handles the received packets.
+    /// Reads and handles packets.
     fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
-    /// Does everything that is due at `now`.
     fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
-    /// Releases the lease, if there is one. Returns its address, and whether the server could be told.
+    /// Returns the lease's address, and whether the server could be told.
     fn release(&mut self, interface: &Interface, now: u64) -> Option<(String, io::Result<()>)>;
 }
 
-/// A socket that is open only while the client needs it.
+/// Open only while the client needs it.
 struct Slot<T: Transport> {
     purpose: Purpose,
     socket: Option<T::Socket>,
@@ -87,7 +81,7 @@ impl<T: Transport> Slot<T> {
         self.socket.take().into_iter().for_each(T::close);
     }
 
-    /// Reads all packets. A socket that fails is closed, and the next message opens it again.
+    /// A socket that fails is closed, and the next message opens it again.
     fn receive(&mut self) -> Vec<Packet<T::Sender>> {
         let mut packets = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
@@ -113,7 +107,6 @@ impl<T: Transport> Drop for Slot<T> {
     }
 }
 
-/// The speaker of a protocol.
 pub(super) struct Driver<T: Transport> {
     client: Client<T>,
     dhcp: Slot<T>,
@@ -121,13 +114,12 @@ pub(super) struct Driver<T: Transport> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Returns the client without sockets.
     pub(super) fn new(client: Client<T>) -> Self {
         let slot = |purpose| Slot { purpose, socket: None };
         Driver { client, dhcp: slot(Purpose::Dhcp), probes: slot(Purpose::Probes) }
     }
 
-    /// Opens the sockets that the client's state needs, and closes the others.
+    /// Opens the sockets that the state needs, and closes the others.
     fn listen(&mut self, interface: &Interface) -> io::Result<()> {
         let (listens, probes) = (self.client.listens(), self.client.probed().is_some());
         for (slot, needed) in [(&mut self.dhcp, listens), (&mut self.probes, probes)] {
@@ -143,7 +135,7 @@ impl<T: Transport> Driver<T> {
         if let Some(socket) = &self.dhcp.socket {
             return T::send(socket, message);
         }
-        // A client that waits for no answer has no socket, but may release its lease.
+        // A client that waits for no answer has no socket, but may release.
         let mut once = Slot::<T> { purpose: Purpose::Dhcp, socket: None };
         once.open(interface)?;
         once.socket.as_ref().map_or(Ok(()), |socket| T::send(socket, message))
@@ -173,7 +165,7 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-/// Returns the log event of a failure.
+/// The log event, if any.
 fn failure(outcome: io::Result<()>, what: impl FnOnce() -> String) -> Option<Event> {
     outcome.err().map(|err| Event::Log(format!("{} failed: {err}", what())))
 }

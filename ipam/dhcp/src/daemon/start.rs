@@ -1,4 +1,4 @@
-//! `dhcp daemon`: from the arguments to a listening lease daemon, and its exit.
+//! `dhcp daemon`: from its arguments to its exit.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,24 +18,24 @@ use super::journal::Journal;
 use super::store::Store;
 use super::{Daemon, cgroup, store};
 
-/// The line that a started lease daemon writes to stdout for its plugin.
+/// A started lease daemon writes it to stdout for its plugin.
 pub(crate) const READY: &str = "ready";
-/// The line if another lease daemon holds the lock.
+/// Another lease daemon holds the lock.
 pub(crate) const TAKEN: &str = "taken";
 
-/// The reason that a daemon cannot listen.
+/// Nothing can listen there.
 pub(crate) const NO_SOCKET: &str =
     "the file is no socket; hint: remove it, or set another ipam.daemonSocketPath";
 
-/// The first descriptor after the standard ones. The descriptors of sd_listen_fds(3) begin there.
+/// sd_listen_fds(3) begins there, after the standard ones.
 const FIRST: i32 = 3;
 
-/// How long a replaced lease daemon may take to end.
+/// For the end of a replaced lease daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause between two attempts to get its lock.
+/// Between two attempts to get its lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs the lease daemon, if the arguments ask for it.
+/// If the arguments ask for it.
 pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     if first != "daemon" {
@@ -70,13 +70,13 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     }
 }
 
-/// Runs the daemon. Returns whether it was the one lease daemon of its socket.
+/// Returns whether it was the one lease daemon of its socket.
 fn run(flags: Flags) -> Result<bool, String> {
-    // Each pod needs a descriptor for its namespace, and the usual limit is that of select(2).
+    // Each pod needs one for its namespace, and the usual limit is that of select(2).
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    // Only root may read the leases and the socket.
+    // Leases and socket are for root.
     umask(Mode::from_bits_truncate(0o077));
     let activated = inherited();
     if flags.once && activated.is_none() {
@@ -110,8 +110,7 @@ fn run(flags: Flags) -> Result<bool, String> {
     let daemon = daemon.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
     let store = daemon.run();
-    // The file is removed before the lock is released, because the next daemon binds its own socket. A file that
-    // systemd has bound in the meantime stays.
+    // Before the lock is released: the next daemon binds its own socket. A file that systemd has bound meanwhile stays.
     if bound.is_some() && bound == inode(&path) {
         let _ = std::fs::remove_file(&path);
     }
@@ -122,12 +121,12 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Drops the privileges that a lease daemon does not need. It runs long, and receives packets from any host on its
-/// pods' links. It pays the cost only once, so its system calls are also watched.
+/// Drops unneeded privileges: it runs long, and any host on its pods' links can reach it. A filter of system calls pays
+/// off, too.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()
-        // The pods' namespaces may belong to another process, and its files to another user.
+        // Namespaces may be another process's, and files another user's.
         .fold(Caps::SYS_PTRACE.and(Caps::DAC_OVERRIDE), Caps::and);
     let level = match Level::chosen() {
         Level::Usual => Level::Log,
@@ -136,7 +135,7 @@ fn restrain() {
     Restraint { keep, starts_programs: false }.apply(level);
 }
 
-/// Takes the socket that systemd has opened for this process (sd_listen_fds(3)).
+/// Systemd has opened it for this process (sd_listen_fds(3)).
 fn inherited() -> Option<UnixListener> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID")? != std::process::id() || number("LISTEN_FDS")? != 1 {
@@ -146,20 +145,20 @@ fn inherited() -> Option<UnixListener> {
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
 }
 
-/// Returns the path that a socket is bound to (getsockname(2)).
+/// The bound path by getsockname(2).
 fn path_of(listener: &UnixListener) -> Option<PathBuf> {
     Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
-/// Returns device and inode of a file.
+/// Returns device and inode.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
 }
 
-/// Opens the store of an inherited socket. systemd unlinks the socket of a running lease daemon before it binds its own
+/// Opens the store of an inherited socket. systemd unlinks a running lease daemon's socket before it binds its own
 /// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
-/// removing the file of the new socket. Fails as [`Store::open`] does, and on a signal.
+/// removing the new socket's file. Fails also on a signal.
 fn replace(path: &Path) -> io::Result<Option<Store>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -175,16 +174,16 @@ fn replace(path: &Path) -> io::Result<Option<Store>> {
     }
 }
 
-/// Detaches from the plugin that has started the daemon, and from its runtime: session, directory, descriptors.
+/// Leaves session, directory and descriptors of the plugin and its runtime.
 fn leave_home() {
-    // The process leads no process group, because a plugin has forked it.
+    // A forked process leads no process group.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     // SAFETY: this process uses only the standard descriptors, and close_range(2) takes numbers.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 
-/// Makes this daemon outlive the plugin that has started it, and its runtime.
+/// Outlives the plugin that has started it, and its runtime.
 fn settle() -> Journal {
     let journal = Journal::system();
     if let Err(why) = cgroup::leave() {
@@ -194,7 +193,7 @@ fn settle() -> Journal {
     journal
 }
 
-/// Listens at the path. The socket of a killed lease daemon is removed, but never one that a process listens on.
+/// Removes a killed lease daemon's socket, but never one that a process listens on.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {}
@@ -224,7 +223,7 @@ fn write_pid(path: &Path) -> io::Result<()> {
     write!(file, "{}", std::process::id())
 }
 
-/// Writes a line to the waiting plugin, and closes stdout, because the plugin reads until the end.
+/// Then closes stdout, because the plugin reads until the end.
 fn announce(word: &str) {
     let _ = writeln!(io::stdout(), "{word}");
     let _ = io::stdout().flush();

@@ -1,5 +1,5 @@
-//! Leases as files, so that they survive the lease daemon. Each interface has one file in the directory next to the
-//! socket, and it is written atomically. Leases are void after a reboot, because their namespaces no longer exist.
+//! Leases as files, for the next lease daemon: one for each interface, written atomically, in a directory next to the
+//! socket. A reboot voids leases, because their namespaces are gone.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,33 +17,33 @@ use cnimble_os::files::Links;
 use crate::held::Held;
 use crate::ipc::{Family, Wanted};
 
-/// The file that the lease daemon keeps locked while it runs.
+/// Locked while the lease daemon runs.
 const LOCK: &str = "lock";
 const TEMPORARY: &str = ".new-";
-/// The limit for a file. A lease has some hundred bytes, and perhaps a long search list.
+/// In bytes. A lease has some hundred, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
-/// The content of a lease's file: everything that a new lease daemon needs to resume it.
+/// All that a new lease daemon needs to resume a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     boot: String,
     pub(crate) wanted: Wanted,
     pub(crate) mac: [u8; 6],
-    /// The lease, or `None` if it was lost and the daemon looks for another.
+    /// `None` if it was lost and the daemon looks for another.
     pub(crate) lease: Option<Held>,
 }
 
-/// Returns the directory of the leases of this socket.
+/// The leases of this socket.
 pub(crate) fn directory(socket: &Path) -> PathBuf {
     socket.with_extension("leases")
 }
 
-/// Returns the path of the lease with this name.
+/// By the lease's name.
 pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
     directory(socket).join(key)
 }
 
-/// Whether there are leases. If the directory does not exist, there are none.
+/// A missing directory has none.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
@@ -52,8 +52,7 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
-/// Creates the directory of a socket's leases if it is missing, and opens its lock.
-/// Fails if the directory or the lock cannot be opened.
+/// Creates the directory if it is missing, and opens its lock.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -67,7 +66,7 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
         .open(directory.join(LOCK))
 }
 
-/// Returns the lease daemon that holds the lock of a store, from `/proc/locks` (proc(5)).
+/// The lease daemon with the lock, from `/proc/locks` (proc(5)).
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(None),
@@ -93,7 +92,6 @@ fn is_key(path: &Path) -> bool {
     Family::ALL.into_iter().filter_map(tag).any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
 }
 
-/// The locked directory of leases.
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: PathBuf,
@@ -102,8 +100,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the directory of a socket, and creates it if it is missing. Returns `None` if another daemon holds the
-    /// lock.
+    /// Creates a missing directory. `None` if another daemon holds the lock.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
@@ -112,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Returns all leases of this boot. Removes invalid files and the remains of an interrupted write.
+    /// Leases of this boot. Removes invalid files and the remains of an interrupted write.
     pub(crate) fn load(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -131,8 +128,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Reads a lease. Returns `None` if the file is no lease of this boot. A failure to read it now, such as a lack of
-    /// descriptors, does not prove that.
+    /// `None` if the file is no lease of this boot. A failure to read it, such as a lack of descriptors, is no proof.
     fn read(&self, path: &Path) -> io::Result<Option<Record>> {
         let bytes = match cnimble_os::files::read(path, LONGEST, Links::Refuse) {
             Err(err) if cnimble_os::files::is_absent(&err) || cnimble_os::files::is_foreign(&err) => {
@@ -144,7 +140,6 @@ impl Store {
         Ok(record.filter(|record| record.boot == self.boot))
     }
 
-    /// Writes a lease atomically.
     pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
         let key = wanted.key();
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
@@ -192,7 +187,7 @@ mod tests {
             panic!("{records:?}")
         };
         assert_eq!((wanted.family, lease.net().to_string()), (Family::Ipv4, "10.8.0.50/24".to_owned()));
-        // A DHCPv4 lease has the same form as before DHCPv6.
+        // DHCPv4 has the same form as before DHCPv6.
         store.write(wanted, [2, 0, 0, 0, 0, 9], Some(&Held::Four(lease.clone()))).unwrap();
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         let written = value(&fs::read_to_string(&path).unwrap());
@@ -233,7 +228,7 @@ mod tests {
         let families: Vec<Family> = records.iter().map(|record| record.wanted.family).collect();
         assert_eq!(families, Family::ALL);
         assert_eq!((&records[0].lease, records[1].lease.as_ref()), (&None, Some(&lease)));
-        // A file under the other family's name is not accepted.
+        // Not under the other family's name.
         fs::rename(file(&socket, &wanted.key()), file(&socket, &four.key())).unwrap();
         assert!(store.load().unwrap().is_empty() && !has_any(&socket).unwrap());
     }

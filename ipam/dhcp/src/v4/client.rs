@@ -14,32 +14,29 @@ use super::lease::Lease;
 use super::message::{Answer, Question, To, Type, code};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
-/// The first pause before a message is sent again. Each pause is twice as long as the last one, up to the limit
-/// that the lease daemon was given (`-resendmax`).
+/// Each pause is twice as long as the last one, up to the daemon's limit (`-resendmax`).
 const FIRST_PAUSE: u64 = 1000;
-/// How often a REQUEST is sent to a server that has made an offer.
+/// To a server that has made an offer.
 const REQUESTS: u32 = 4;
-/// The largest message that fits in a frame.
+/// It fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
-/// The client's settings. They stay the same for the life of an interface.
+/// Settings for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) mac: Mac,
-    /// Whether answers must be broadcast.
+    /// Answers must be broadcast.
     pub(crate) broadcast: bool,
-    /// Options of every message: the client's ID and those that the configuration provides.
+    /// In every message: the client's ID and the configured ones.
     pub(crate) own: Vec<(u8, Vec<u8>)>,
-    /// The codes of the options that a server is asked for.
+    /// A server is asked for them.
     pub(crate) request: Vec<u8>,
 }
 
-/// DHCPv4 for one client.
 #[derive(Debug)]
 pub(crate) struct Dhcp4 {
     pub(crate) identity: Identity,
     xid: u32,
-    /// When the current exchange began.
     begun: u64,
     tries: u32,
 }
@@ -49,11 +46,11 @@ impl Dhcp4 {
         Dhcp4 { identity, xid: 0, begun: 0, tries: 0 }
     }
 
-    /// Builds a message to all servers. `address` is the client's current address, if it has one.
+    /// To all servers. `address` is the client's present one.
     fn message(&self, now: u64, kind: Type, address: Ipv4Addr, mut options: Vec<(u8, Vec<u8>)>) -> Question {
         let Identity { mac, broadcast, own, request } = &self.identity;
         match kind {
-            // RFC 2131, table 5: these messages contain neither requested parameters nor a host name.
+            // RFC 2131, table 5: neither requested parameters nor a host name.
             Type::Decline | Type::Release => {
                 options.extend(own.iter().filter(|(code, _)| *code == code::CLIENT_ID).cloned());
             }
@@ -70,7 +67,7 @@ impl Dhcp4 {
         Question { kind, to: To::Everybody, xid: self.xid, seconds, broadcast, address, mac: *mac, options }
     }
 
-    /// Builds a message about the address that this server has offered.
+    /// About the address that this server has offered.
     fn choice(&self, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
         let options = vec![
             (code::REQUESTED_ADDRESS, address.octets().to_vec()),
@@ -80,7 +77,6 @@ impl Dhcp4 {
     }
 }
 
-/// A step of the way to a lease.
 #[derive(Debug, Default)]
 pub(crate) enum Step {
     #[default]
@@ -88,9 +84,9 @@ pub(crate) enum Step {
     Requesting {
         server: Ipv4Addr,
         address: Ipv4Addr,
-        /// When the link was probed for the address.
+        /// The time of the probe.
         probed: u64,
-        /// Another host that uses the address.
+        /// It uses the address.
         holder: Option<Mac>,
     },
 }
@@ -148,7 +144,7 @@ impl Protocol for Dhcp4 {
 }
 
 impl Client<Dhcp4> {
-    /// Handles an answer from this hardware address.
+    /// From this hardware address.
     pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
         if answer.xid != self.protocol.xid {
             return Vec::new();
@@ -193,8 +189,8 @@ impl Client<Dhcp4> {
         }
     }
 
-    /// Handles a conflict: another host on the link uses the address. Until the server has acknowledged the address,
-    /// that host may be its rightful holder, because a server may offer one address to two clients.
+    /// Another host uses the address. Until the server's acknowledgement that may be right: a server may offer one
+    /// address to two clients.
     pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action<Dhcp4>> {
         if mac == self.protocol.identity.mac {
             return Vec::new();
@@ -245,13 +241,13 @@ impl Client<Dhcp4> {
             }
             Ok(lease) => match probed {
                 None => vec![self.bind(now, lease)],
-                // The probe was sent while the client waited for the server.
+                // The probe was sent before the server's answer.
                 Some(probed) => self.verify(now, lease, probed),
             },
         }
     }
 
-    /// Records a refusal for the error of ADD, and returns its line for the log.
+    /// Returns the line for the log.
     fn refused(&mut self, why: String) -> Action<Dhcp4> {
         self.tally.refused(why.clone());
         Action::log(why)
@@ -270,7 +266,7 @@ impl Client<Dhcp4> {
         self.protocol.choice(now, Type::Request, server, address)
     }
 
-    /// Schedules the next repetition: each pause is twice as long as the last one, plus or minus a quarter.
+    /// Twice as long as the last one, plus or minus a quarter.
     fn pause(&mut self, now: u64) {
         let pause =
             FIRST_PAUSE.checked_shl(self.protocol.tries.min(16)).unwrap_or(u64::MAX).min(self.longest_pause);

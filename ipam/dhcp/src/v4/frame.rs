@@ -1,8 +1,8 @@
 //! The headers of IPv4 and UDP around a DHCP message.
 //!
-//! The interface has no address while it asks for one, so the plugin writes the headers itself. It verifies the
-//! checksums of received packets. The exception is a UDP checksum that the sender left to hardware: over a veth pair it
-//! arrives as the sum of the pseudo-header alone (CHECKSUM_PARTIAL, linux/skbuff.h).
+//! The interface has no address yet, so the plugin writes the headers itself. It verifies checksums of received
+//! packets, except a UDP checksum that was left to hardware. Over a veth pair that is the sum of the pseudo-header
+//! alone (CHECKSUM_PARTIAL, linux/skbuff.h).
 
 use std::net::Ipv4Addr;
 
@@ -14,12 +14,12 @@ const UDP: u8 = 17;
 const IP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 
-/// The flag "more fragments", and the offset of the fragment.
+/// "More fragments", and the fragment's offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// Returns a datagram from `source`, port 68, to `destination`, port 67.
+/// From `source`, port 68, to port 67.
 pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> Vec<u8> {
-    // A message of this client has some hundred bytes.
+    // It has some hundred bytes.
     let udp_length = u16::try_from(UDP_HEADER + message.len()).unwrap_or(u16::MAX);
     let length = udp_length.saturating_add(IP_HEADER as u16);
     let mut header = vec![0x45, 0x10];
@@ -44,7 +44,7 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
     header
 }
 
-/// Returns the message in a datagram to port 68, or `None` for any other packet.
+/// To port 68; `None` for any other packet.
 pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header_length = usize::from(first & 0x0f) * 4;
@@ -52,7 +52,7 @@ pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let total = usize::from(word(packet, 2)?);
-    // The rest may be the padding of an Ethernet frame.
+    // An Ethernet frame may be padded.
     let packet = packet.get(..total)?;
     let (header, udp) = packet.split_at_checked(header_length)?;
     if sum(header, 0) != u16::MAX || word(header, 6)? & FRAGMENT != 0 {
@@ -73,19 +73,19 @@ pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     udp.get(UDP_HEADER..)
 }
 
-/// Returns the sum of the pseudo-header (RFC 768), not folded yet.
+/// RFC 768, not folded yet.
 fn pseudo(source: Ipv4Addr, destination: Ipv4Addr, length: u16) -> u32 {
     let [a, b] = [source, destination].map(u32::from);
     [a >> 16, a & 0xffff, b >> 16, b & 0xffff, u32::from(UDP), u32::from(length)].iter().sum()
 }
 
-/// Returns the ones' complement sum (RFC 1071).
+/// Ones' complement (RFC 1071).
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let add = |sum: u32, pair: &[u8]| {
         let high = u32::from(pair.first().copied().unwrap_or(0)) << 8;
         sum + high + u32::from(pair.get(1).copied().unwrap_or(0))
     };
-    // A packet has at most 65535 bytes, so this cannot overflow.
+    // At most 65535 bytes: no overflow.
     fold(bytes.chunks(2).fold(start, add))
 }
 
@@ -115,7 +115,7 @@ mod tests {
 
     const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
 
-    /// Returns a datagram from a server to port 68.
+    /// To port 68, from a server.
     fn answer(message: &[u8]) -> Vec<u8> {
         let mut packet = wrap(SERVER, Ipv4Addr::BROADCAST, message);
         put(&mut packet, 20, SERVER_PORT);

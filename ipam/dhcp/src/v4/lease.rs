@@ -1,7 +1,6 @@
 //! The lease that a DHCPv4 server has given.
 //!
-//! Times are milliseconds since the machine's boot (CLOCK_BOOTTIME). Neither changes of the system time nor a suspended
-//! machine affect them.
+//! Times are milliseconds since boot (CLOCK_BOOTTIME), which system time and suspension don't affect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,39 +13,38 @@ use cnimble_netlink::link::Mac;
 use super::message::{Answer, code};
 use crate::domains;
 
-/// The lifetime if a server gives none (as in the Go plugin).
+/// If a server gives none, as in the Go plugin.
 const DEFAULT_SECONDS: u32 = 3600;
-/// "For ever" (RFC 2131, section 3.3).
+/// RFC 2131, section 3.3.
 const FOR_EVER: u32 = u32::MAX;
-/// The shortest accepted lifetime, so that a server cannot make the client send without a pause.
+/// A server must not make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
-/// The MTU that every host must be able to receive (RFC 791). A smaller one is an attack or an accident.
+/// RFC 791: every host receives it. A smaller one is an attack or an accident.
 const SMALLEST_MTU: u16 = 576;
 /// The scope `link` of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
-/// A lease of DHCPv4.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) address: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) server: Ipv4Addr,
-    /// Hardware address of the server, or of the relay in front of it.
+    /// Or of the relay in front of the server.
     pub(crate) server_mac: [u8; 6],
     pub(crate) gateway: Option<Ipv4Addr>,
-    /// An on-link route has no gateway here. See [`Lease::routes`].
+    /// On-link routes have no gateway here ([`Lease::routes`]).
     pub(crate) routes: Vec<Route>,
     pub(crate) dns: Dns,
-    /// T1: when the client starts to renew the lease.
+    /// T1: the client begins to renew.
     pub(crate) renew: u64,
-    /// T2: when the client starts to rebind the lease.
+    /// T2: the client begins to rebind.
     pub(crate) rebind: u64,
     pub(crate) expires: u64,
 }
 
 impl Lease {
-    /// Returns the lease in `answer`, which came at `now` from `mac`. A server may omit settings in a renewal of
-    /// `before`. Returns the reason why the answer contains no usable lease.
+    /// The lease in `answer`, which came at `now` from `mac`. A renewal may omit settings of `before`. Returns the
+    /// reason why there is no usable lease.
     pub(crate) fn of(
         answer: &Answer,
         now: u64,
@@ -80,16 +78,15 @@ impl Lease {
         })
     }
 
-    /// The address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
-        // The prefix comes from a mask, or from a file that may contain any number.
+        // A file may contain any number.
         let host = || Ipv4Network::from(self.address);
         IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
     }
 
-    /// Returns the valid lifetime for the kernel in seconds: the time that remains at `now`, and up to two seconds
-    /// more. The kernel counts by the second, and may be a quarter of one early (ADDRCONF_TIMER_FUZZ). While this
-    /// process runs, it removes the address in time, or extends its lifetime.
+    /// For the kernel, in seconds: the time that remains at `now`, and up to two seconds more. The kernel may be a
+    /// quarter of a second early (ADDRCONF_TIMER_FUZZ). While this process runs, it removes the address in time, or
+    /// extends its lifetime.
     pub(crate) fn lifetime(&self, now: u64) -> u32 {
         match self.expires {
             u64::MAX => FOR_EVER,
@@ -97,14 +94,12 @@ impl Lease {
         }
     }
 
-    /// The hardware address of the server or its relay.
     pub(crate) fn mac(&self) -> Mac {
         Mac(self.server_mac)
     }
 
-    /// Returns the routes of the lease, with the configuration's `priority`. On-link routes come first, because they
-    /// may lead to the gateways of others. Their gateway is 0.0.0.0, as in results of the Go plugin: if a route has
-    /// none, an installer uses the router of the address.
+    /// With the configuration's `priority`. On-link routes may lead to the gateways of others, and come first. Their
+    /// gateway is 0.0.0.0, as with the Go plugin: without one an installer uses the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let with = |route: &Route| {
@@ -119,7 +114,7 @@ impl Lease {
     }
 }
 
-/// T1, T2 and the end, in seconds from the time of the answer.
+/// T1, T2 and the end, in seconds from the answer.
 struct Times {
     renew: u32,
     rebind: u32,
@@ -135,7 +130,7 @@ impl Times {
         if lease == FOR_EVER {
             return Times { renew: FOR_EVER, rebind: FOR_EVER, lease };
         }
-        // Inconsistent times are replaced by those of RFC 2131, section 4.4.5.
+        // RFC 2131, section 4.4.5, replaces inconsistent times.
         if renew >= 1 && renew <= rebind && rebind <= lease {
             Times { renew, rebind, lease }
         } else {
@@ -144,20 +139,19 @@ impl Times {
     }
 }
 
-/// Whether a host may use the address.
+/// A host may use the address.
 pub(crate) fn is_usable(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first < 224 && !address.is_loopback()
 }
 
-/// Returns the prefix length of a mask.
 fn prefix(mask: &[u8]) -> Option<u8> {
     let mask: [u8; 4] = mask.try_into().ok()?;
     let prefix = u8::try_from(u32::from_be_bytes(mask).leading_ones()).ok()?;
     (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
 }
 
-/// Returns the routes: only the classless ones (RFC 3442), or the static ones and the router's. Each has the MTU.
+/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU.
 fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));
@@ -176,7 +170,7 @@ fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     routes
 }
 
-/// Reads classless routes (RFC 3442): each destination is a prefix length and only the octets that it covers.
+/// RFC 3442: a destination is a prefix length and only the octets that it covers.
 fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     let mut routes = Vec::new();
     while let Some((prefix, rest)) = bytes.split_first() {
@@ -192,8 +186,7 @@ fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     routes
 }
 
-/// Reads static routes (RFC 2132, section 5.8): destinations of the old classes, each with a router. Default routes
-/// are not allowed among them.
+/// RFC 2132, section 5.8: destinations of the old classes, without default routes.
 fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let addresses: Vec<Ipv4Addr> = answer.addresses(code::STATIC_ROUTES).collect();
     let pairs = addresses.as_chunks::<2>().0.iter();
@@ -213,7 +206,7 @@ fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
         .collect()
 }
 
-/// Returns a route. A router of 0.0.0.0 means that the destination is on the link.
+/// A router of 0.0.0.0 is on-link.
 fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
     let net = Ipv4Network::new(destination, prefix).ok()?;
     let dst = IpNetwork::V4(Ipv4Network::new(net.network(), prefix).ok()?);

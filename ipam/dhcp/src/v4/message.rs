@@ -1,11 +1,10 @@
-//! DHCPv4 messages: RFC 2131, section 2. Options are as in RFC 2132, and long options as in RFC 3396.
+//! DHCPv4 messages (RFC 2131, section 2), options (RFC 2132), and long options (RFC 3396).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
-/// The codes of options.
 pub(crate) mod code {
     pub(crate) const PAD: u8 = 0;
     pub(crate) const SUBNET_MASK: u8 = 1;
@@ -35,7 +34,7 @@ pub(crate) mod code {
     pub(crate) const END: u8 = 255;
 }
 
-/// The type of a message (option 53).
+/// Option 53 of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Discover = 1,
@@ -53,7 +52,7 @@ impl Type {
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// The name of the type in RFC 2131.
+    /// As in RFC 2131.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Discover => "DISCOVER",
@@ -73,31 +72,28 @@ const HEADER: usize = 236;
 const SHORTEST: usize = 300;
 const BROADCAST: u16 = 0x8000;
 
-/// The destination of a message.
+/// Where a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
     Everybody,
     Server(Ipv4Addr, Mac),
 }
 
-/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
     pub(crate) to: To,
     pub(crate) xid: u32,
     pub(crate) seconds: u16,
-    /// Whether the server must broadcast its answer.
+    /// The server must broadcast its answer.
     pub(crate) broadcast: bool,
-    /// The client's current address.
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: Mac,
-    /// The options in their order, after the type.
+    /// In their order, after the type.
     pub(crate) options: Vec<(u8, Vec<u8>)>,
 }
 
 impl Question {
-    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         // BOOTREQUEST, Ethernet, six bytes of hardware address, no hops.
         let mut bytes = vec![1, 1, 6, 0];
@@ -111,7 +107,7 @@ impl Question {
         bytes.extend_from_slice(&COOKIE);
         bytes.extend_from_slice(&[code::MESSAGE_TYPE, 1, self.kind as u8]);
         for (code, value) in &self.options {
-            // An option without a value is written, too.
+            // Without a value, too.
             let pieces = value.chunks(255).chain(value.is_empty().then_some(&[][..]));
             for piece in pieces {
                 bytes.push(*code);
@@ -125,18 +121,17 @@ impl Question {
     }
 }
 
-/// A message from a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
-    /// The address that the server offers or assigns.
+    /// The server offers or assigns it.
     pub(crate) address: Ipv4Addr,
     options: BTreeMap<u8, Vec<u8>>,
 }
 
 impl Answer {
-    /// Parses a server's answer to the client with this hardware address. Returns `None` for any other message.
+    /// To the client with this hardware address; `None` for any other message.
     pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
         if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
             return None;
@@ -145,7 +140,7 @@ impl Answer {
         let address: [u8; 4] = bytes.get(16..20)?.try_into().ok()?;
         let mut options = BTreeMap::new();
         read_options(bytes.get(HEADER + 4..)?, &mut options);
-        // Options may continue in the fields for the names of a file and a server.
+        // Options may continue in the fields for names of file and server.
         let overload = options.get(&code::OVERLOAD).and_then(|value: &Vec<u8>| value.first().copied());
         if overload.is_some_and(|bits| bits & 1 != 0) {
             read_options(bytes.get(108..HEADER)?, &mut options);
@@ -161,29 +156,26 @@ impl Answer {
         Some(Answer { kind, xid, address: address.into(), options })
     }
 
-    /// Returns the value of an option, if the answer contains it.
     pub(crate) fn option(&self, code: u8) -> Option<&[u8]> {
         self.options.get(&code).map(Vec::as_slice)
     }
 
-    /// Returns the value of an option as a number of four bytes.
+    /// A number of four bytes.
     pub(crate) fn number(&self, code: u8) -> Option<u32> {
         Some(u32::from_be_bytes(self.option(code)?.try_into().ok()?))
     }
 
-    /// Returns the first address in an option.
     pub(crate) fn address_of(&self, code: u8) -> Option<Ipv4Addr> {
         self.addresses(code).next()
     }
 
-    /// Returns the addresses in an option.
     pub(crate) fn addresses(&self, code: u8) -> impl Iterator<Item = Ipv4Addr> {
         let value = self.option(code).unwrap_or_default();
         value.chunks_exact(4).filter_map(|four| <[u8; 4]>::try_from(four).ok()).map(Ipv4Addr::from)
     }
 }
 
-/// Adds the options in `bytes`. An option that is cut off ends the list, and is left out.
+/// An option that is cut off ends the list.
 fn read_options(mut bytes: &[u8], options: &mut BTreeMap<u8, Vec<u8>>) {
     loop {
         match bytes {
@@ -205,7 +197,6 @@ pub(crate) mod tests {
 
     pub(crate) const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-    /// Returns a server's message.
     pub(crate) fn answer(kind: Type, xid: u32, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
         let options = options.iter().map(|(code, value)| (*code, value.to_vec())).collect();
         let unset = Ipv4Addr::UNSPECIFIED;

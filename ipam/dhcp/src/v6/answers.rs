@@ -1,5 +1,3 @@
-//! The client's reaction to the answers of servers.
-
 use std::net::Ipv6Addr;
 
 use cnimble_cni::hash;
@@ -9,11 +7,10 @@ use super::lease::Lease;
 use super::message::{Answer, Status, Type};
 use crate::client::{Action, Client, REST, State};
 
-/// The preference of a server that is chosen without waiting for others (section 21.8).
+/// Chosen without waiting for other servers (section 21.8).
 const FIRST_CHOICE: u8 = 255;
 
 impl Client<Dhcp6> {
-    /// Handles an answer.
     pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         if answer.xid != self.protocol.xid || self.protocol.pauses.sent == 0 {
             return Vec::new();
@@ -53,7 +50,7 @@ impl Client<Dhcp6> {
             Err(why) => return self.refused(answer, why),
         };
         let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
-        // Servers have the first pause to send an Advertise. After that, the first Advertise is accepted.
+        // After the first pause, the first Advertise is accepted.
         if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
             return self.choose(now, offer);
         }
@@ -75,13 +72,13 @@ impl Client<Dhcp6> {
         actions
     }
 
-    /// Handles a server's answer to a Request: a lease, or a refusal.
+    /// To a Request: a lease, or a refusal.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take(now, lease, Some(probed)),
             Err(why) => {
                 let mut actions = self.refused(answer, why);
-                // The server has forgotten a lease that it gave before.
+                // The server has forgotten the lease.
                 if self.lease.is_some() {
                     actions.extend(self.lose(now, "the server has taken it back"));
                 }
@@ -91,7 +88,7 @@ impl Client<Dhcp6> {
         }
     }
 
-    /// Handles a server's answer to a Renew or a Rebind (section 18.2.10.1).
+    /// To a Renew or a Rebind (section 18.2.10.1).
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
@@ -119,13 +116,13 @@ impl Client<Dhcp6> {
         }
     }
 
-    /// Accepts a lease once no other host answers for its address.
+    /// Unless another host answers for its address.
     fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action<Dhcp6>> {
         if self.has(lease.address) {
             return vec![self.bind(now, lease)];
         }
         let mut actions = Vec::new();
-        // The probe was sent while the client waited for the server.
+        // The probe was sent before the server's answer.
         let since = match probed {
             Some((address, since)) if address == lease.address => since,
             _ => {

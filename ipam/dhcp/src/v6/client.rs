@@ -6,9 +6,7 @@
 //!     │  └─Reply (rapid)───│────────────┘  Declining             │
 //!     └────────────────────┴──────────────────┴──────────────────┘
 //! ```
-//!
-//! It sends no Confirm, because a pod's interface does not move to another link. Messages are multicast to all servers
-//! of the link, and name the server that is meant.
+//! It sends no Confirm: a pod's interface stays on its link. Messages are multicast, and name the server that is meant.
 
 use std::net::Ipv6Addr;
 
@@ -17,23 +15,21 @@ use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
-/// The client's identity. It stays the same for the life of an interface.
+/// The same for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) duid: Vec<u8>,
     pub(crate) iaid: u32,
 }
 
-/// DHCPv6 for one client.
 #[derive(Debug)]
 pub(crate) struct Dhcp6 {
     pub(crate) identity: Identity,
     /// The transaction ID of 24 bits.
     pub(super) xid: u32,
-    /// When the current exchange began.
     begun: u64,
     pub(super) pauses: Pauses,
-    /// The server's limit of the pause between two Solicits.
+    /// Between two Solicits, from the server.
     pub(super) solicit_pause: Option<u64>,
 }
 
@@ -43,7 +39,6 @@ impl Dhcp6 {
     }
 }
 
-/// The offer in a server's Advertise.
 #[derive(Debug)]
 pub(crate) struct Offer {
     pub(super) server: Vec<u8>,
@@ -51,15 +46,14 @@ pub(crate) struct Offer {
     pub(super) address: Ipv6Addr,
 }
 
-/// A step of the way to a lease.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Contains the best offer until now.
+    /// With the best offer until now.
     Soliciting(Option<Offer>),
     Requesting {
         server: Vec<u8>,
         address: Ipv6Addr,
-        /// When the link was probed for the address.
+        /// The time of the probe.
         probed: u64,
     },
     Declining {
@@ -136,7 +130,7 @@ impl Protocol for Dhcp6 {
 }
 
 impl Client<Dhcp6> {
-    /// Handles a conflict: another host on the link uses `address`.
+    /// Another host uses `address`.
     pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action<Dhcp6>> {
         if self.probed() != Some(address) {
             return Vec::new();
@@ -158,7 +152,7 @@ impl Client<Dhcp6> {
         Action::Send(self.message(now, Type::Solicit, None, self.preferred))
     }
 
-    /// Builds a message, and schedules its repetition. The elapsed time of the first message of an exchange is 0.
+    /// Schedules a repetition, too. An exchange begins with the elapsed time 0.
     pub(super) fn message(
         &mut self,
         now: u64,
@@ -177,11 +171,10 @@ impl Client<Dhcp6> {
         Question { kind, xid: *xid, elapsed, duid, server, iaid, address }
     }
 
-    /// Returns the pauses between messages of a type.
+    /// By type of message.
     fn pace(&self, kind: Type) -> Pace {
         match kind {
-            // The RFC's limit of an hour is too long for a pod if its server has returned. A server may still set such a
-            // limit.
+            // The RFC's limit of an hour is too long for a pod after its server's return. A server may still set it.
             Type::Solicit => {
                 let longest = self.protocol.solicit_pause.unwrap_or(self.longest_pause);
                 Pace { longest, ..pause::SOLICIT }

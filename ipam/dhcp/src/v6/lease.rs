@@ -1,7 +1,7 @@
 //! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease).
 //!
-//! A server gives only an address. A pod learns from router advertisements which addresses are on the link and where
-//! its routers are. The prefix therefore has 128 bits (RFC 5942, section 4).
+//! It is only an address: router advertisements tell a pod on-link prefixes and routers. So the prefix has 128 bits
+//! (RFC 5942, section 4).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,27 +13,26 @@ use cnimble_cni::Dns;
 use super::FOR_EVER;
 use super::message::{Answer, Given};
 
-/// The shortest accepted lifetime, so that a server cannot make the client send without a pause.
+/// A server must not make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
 
-/// A lease of DHCPv6.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) address: Ipv6Addr,
     pub(crate) server_id: Vec<u8>,
     pub(crate) dns: Dns,
-    /// T1: when the client starts to renew the lease.
+    /// T1: the client begins to renew.
     pub(crate) renew: u64,
-    /// T2: when the client starts to rebind the lease.
+    /// T2: the client begins to rebind.
     pub(crate) rebind: u64,
-    /// Until then, the kernel uses the address as the source of new connections.
+    /// Until then, new connections use the address.
     pub(crate) preferred: u64,
     pub(crate) expires: u64,
 }
 
 impl Lease {
-    /// Returns the lease in `answer`, which came at `now`. A server may omit known settings in a renewal of `before`.
-    /// Returns the reason why the answer contains no usable lease.
+    /// The lease in `answer`, which came at `now`. A renewal may omit settings of `before`. Returns the reason why
+    /// there is no usable lease.
     pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
         let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;
         let usable = || ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
@@ -55,23 +54,22 @@ impl Lease {
         })
     }
 
-    /// The address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
         IpNetwork::V6(Ipv6Network::from(self.address))
     }
 
-    /// The remaining preferred and valid lifetime, in seconds.
+    /// Remaining preferred and valid one, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         let left = |end: u64| match end {
             u64::MAX => FOR_EVER,
             _ => u32::try_from(end.saturating_sub(now) / 1000).unwrap_or(FOR_EVER - 1),
         };
-        // The kernel accepts no address with a valid lifetime of 0 seconds.
+        // The kernel refuses a valid lifetime of 0.
         (left(self.preferred), left(self.expires).max(1))
     }
 }
 
-/// T1, T2 and the end, in seconds from the time of the answer.
+/// T1, T2 and the end, in seconds from the answer.
 struct Times {
     renew: u32,
     rebind: u32,
@@ -85,8 +83,8 @@ impl Times {
             return Err("its T1 is after its T2");
         }
         let valid = given.valid.max(SHORTEST_SECONDS);
-        // Sections 14.2 and 21.4: half and four fifths of the preferred lifetime, if the server leaves the choice to
-        // the client. An address without a preferred lifetime uses its valid one.
+        // Sections 14.2 and 21.4: half and four fifths of the preferred lifetime (or else the valid one), if the server
+        // leaves the choice to the client.
         let of = if given.preferred > 0 { given.preferred } else { valid };
         let share = |tenths: u64| match of {
             FOR_EVER => FOR_EVER,
@@ -94,7 +92,7 @@ impl Times {
         };
         let rebind = if rebind > 0 { rebind } else { share(8).max(renew) };
         let renew = if renew > 0 { renew } else { share(5).min(rebind) };
-        // Inconsistent times are replaced by those of the lifetime.
+        // The lifetime replaces inconsistent times.
         if renew >= 1 && renew <= rebind && rebind <= valid {
             Ok(Times { renew, rebind, valid })
         } else {
@@ -104,14 +102,14 @@ impl Times {
     }
 }
 
-/// Whether a host may use the address.
+/// A host may use the address.
 pub(crate) fn is_usable(address: Ipv6Addr) -> bool {
     let mapped = address.to_ipv4_mapped().is_some();
     let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !special && !mapped && !address.is_unicast_link_local()
 }
 
-/// Returns the DNS settings, or `None` if the server gives none.
+/// `None` if the server gives none.
 fn dns(answer: &Answer) -> Option<Dns> {
     let servers =
         answer.name_servers.iter().filter(|server| !server.is_unspecified() && !server.is_multicast());
@@ -163,7 +161,7 @@ mod tests {
         );
         let text = serde_json::to_string(&lease).unwrap();
         assert_eq!(serde_json::from_str::<Lease>(&text).unwrap(), lease);
-        // Settings that a renewal omits stay in effect. If it gives two addresses, the client keeps its own.
+        // Omitted settings stay. Of two addresses, the client keeps its own.
         let both = [ia_address(ANOTHER, 30, 40), ia_address(ADDRESS, 30, 40)].concat();
         let renewed = read(&[ia_na(IAID, 0, 0, &both)], Some(&lease)).unwrap();
         assert_eq!((renewed.address, &renewed.dns), (ADDRESS, &lease.dns));

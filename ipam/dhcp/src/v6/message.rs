@@ -1,11 +1,10 @@
-//! DHCPv6 messages: RFC 8415, sections 8 and 21. DNS options are as in RFC 3646.
+//! DHCPv6 messages (RFC 8415, sections 8 and 21), and DNS options (RFC 3646).
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::domains;
 
-/// The codes of options.
 pub(crate) mod code {
     pub(crate) const CLIENT_ID: u16 = 1;
     pub(crate) const SERVER_ID: u16 = 2;
@@ -21,16 +20,15 @@ pub(crate) mod code {
     pub(crate) const SOL_MAX_RT: u16 = 82;
 }
 
-/// The length of the type and the transaction ID.
+/// The type and the transaction ID.
 const HEADER: usize = 4;
 /// RFC 8415, section 11.1: two bytes of type, and up to 128.
 const LONGEST_DUID: usize = 130;
-/// RFC 8415, section 21.24: a value in seconds outside of this range is ignored.
+/// RFC 8415, section 21.24: other values in seconds are ignored.
 const SOL_MAX_RT: std::ops::RangeInclusive<u32> = 60..=86_400;
-/// The limit of addresses in a message. A pod needs no more.
+/// A pod needs no more.
 const MOST_ADDRESSES: usize = 16;
 
-/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Solicit = 1,
@@ -44,7 +42,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The name of the type in RFC 8415.
+    /// As in RFC 8415.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Solicit => "Solicit",
@@ -59,23 +57,21 @@ impl Type {
     }
 }
 
-/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
     /// The transaction ID of 24 bits.
     pub(crate) xid: u32,
-    /// Hundredths of a second since the exchange began.
+    /// In hundredths of a second.
     pub(crate) elapsed: u16,
     pub(crate) duid: Vec<u8>,
-    /// The DUID of the server that the message is for, or `None` for any server.
+    /// `None` for any server.
     pub(crate) server: Option<Vec<u8>>,
     pub(crate) iaid: u32,
     pub(crate) address: Option<Ipv6Addr>,
 }
 
 impl Question {
-    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let [_, a, b, c] = self.xid.to_be_bytes();
         let mut bytes = vec![self.kind as u8, a, b, c];
@@ -84,7 +80,7 @@ impl Question {
             option(&mut bytes, code::SERVER_ID, server);
         }
         let mut ia = self.iaid.to_be_bytes().to_vec();
-        // The server chooses T1, T2 and the lifetimes.
+        // The server chooses them.
         ia.extend_from_slice(&[0; 8]);
         if let Some(address) = self.address {
             let mut value = address.octets().to_vec();
@@ -105,14 +101,14 @@ impl Question {
 }
 
 fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // Values of this client have some hundred bytes.
+    // It has some hundred bytes.
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&code.to_be_bytes());
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(value);
 }
 
-/// A server's status for a message, an IA or an address (option 13).
+/// For a message, an IA or an address (option 13).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: u16,
@@ -124,7 +120,7 @@ impl Status {
     pub(crate) const NO_BINDING: u16 = 3;
     pub(crate) const NOT_ON_LINK: u16 = 4;
 
-    /// Parses a status. Returns `None` for success.
+    /// Returns `None` for success.
     fn read(value: &[u8]) -> Option<Status> {
         let (code, text) = value.split_first_chunk::<2>()?;
         let code = u16::from_be_bytes(*code);
@@ -132,7 +128,6 @@ impl Status {
         (code != 0).then_some(Status { code, text })
     }
 
-    /// Returns the status as text.
     pub(crate) fn words(&self) -> String {
         let code = self.code;
         let words = match code {
@@ -147,13 +142,13 @@ impl Status {
     }
 }
 
-/// An address that a server gives, or takes back (`valid` is 0).
+/// Taken back if `valid` is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) address: Ipv6Addr,
-    /// The preferred lifetime in seconds.
+    /// The lifetime in seconds.
     pub(crate) preferred: u32,
-    /// The valid lifetime in seconds.
+    /// The lifetime in seconds.
     pub(crate) valid: u32,
 }
 
@@ -166,7 +161,6 @@ pub(crate) struct Ia {
     pub(crate) addresses: Vec<Given>,
 }
 
-/// A message from a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
@@ -178,18 +172,18 @@ pub(crate) struct Answer {
     pub(crate) ia: Option<Ia>,
     pub(crate) name_servers: Vec<Ipv6Addr>,
     pub(crate) domains: Vec<String>,
-    /// The longest pause between two Solicits, in seconds.
+    /// Between two Solicits, in seconds.
     pub(crate) longest_pause: Option<u32>,
 }
 
 impl Answer {
-    /// Parses a server's answer to the client with this DUID. Returns `None` for other messages (RFC 8415, section 16).
+    /// To the client with this DUID; `None` for other messages (RFC 8415, section 16).
     pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Answer> {
         let (header, options) = bytes.split_at_checked(HEADER)?;
         let &[kind, a, b, c] = header else { return None };
         let kind = [Type::Advertise, Type::Reply].into_iter().find(|known| *known as u8 == kind)?;
         let all: Vec<(u16, &[u8])> = Options(options).collect();
-        // If an option that may occur once is repeated, the first one counts.
+        // Of a repeated option the first one counts.
         let mut once: BTreeMap<u16, &[u8]> = BTreeMap::new();
         for (code, value) in &all {
             once.entry(*code).or_insert(value);
@@ -218,13 +212,13 @@ impl Answer {
         })
     }
 
-    /// The reason why the server gives nothing, if it states one: for the message, or for the IA.
+    /// For the message, or for the IA.
     pub(crate) fn refusal(&self) -> Option<&Status> {
         self.status.as_ref().or(self.ia.as_ref().and_then(|ia| ia.status.as_ref()))
     }
 }
 
-/// Parses the IA_NA of this number.
+/// If it has this number.
 fn ia(value: &[u8], iaid: u32) -> Option<Ia> {
     let (head, options) = value.split_first_chunk::<12>()?;
     let [number, renew, rebind] = words(head);
@@ -246,12 +240,11 @@ fn given(value: &[u8]) -> Option<Given> {
     let (address, rest) = value.split_first_chunk::<16>()?;
     let (times, options) = rest.split_first_chunk::<8>()?;
     let [preferred, valid] = words(times);
-    // RFC 8415, section 18.2.10.1: an address with a failed status is ignored.
+    // RFC 8415, section 18.2.10.1: a failed address is ignored.
     let failed = Options(options).any(|(code, value)| code == code::STATUS && Status::read(value).is_some());
     (preferred <= valid && !failed).then_some(Given { address: Ipv6Addr::from(*address), preferred, valid })
 }
 
-/// Reads numbers of four bytes. Missing numbers are 0.
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut all = [0; N];
     for (word, four) in all.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -260,7 +253,7 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     all
 }
 
-/// An iterator over options. An option that is cut off ends the list, and is left out.
+/// An option that is cut off ends the list.
 struct Options<'b>(&'b [u8]);
 
 impl<'b> Iterator for Options<'b> {

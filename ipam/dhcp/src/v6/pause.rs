@@ -1,6 +1,6 @@
-//! The pauses between repeated messages: RFC 8415, section 15.
+//! Pauses between repeated messages (RFC 8415, section 15).
 
-/// The parameters of section 7.6 for a type of message, in milliseconds.
+/// Section 7.6, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     /// IRT, the first pause.
@@ -16,7 +16,6 @@ pub(super) const REQUEST: Pace = Pace { first: 1000, longest: 30_000, most: 10 }
 pub(super) const RENEW: Pace = Pace { first: 10_000, longest: 600_000, most: 0 };
 pub(super) const DECLINE: Pace = Pace { first: 1000, longest: 0, most: 4 };
 
-/// The pauses of one exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Pauses {
     /// RT, the last pause.
@@ -26,12 +25,12 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Counts a transmission, and returns the pause until the next one. `random` is any number.
+    /// Counts a transmission, too. `random` is any number.
     pub(super) fn next(&mut self, pace: Pace, random: u32) -> u64 {
-        // The pause varies by a tenth.
+        // A tenth more or less.
         let about = |pause: u64| pause - pause / 10 + u64::from(random) % (pause / 5).max(1);
         let pause = match self.sent {
-            // Servers get the full IRT for their Advertises (section 18.2.1).
+            // Servers get the full IRT (section 18.2.1).
             0 => pace.first + u64::from(random) % (pace.first / 10).max(1),
             _ => self.last.saturating_add(about(self.last)),
         };
@@ -40,7 +39,7 @@ impl Pauses {
         self.last
     }
 
-    /// Whether the message has been sent the maximum number of times.
+    /// The exchange has reached MRC.
     pub(super) fn is_over(&self, pace: Pace) -> bool {
         pace.most > 0 && self.sent >= pace.most
     }

@@ -1,7 +1,7 @@
-//! The sockets of a DHCPv6 client: UDP from the interface's link-local address, and neighbour solicitations.
+//! A DHCPv6 client's sockets: UDP, and neighbour solicitations.
 //!
-//! They are open only while the client waits for answers. Both are bound to the link-local address. They thus receive
-//! only packets to that address from its link, because no router forwards such packets.
+//! They are open only while the client waits. They are bound to the link-local address: no router forwards packets to
+//! it, so they come from the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -23,10 +23,9 @@ const CLIENT_PORT: u16 = 546;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_LAYER: u8 = 1;
-/// Hosts drop a solicitation with a lower hop limit, because a router may have forwarded it (RFC 4861, section 7.1.1).
+/// Hosts drop a lower one, because a router may have forwarded the packet (RFC 4861, section 7.1.1).
 const HOPS: libc::c_int = 255;
 
-/// A socket of one interface.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: UdpSocket,
@@ -34,18 +33,16 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket for DHCP messages, in the namespace of this thread. `own` is the link-local address of the
-    /// interface with this index.
-    /// Fails if the kernel refuses the request, such as with EADDRNOTAVAIL while the address is not usable yet.
+    /// In this thread's namespace. `own` is the link-local address of interface `index`. Fails with EADDRNOTAVAIL while
+    /// the address is not usable yet.
     pub(crate) fn dhcp(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Datagram, SockProtocol::Udp)?;
-        // A client in the pod may use the port, too. Its answers have another transaction ID.
+        // Another client in the pod has other transaction IDs.
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;
         bind(fd.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(own, CLIENT_PORT, 0, index)))?;
         Ok(Socket { socket: fd.into(), index })
     }
 
-    /// Opens a socket for neighbour solicitations and their answers.
     pub(crate) fn neighbours(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Raw, SockProtocol::IcmpV6)?;
         setsockopt(&fd, sockopt::Ipv6MulticastHops, &HOPS)?;
@@ -53,19 +50,18 @@ impl Socket {
         Ok(Socket { socket: fd.into(), index })
     }
 
-    /// Sends to all servers and relays of the link.
+    /// To all servers and relays of the link.
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
 
-    /// Sends a neighbour solicitation for `address`. Hosts answer to `mac`.
+    /// Hosts answer to `mac`.
     pub(crate) fn solicit(&self, address: Ipv6Addr, mac: Mac) -> io::Result<()> {
         let group = SocketAddrV6::new(group_of(address), 0, 0, self.index);
         self.socket.send_to(&solicitation(address, mac), group).map(drop)
     }
 
-    /// Returns a received message and its sender, or `None` if nothing has arrived.
-    /// Fails if the kernel reports an error, such as for an interface that is down or no longer exists.
+    /// A message and its sender, or `None`. Fails for an interface that is down or gone.
     pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Ipv6Addr, &'b [u8])>> {
         match self.socket.recv_from(buffer) {
             Ok((length, SocketAddr::V6(from))) => {
@@ -85,7 +81,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Returns the usable link-local address of an interface, if it has one.
+/// If it has a usable one.
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
     let own = |addr: &Addr| match addr.net.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),
@@ -99,13 +95,12 @@ fn open(kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Inet6, kind, flags, protocol)?)
 }
 
-/// Returns the multicast group of a host with this address (RFC 4291, section 2.7.1).
 fn group_of(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// Returns a neighbour solicitation for the address. The kernel writes the checksum.
+/// The kernel writes the checksum.
 fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     message.extend_from_slice(&address.octets());
@@ -114,7 +109,7 @@ fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     message
 }
 
-/// Returns the address in a neighbour advertisement, or `None` for any other message.
+/// `None` for any other message.
 pub(crate) fn advertised(message: &[u8]) -> Option<Ipv6Addr> {
     let (head, rest) = message.split_first_chunk::<8>()?;
     let target = rest.first_chunk::<16>()?;

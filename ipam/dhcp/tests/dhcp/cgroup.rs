@@ -1,4 +1,4 @@
-//! A daemon outlives the control group of the plugin that has started it.
+//! A daemon outlives its plugin's control group.
 
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use cnimble_tests::{Background, need, skip};
 
 use super::*;
 
-/// A control group, in the hierarchy of version 2.
+/// A control group of version 2.
 struct Group(PathBuf);
 
 impl Group {
@@ -15,7 +15,7 @@ impl Group {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let root = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or("no cgroup2 is mounted")?;
         let root = Path::new(root.split(' ').nth(4).unwrap());
-        // Tests in other PID namespaces may have the same process ID.
+        // Other PID namespaces may have the same process ID.
         let made = tempfile::Builder::new().prefix("cnimble-test-").tempdir_in(root);
         made.map(|group| Group(group.keep())).map_err(|err| format!("{}: {err}", root.display()))
     }
@@ -33,7 +33,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs ADD in a control group, and kills what is left there.
+/// ADD in a control group; kills what is left there.
 fn assert_leaves_its_group() {
     let group = match Group::new() {
         Ok(group) => group,
@@ -59,15 +59,15 @@ fn a_daemon_leaves_the_control_group_of_the_plugin_that_starts_it() {
     assert_leaves_its_group();
 }
 
-/// A small system has no message bus, and the plugin reaches none in a container.
+/// On a small system, or in a container.
 #[test]
 fn under_systemd_without_a_message_bus_a_daemon_leaves_its_control_group_too() {
-    // A process takes this directory as a sign that systemd is PID 1.
+    // A sign that systemd is PID 1.
     std::fs::create_dir_all("/run/systemd/system").unwrap();
     assert_leaves_its_group();
 }
 
-/// The message bus checks the message. No process has systemd's name there.
+/// The bus checks the message. No process has systemd's name.
 #[test]
 fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     need!("dbus-daemon", "dbus-monitor");
@@ -94,9 +94,9 @@ fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     command.args(["--address", &address, "member='StartTransientUnit'"]).stdin(Stdio::null());
     let _monitor = Background::start(command.stdout(std::fs::File::create(&seen).unwrap()));
     let seen = || std::fs::read_to_string(&seen).unwrap();
-    // The bus sends this message to a new monitor.
+    // The bus sends it to a new monitor.
     assert!(wait_until(PATIENCE, || seen().contains("NameLost")), "{}", seen());
-    // A process takes this directory as a sign that systemd is PID 1.
+    // A sign that systemd is PID 1.
     std::fs::create_dir_all("/run/systemd/system").unwrap();
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);

@@ -7,7 +7,7 @@ use server::{DISCOVER, REQUEST};
 
 use super::*;
 
-/// Starts a lease daemon as an administrator does. The test reads its log.
+/// As an administrator does. The test reads its log.
 pub(crate) fn start_daemon(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
@@ -21,7 +21,7 @@ pub(crate) fn log(host: &Host) -> String {
     std::fs::read_to_string(host.dir().join("daemon.log")).unwrap()
 }
 
-/// Returns a pod with a lease that is to be renewed after a second.
+/// To be renewed after a second.
 pub(crate) fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
     server.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 50))));
     server.now(|manner| manner.more = vec![(3, OWN.octets().to_vec())]);
@@ -143,7 +143,7 @@ fn the_networks_timeout_applies_and_the_error_names_servers() {
     assert_ended(&host);
 }
 
-/// Its command line is what the daemon reads.
+/// The daemon reads its command line.
 #[test]
 fn a_started_daemon_gives_add_a_minute() {
     let (host, pod) = (host(), Pod::new());

@@ -1,4 +1,4 @@
-//! The lease daemon: started, killed, replaced, and in the place of another one.
+//! The lease daemon: started, killed, replaced.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,11 +29,11 @@ fn a_killed_daemon_loses_no_lease() {
     let discovers = || server.said(DISCOVER).iter().filter(|said| said.options[&61] == id).count();
     let asked = discovers();
     kill_daemon(&host);
-    // An interrupted write leaves such a file.
+    // As after an interrupted write.
     std::fs::write(host.dir().join("dhcp.leases/.new-x"), "{\"half").unwrap();
     let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
     let before = renewals();
-    // The next verb of any pod starts a new daemon, which resumes the leases.
+    // Any pod's verb starts a daemon, which resumes the leases.
     network.added(&Attachment::new("c2", &other));
     assert!(wait_until(PATIENCE, || renewals() > before));
     assert_eq!((discovers(), leases(&host).len()), (asked, 2), "{:?}", leases(&host));
@@ -45,7 +45,7 @@ fn a_killed_daemon_loses_no_lease() {
     assert_ended(&host);
 }
 
-/// A listening socket in a pod makes the kernel examine each of its packets.
+/// For a listening socket the kernel examines each packet.
 #[test]
 fn no_packet_socket_stays_in_a_pod() {
     let (host, pod) = (host(), Pod::new());
@@ -132,7 +132,7 @@ fn a_go_daemon_at_the_socket_is_named() {
     let (host, pod) = (host(), Pod::new());
     let listener = UnixListener::bind(socket(&host)).unwrap();
     let daemon = std::thread::spawn(move || {
-        // One connection for ADD, and one for STATUS.
+        // For ADD, and for STATUS.
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 4096]).unwrap();
@@ -148,7 +148,7 @@ fn a_go_daemon_at_the_socket_is_named() {
     daemon.join().unwrap();
 }
 
-/// The test sends what `rpc.DialHTTP` of Go's net/rpc sends, and reads what its client shows of the answer.
+/// As `rpc.DialHTTP` of Go's net/rpc sends and shows it.
 #[test]
 fn a_client_of_gos_rpc_is_told_which_daemon_listens() {
     let (host, pod) = (host(), Pod::new());
@@ -182,7 +182,7 @@ fn status_asks_a_running_daemon_and_starts_none() {
     let _server = server(&host);
     let network = network(&host);
     network.status().success();
-    // A daemon that was started would run for a second.
+    // A started daemon would run for a second.
     assert_eq!(daemons(&socket(&host)), [0; 0]);
     let attachment = Attachment::new("c1", &pod);
     network.added(&attachment);

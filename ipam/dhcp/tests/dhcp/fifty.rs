@@ -12,18 +12,17 @@ use super::*;
 
 const PODS: usize = 50;
 
-/// How long `scripts/stress` runs the test.
+/// The time that `scripts/stress` sets.
 fn seconds() -> Option<u64> {
     Some(std::env::var("CNIMBLE_DHCP_SECONDS").ok()?.parse().unwrap())
 }
 
-/// The resources that a process has used so far.
 #[derive(Debug, Default)]
 struct Usage {
     /// In KiB. `pss` counts shared pages in proportion.
     rss: u64,
     pss: u64,
-    /// Processor time, in nanoseconds.
+    /// Processor time in nanoseconds.
     busy: u64,
 }
 
@@ -37,7 +36,6 @@ impl Usage {
     }
 }
 
-/// Returns the only lease daemon.
 #[track_caller]
 fn daemon_pid(host: &Host) -> i32 {
     let all = daemons(&socket(host));
@@ -45,7 +43,7 @@ fn daemon_pid(host: &Host) -> i32 {
     daemon
 }
 
-/// Waits until each pod's lease has been renewed this many more times.
+/// Until each lease was renewed this many more times.
 #[track_caller]
 fn renewed(server: &Dnsmasq, times: usize) {
     let before = server.counts("DHCPACK");
@@ -61,11 +59,11 @@ fn renewed(server: &Dnsmasq, times: usize) {
 fn fifty_pods_on_a_killed_daemon_lose_no_lease() {
     need!("dnsmasq");
     let host = host();
-    // dnsmasq accepts no T1 below 3. A short run does not test the end of a lease, however busy the machine is.
+    // dnsmasq accepts no T1 below 3. A short run does not test the end of a lease.
     let (lease, times) = if seconds().is_some() {
         ("2m", &["--dhcp-option=option:T1,10"][..])
     } else {
-        // A lost request is sent again after half of the time until T2, which is most of an hour by default.
+        // A lost request is repeated after half of the time until T2, most of an hour by default.
         ("1h", &["--dhcp-option=option:T1,3", "--dhcp-option=option:T2,12"][..])
     };
     let server = Dnsmasq::start(&host, host.dir(), "br0", "10.8.0", lease, times);
@@ -77,10 +75,10 @@ fn fifty_pods_on_a_killed_daemon_lose_no_lease() {
         let all: Vec<_> = attachments.iter().map(|one| scope.spawn(|| network.added(one))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    // The server answers in turn, so all messages before a lease are in the log.
+    // The log has all messages before a lease.
     let said = || ["DHCPDISCOVER", "DHCPNAK", "DHCPRELEASE"].map(|kind| server.counts(kind));
     let (before, given) = (said(), server.counts("DHCPACK").values().sum::<usize>());
-    // dnsmasq may offer an address to several clients, but gives it to one.
+    // dnsmasq gives an address to one client only.
     assert!(server.counts("DHCPDECLINE").is_empty(), "{:?}", server.counts("DHCPDECLINE"));
     let begun = Instant::now();
     let rest = |part: u64| {

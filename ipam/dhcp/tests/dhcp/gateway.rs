@@ -1,4 +1,4 @@
-//! A bridge that is to be its pods' gateway, in a network with a router from a DHCP server.
+//! A bridge as gateway, in a network with a DHCP server's router.
 
 use cnimble_tests::Ns;
 use server::RELEASE;
@@ -24,7 +24,7 @@ fn a_bridge_never_takes_the_address_of_a_router_elsewhere_on_the_lan() {
         assert_eq!(host.addrs("br0"), Vec::<String>::new(), "{key}");
         assert_eq!((host.sysctl("ipv4/ip_forward").as_str(), pod.links()), ("0", vec!["lo".to_owned()]));
     }
-    // Without the key the pod uses the LAN's router.
+    // The pod uses the LAN's router.
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);

@@ -1,12 +1,11 @@
-//! Tests that need an ipvlan. The machine boots once for each module, so they share one.
+//! Tests that need an ipvlan. The machine boots once per module.
 
 use cnimble_tests::{Lan, need, with_kind};
 use real::Dnsmasq;
 
 use super::*;
 
-/// All ipvlans have the master's hardware address. A server tells them apart by their clients' IDs, and must broadcast
-/// its answers: an ipvlan receives only packets for its addresses, and it has none yet.
+/// A server tells ipvlans apart by client IDs, and must broadcast: one receives only packets for its addresses.
 #[test]
 fn pods_with_one_hardware_address_have_different_addresses() {
     with_kind!("ipvlan");

@@ -1,11 +1,9 @@
-//! Tests with kea, on the pod's link and behind a relay.
-
 use cnimble_tests::{Ns, need};
 use real::{Kea, relay};
 
 use super::*;
 
-/// The log entry of every lease that kea gives or renews.
+/// For every lease that kea gives or renews.
 const GIVEN: &str = "DHCP4_LEASE_ALLOC";
 const RELEASED: &str = "DHCP4_RELEASE ";
 
@@ -40,7 +38,7 @@ fn the_pod_follows_a_kea_that_has_given_its_address_away() {
     let attachment = Attachment::new("c1", &pod);
     network.added(&attachment);
     drop(kea);
-    // The restarted server has forgotten the lease, and refuses to renew it.
+    // It has forgotten the lease, and refuses to renew it.
     let kea = Kea::start(&host, host.dir(), "br0", 5, &["10.8.0.10"]);
     wait_for(&pod, &["10.8.0.11/24"]);
     assert!(pod.pings("10.8.0.1"));
@@ -65,7 +63,7 @@ fn behind_a_relay_a_lease_is_given_prolonged_and_given_back() {
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);
     assert_eq!(address(&result), "10.8.0.10/24");
-    // The client now asks the server directly, through the router.
+    // Directly now, through the router.
     wait(&kea, GIVEN, 4);
     network.check(&attachment, &result).success();
     assert_eq!(ipv4(&pod), ["10.8.0.10/24"]);

@@ -8,12 +8,12 @@ use nix::errno::Errno;
 
 use super::*;
 
-/// Tests every point with CNIMBLE_STRESS=all, and otherwise every 19th.
+/// CNIMBLE_STRESS=all tests every point.
 fn step() -> usize {
     if std::env::var("CNIMBLE_STRESS").is_ok_and(|all| all == "all") { 1 } else { 19 }
 }
 
-/// Starts a lease daemon outside of the traced process, which would be killed with it otherwise.
+/// Outside of the traced process, which is killed.
 fn start_daemon(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null()).stderr(Stdio::null());
@@ -22,7 +22,7 @@ fn start_daemon(host: &Host) -> Background {
     daemon
 }
 
-/// Returns a network with dhcp alone, and a pod that has its interface.
+/// dhcp alone, and a pod with its interface.
 fn site(host: &Host) -> (Network<'_>, Pod, Attachment) {
     let pod = Pod::new();
     host.cable("port", &pod, "eth0");
@@ -33,7 +33,6 @@ fn site(host: &Host) -> (Network<'_>, Pod, Attachment) {
     (network, pod, attachment)
 }
 
-/// Returns the system calls of a verb.
 fn calls(network: &Network<'_>, verb: &str, attachment: &Attachment) -> Vec<Syscall> {
     network.call(verb, attachment, None).traced(&Fate::Watched).1.calls
 }
@@ -52,7 +51,7 @@ fn del_removes_all_after_a_killed_add() {
     for point in (0..all).step_by(step()) {
         network.call("ADD", &attachment, None).traced(&Fate::KilledAt(point));
         network.deleted(&attachment, None);
-        // The daemon may still be asking for a lease. It notices that the verb has disconnected.
+        // The daemon notices that the verb has disconnected.
         assert!(wait_until(PATIENCE, || lease_files(&host).is_empty()), "killed at {point}");
         assert_eq!(ipv4(&pod), [""; 0]);
     }

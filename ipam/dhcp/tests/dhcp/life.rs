@@ -1,11 +1,9 @@
-//! ADD to DEL, with real servers.
-
 use cnimble_tests::{Lan, Ns, Snapshot, need, with_kind};
 use real::Dnsmasq;
 
 use super::*;
 
-/// Starts dnsmasq with its shortest lease, two minutes.
+/// Its shortest lease is two minutes.
 fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Dnsmasq {
     let routes =
         format!("--dhcp-option=option:classless-static-route,10.99.0.0/16,{net}.7,0.0.0.0/0,{net}.1");
@@ -21,7 +19,7 @@ fn on_a_bridge_dnsmasq_gives_and_releases_addresses() {
     let network = network(&host);
     network.status().success();
     let attachment = Attachment::new("c1", &pod);
-    // A bridge that has had a port differs from one that never had any.
+    // The bridge has had a port before.
     network.added(&attachment);
     network.deleted(&attachment, None);
     let before = Snapshot::of(&host);

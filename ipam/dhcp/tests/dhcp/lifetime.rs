@@ -1,4 +1,4 @@
-//! How long the kernel keeps an address, and the answer of CHECK after its lease has ended.
+//! The kernel's lifetime of an address, and CHECK after the lease.
 
 use changes::start_daemon;
 use nix::sys::signal::{Signal, kill};
@@ -7,7 +7,7 @@ use server::REQUEST;
 
 use super::*;
 
-/// Returns the remaining valid lifetime of the address in seconds. `u32::MAX` is forever.
+/// In seconds; `u32::MAX` is forever.
 fn lifetime(pod: &Pod, address: &str) -> Option<u64> {
     let links = pod.ip_json("address show dev eth0");
     let all = links[0]["addr_info"].as_array().unwrap();
@@ -25,7 +25,7 @@ fn the_kernel_has_the_lifetime_of_an_address() {
     let result = network.added(&attachment);
     let ends = |below: u64| lifetime(&pod, "10.8.0.50").is_some_and(|left| left > 0 && left <= below);
     assert!(wait_until(PATIENCE, || ends(602)), "{:?}", lifetime(&pod, "10.8.0.50"));
-    // One renewal shortens the lifetime, the next one makes it endless, and the last one makes it finite again.
+    // Shorter, endless, and finite again.
     server.now(|manner| manner.seconds = 60);
     server.now(|manner| manner.times = Some((1, 50)));
     assert!(wait_until(PATIENCE, || ends(62)), "{:?}", lifetime(&pod, "10.8.0.50"));
@@ -55,7 +55,7 @@ fn without_a_lease_daemon_the_kernel_ends_the_address_and_check_says_that_the_le
     let err = network.check(&attachment, &result).error();
     assert_eq!(err.code, 103, "{err:?}");
     assert!(err.msg.contains("eth0 has no lease of 10.8.0.50 any more: it has expired"), "{err:?}");
-    // A new lease restores the address.
+    // A new lease restores it.
     server.now(|manner| (manner.silent, manner.seconds, manner.times) = (false, 600, None));
     wait_for(&pod, &["10.8.0.50/24"]);
     network.check(&attachment, &result).success();

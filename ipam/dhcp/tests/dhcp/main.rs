@@ -1,5 +1,4 @@
-//! The plugin dhcp behind bridge and macvlan, with various servers. Each test has its own lease daemon, because the
-//! path of its socket differs.
+//! Tests of the plugin dhcp with various servers. Each test has its own socket, and so its own lease daemon.
 #![cfg(test)]
 
 mod cgroup;
@@ -30,11 +29,11 @@ use serde_json::{Value, json};
 use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, wait_until};
 use server::{Manner, Server};
 
-/// The server's own address, and the first address that it gives.
+/// The server's, and the first that it gives.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 50);
 
-/// Returns a node with a bridge for a server.
+/// With a bridge for a server.
 fn host() -> Host {
     let host = Host::hasty();
     host.ip("link add br0 type bridge");
@@ -47,7 +46,7 @@ fn socket(host: &Host) -> PathBuf {
     host.dir().join("dhcp.sock")
 }
 
-/// Returns a network of that bridge, with addresses by DHCP.
+/// On that bridge, by DHCP.
 fn network(host: &Host) -> Network<'_> {
     let ipam = json!({"type": "dhcp", "daemonSocketPath": socket(host)});
     let config =
@@ -55,27 +54,25 @@ fn network(host: &Host) -> Network<'_> {
     Network::new(host, config)
 }
 
-/// Starts a server on the bridge with leases of an hour.
+/// With leases of an hour.
 fn server(host: &Host) -> Server {
     Server::start(host, OWN, Manner::new(FIRST, 3600))
 }
 
-/// Returns the files of leases.
 fn leases(host: &Host) -> Vec<PathBuf> {
     let mut all = lease_files(host);
-    // The lease daemon writes a record under another name first.
+    // The lease daemon writes under another name first.
     all.retain(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'));
     all
 }
 
-/// Returns the files in the directory of leases except its lock.
+/// All except the lock.
 fn lease_files(host: &Host) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(host.dir().join("dhcp.leases")) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.filter(|path| path.file_name().unwrap() != "lock").collect()
 }
 
-/// Returns the lease daemons of this socket.
 fn daemons(socket: &Path) -> Vec<i32> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
@@ -88,14 +85,13 @@ fn daemons(socket: &Path) -> Vec<i32> {
     std::fs::read_dir("/proc").unwrap().filter_map(of).collect()
 }
 
-/// Asserts that the lease daemon has exited and has left no files.
+/// It has left no files.
 #[track_caller]
 fn assert_ended(host: &Host) {
     assert!(wait_until(PATIENCE, || daemons(&socket(host)).is_empty()), "the lease daemon goes on");
     assert!(!socket(host).exists() && lease_files(host).is_empty(), "{:?}", lease_files(host));
 }
 
-/// Waits until eth0 has these addresses.
 #[track_caller]
 fn wait_for(pod: &Pod, addresses: &[&str]) {
     assert!(wait_until(PATIENCE, || ipv4(pod) == addresses), "{:?}, expected {addresses:?}", ipv4(pod));
@@ -106,7 +102,6 @@ fn ipv4(pod: &Pod) -> Vec<String> {
     all.into_iter().filter(|address| !address.contains(':')).collect()
 }
 
-/// Returns the only address of a result.
 #[track_caller]
 fn address(result: &Value) -> &str {
     assert_eq!(result["ips"].as_array().unwrap().len(), 1, "{result:#}");

@@ -1,17 +1,17 @@
-//! Servers of clouds: the router is an on-link route (RFC 3442), because the address may have 32 bits.
+//! Servers of clouds: the router is on-link (RFC 3442), because the address may have 32 bits.
 
 use cnimble_tests::{Lan, need, need_recent_go, with_kind};
 use real::{Dnsmasq, Kea};
 
 use super::*;
 
-/// Returns option 121: the default route through a router, and the router on the link, in this order.
+/// Option 121: the default route, and then the router on the link.
 fn classless(router: [u8; 4]) -> Vec<u8> {
     let [a, b, c, d] = router;
     vec![0, a, b, c, d, 32, a, b, c, d, 0, 0, 0, 0]
 }
 
-/// Returns the routes of the result in the form of the Go plugin.
+/// As the Go plugin writes them.
 fn routes(router: &str) -> Value {
     json!([
         {"dst": format!("{router}/32"), "gw": "0.0.0.0", "scope": 253},
@@ -19,12 +19,12 @@ fn routes(router: &str) -> Value {
     ])
 }
 
-/// Returns the text of option 121 for the options of real servers.
+/// Option 121 for real servers.
 fn hex(bytes: &[u8], between: &str) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(between)
 }
 
-/// Asserts that the pod reaches the router, and that the router reaches the pod.
+/// Pod and router reach each other.
 #[track_caller]
 fn assert_reached(pod: &Pod, router: &str) {
     let (link, default) = (pod.ip(&format!("route show {router}")), pod.ip("route show default"));
@@ -106,7 +106,7 @@ fn below_the_go_bridge_our_plugin_gives_what_the_go_plugin_gives() {
     need_recent_go!(go);
     let host = host();
     let server = server(&host);
-    // The Go plugin can install the routes in this order.
+    // The Go plugin can install this order.
     let option = [&[32, 10, 8, 0, 1, 0, 0, 0, 0][..], &[0, 10, 8, 0, 1]].concat();
     server.now(|manner| manner.more = vec![(3, OWN.octets().to_vec()), (121, option)]);
     let mixed = host.dir().join("mixed");
@@ -124,7 +124,7 @@ fn below_the_go_bridge_our_plugin_gives_what_the_go_plugin_gives() {
             let attachment = Attachment::new("c1", &pod);
             let result = network.added(&attachment);
             assert_reached(&pod, "10.8.0.1");
-            // CHECK of the Go bridge does not recognize its own form of an on-link route.
+            // The Go bridge does not recognize its own on-link route.
             assert_eq!(network.check(&attachment, &result).error().code, 999);
             network.deleted(&attachment, Some(&result));
             (result["ips"].clone(), result["routes"].clone())

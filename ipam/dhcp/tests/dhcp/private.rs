@@ -1,4 +1,4 @@
-//! A runtime with its own mount namespace: the daemon does not see the path of a pod's namespace.
+//! A runtime's own mount namespace: the daemon does not see its paths.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use server::{DISCOVER, RELEASE, REQUEST};
 
 use super::*;
 
-/// Starts a daemon outside of the runtime's mount namespace.
+/// Outside of the runtime's mount namespace.
 fn start_daemon(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null());
@@ -25,12 +25,12 @@ fn log(host: &Host) -> String {
     std::fs::read_to_string(host.dir().join("daemon.log")).unwrap()
 }
 
-/// Starts a process in the pod, as a pod's first container does.
+/// As a pod's first container does.
 fn process(pod: &Pod) -> Background {
     Background::start(pod.command("sleep").arg("inf").stdin(Stdio::null()))
 }
 
-/// Runs a verb of a runtime that sees the pod at the attachment's path, and nowhere else.
+/// The runtime sees the pod at the attachment's path only.
 fn call(network: &Network<'_>, verb: &str, pod: &Pod, prev: Option<&Value>) -> Outcome {
     let attachment = attachment(network.host, pod);
     network.call(verb, &attachment, prev).pinning(network.host.dir(), &[pod]).run()
@@ -40,7 +40,7 @@ fn attachment(host: &Host, pod: &Pod) -> Attachment {
     Attachment::new("c1", pod).netns(host.dir().join("pin0").to_str().unwrap())
 }
 
-/// Kills the daemon, and starts another one that answers.
+/// The new daemon answers.
 fn restart(host: &Host, mut daemon: Background) -> Background {
     kill(Pid::from_raw(i32::try_from(daemon.pid()).unwrap()), Signal::SIGKILL).unwrap();
     assert!(wait_until(PATIENCE, || !daemon.running()));
@@ -57,7 +57,7 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
     let network = network(&host);
     let result = call(&network, "ADD", &pod, None).result();
     assert_eq!((address(&result), ipv4(&pod)), ("10.8.0.50/24", vec!["10.8.0.50/24".to_owned()]));
-    // A busy machine may need more than one.
+    // A busy machine may need more.
     let discovers = server.said(DISCOVER).len();
     let _daemon = restart(&host, daemon);
     let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
@@ -65,7 +65,7 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
     assert!(wait_until(PATIENCE, || renewals() > before), "{}", log(&host));
     call(&network, "CHECK", &pod, Some(&result)).success();
     assert_eq!((server.said(DISCOVER).len(), server.said(RELEASE).len()), (discovers, 0));
-    // The pod dies, and nothing else refers to its namespace.
+    // Nothing else refers to its namespace.
     drop(inside);
     assert_eq!(server.wait(RELEASE, 1).has, FIRST);
     assert!(wait_until(PATIENCE, || leases(&host).is_empty()));
@@ -85,13 +85,13 @@ fn a_lease_without_its_namespace_is_kept_and_logged() {
     assert!(wait_until(PATIENCE, || log(&host).contains("its lease is kept")), "{}", log(&host));
     assert_eq!((leases(&host).len(), server.said(RELEASE).len()), (1, 0));
     call(&network, "CHECK", &pod, Some(&result)).success();
-    // The daemon finds the namespace as soon as a process is in it.
+    // The daemon finds it with the first process.
     let _inside = process(&pod);
     call(&network, "DEL", &pod, Some(&result)).success();
     assert!(leases(&host).is_empty());
 }
 
-/// A daemon of 829e098 reads only the question, and a plugin of 829e098 sends nothing else.
+/// As with 829e098, daemon or plugin.
 #[test]
 fn a_question_without_a_descriptor_is_answered() {
     let (host, pod) = (host(), Pod::new());

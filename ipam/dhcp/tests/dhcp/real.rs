@@ -1,5 +1,3 @@
-//! Real servers, from Debian's packages.
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,16 +7,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// A dnsmasq process on an interface. It gives the addresses 10 to 99 of its /24 network, and refuses unknown leases.
-/// It does not check whether an address is in use, because that takes three seconds.
+/// It gives the addresses 10 to 99 of its /24 network, and refuses unknown leases. It does not check whether an address
+/// is in use: that takes three seconds.
 pub(crate) struct Dnsmasq {
     log: PathBuf,
     process: Background,
 }
 
 impl Dnsmasq {
-    /// Starts dnsmasq in `ns`, with its log in `dir`. `net` is the first three numbers of the network. `lease` is the
-    /// time of a lease in the syntax of `--dhcp-range`. `more` are further options.
+    /// `net` has the first three numbers of the network. `lease` is as in `--dhcp-range`. The log is in `dir`.
     pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, net: &str, lease: &str, more: &[&str]) -> Self {
         let log = dir.join("dnsmasq.log");
         let mut command = ns.command("dnsmasq");
@@ -31,17 +28,16 @@ impl Dnsmasq {
         Dnsmasq { log, process: Background::start(&mut command) }
     }
 
-    /// Makes dnsmasq read its file of options again.
+    /// Its file of options.
     pub(crate) fn reload(&self) {
         hang_up(&self.process);
     }
 
-    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Returns how often messages of this kind are in the log, by the client's hardware address.
+    /// By the client's hardware address.
     pub(crate) fn counts(&self, kind: &str) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for line in self.log().lines() {
@@ -54,28 +50,28 @@ impl Dnsmasq {
     }
 }
 
-/// Sends the signal that makes servers read their files again.
+/// Servers read their files again.
 fn hang_up(process: &Background) {
     kill(Pid::from_raw(process.pid().try_into().unwrap()), Signal::SIGHUP).unwrap();
 }
 
-/// A kea-dhcp4 process in a namespace. It refuses unknown leases, and forgets all leases when it exits.
+/// It refuses unknown leases, and forgets all at its exit.
 pub(crate) struct Kea {
     log: PathBuf,
     file: PathBuf,
-    /// The configuration without the values of [`Kea::start_with`].
+    /// Without the values of [`Kea::start_with`].
     config: Value,
     process: Background,
 }
 
 impl Kea {
-    /// Starts kea in `ns`, with its files in `dir`, on `interface`. It gives the addresses 10.8.0.10 to 99 for a minute,
-    /// without those that others have `taken`. T1 is one second, and T2 is `rebind` seconds.
+    /// With files in `dir`. It gives 10.8.0.10 to 99 for a minute, without `taken`. T1 is one second, and T2 is
+    /// `rebind` seconds.
     pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, rebind: u8, taken: &[&str]) -> Self {
         Kea::start_with(ns, dir, interface, rebind, taken, &json!({}))
     }
 
-    /// Starts kea as [`Kea::start`] does, with other values for keys of its subnet.
+    /// With other values for keys of the subnet.
     pub(crate) fn start_with(
         ns: &Ns,
         dir: &Path,
@@ -88,7 +84,7 @@ impl Kea {
         let others: Vec<Value> = others
             .map(|(n, address)| json!({"hw-address": format!("02:00:00:00:00:{n:02x}"), "ip-address": address}))
             .collect();
-        // Leases survive a reload, and another server does not find them.
+        // They survive a reload, but not another server.
         let leases = dir.join(cnimble_tests::unique("kea.leases"));
         let config = json!({"Dhcp4": {
             "interfaces-config": {"interfaces": [interface]},
@@ -109,24 +105,22 @@ impl Kea {
         let (file, log) = (dir.join("kea.json"), dir.join(cnimble_tests::unique("kea.log")));
         std::fs::write(&file, with(&config, more)).unwrap();
         let mut command = ns.command("kea-dhcp4");
-        // Two servers must not share the paths of the PID file and the log's lock.
+        // Servers must not share the PID file and the log's lock.
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", "none");
         command.arg("-c").arg(&file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
         Kea { log, file, config, process: Background::start(command.stderr(Stdio::null())) }
     }
 
-    /// Sets other values for keys of the subnet than those of [`Kea::start_with`].
+    /// With other values than [`Kea::start_with`].
     pub(crate) fn reload(&self, more: &Value) {
         std::fs::write(&self.file, with(&self.config, more)).unwrap();
         hang_up(&self.process);
     }
 
-    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Returns how often the log contains this text.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.log().matches(what).count()
     }
@@ -139,7 +133,7 @@ fn with(config: &Value, more: &Value) -> String {
     config.to_string()
 }
 
-/// Returns a subnet for kea with one address of 32 bits, and this option 121 in hexadecimal digits.
+/// One address of 32 bits, and this option 121 in hexadecimal digits.
 pub(crate) fn cloud(option: &str) -> Value {
     let routers = json!({"name": "routers", "data": "10.8.0.1"});
     let classless = json!({"code": 121, "csv-format": false, "data": option});
@@ -147,7 +141,7 @@ pub(crate) fn cloud(option: &str) -> Value {
     json!({"subnet": "10.8.0.10/32", "interface": "br0", "pools": [pool], "option-data": [routers, classless]})
 }
 
-/// Starts dnsmasq as a relay to the server `to`, on the interface with the address `own`.
+/// A relay to the server `to`, with the address `own`.
 pub(crate) fn relay(ns: &Ns, own: &str, to: &str) -> Background {
     let mut command = ns.command("dnsmasq");
     command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file="]);

@@ -1,4 +1,4 @@
-//! Comparison with the Go plugin and its daemon.
+//! The Go plugin and its daemon.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,14 +8,14 @@ use server::REQUEST;
 
 use super::*;
 
-/// The Go plugin's daemon. It listens from the start of this value.
+/// It listens from the start of this value.
 pub(crate) struct GoDaemon {
     pub(crate) socket: PathBuf,
     _process: Background,
 }
 
 impl GoDaemon {
-    /// Starts the daemon of the directory `go`.
+    /// From the directory `go`.
     pub(crate) fn start(host: &Host, go: &Path) -> Self {
         let socket = host.dir().join("go.sock");
         let mut command = host.command(go.join("dhcp"));
@@ -52,18 +52,18 @@ fn the_go_daemon_gives_the_same_address_and_routes() {
         let result = network.added(&attachment);
         network.deleted(&attachment, Some(&result));
         let mut said = server.said(REQUEST).pop().unwrap().options;
-        // Only this plugin sends the maximum size of a message.
+        // Only this plugin sends it.
         said.remove(&57);
         (result["ips"].clone(), result["routes"].clone(), said)
     };
     let go = by(&theirs);
     assert_eq!(by(&ours), go);
-    // At the Go daemon's socket, this plugin names the daemon that listens.
+    // At the Go daemon's socket, this plugin names that daemon.
     let pod = Pod::new();
     let mixed = ours.with("/ipam/daemonSocketPath", json!(path));
     let err = mixed.add(&Attachment::new("c2", &pod)).error();
     assert!(err.code == 7 && err.all().contains("Go plugins' dhcp daemon"), "{err:?}");
-    // This lease daemon does the same for the Go plugin.
+    // This lease daemon does the same.
     let attachment = Attachment::new("c3", &pod);
     let result = ours.added(&attachment);
     let mixed = theirs.with("/ipam/daemonSocketPath", json!(socket(&host)));

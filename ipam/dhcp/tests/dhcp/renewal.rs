@@ -1,4 +1,4 @@
-//! Renewals that change settings: nothing else is changed in the pod.
+//! Renewals change nothing else in the pod.
 
 use changes::{bound, log, start_daemon};
 use cnimble_tests::need;
@@ -8,10 +8,10 @@ use server::REQUEST;
 
 use super::*;
 
-/// An address of the host behind the routers. A pod reaches it only through its router.
+/// Only the routers lead there.
 const FAR: &str = "10.99.0.1";
 
-/// Returns a node with two routers on the bridge.
+/// Two routers on the bridge.
 fn routed() -> Host {
     let host = host();
     host.ip("address add 10.8.0.2/24 dev br0");
@@ -20,8 +20,8 @@ fn routed() -> Host {
     host
 }
 
-/// The address and the routes that software in the pod adds. The address depends on the first one of its network. The
-/// second route has the destination of a route of the lease.
+/// Software in the pod adds them. The address depends on the first one of its network. The second route has the
+/// destination of a lease's route.
 const OWN_ADDRESS: &str = "10.8.0.200/24";
 const OWN_ROUTES: [&str; 3] = [
     "192.0.2.0/24 via 10.8.0.7 dev eth0",
@@ -46,7 +46,6 @@ fn assert_own(pod: &Pod, when: &str) {
     assert_eq!(pod.sysctl("ipv4/conf/eth0/promote_secondaries"), "0", "{when}");
 }
 
-/// Waits until the lease's routes are these.
 #[track_caller]
 fn wait_for_routes(pod: &Pod, expected: &[String], when: &str) {
     let routes = || {
@@ -72,7 +71,7 @@ fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_optio
     let stream = Stream::between(&pod, &host, FAR);
     let mut begun = 0;
     for round in 0..=10_u8 {
-        // Router, static route and MTU change in turn. The MTU also changes while the router stays.
+        // The MTU also changes while the router stays.
         let mtu = [None, Some(1400_u16), Some(1300)][usize::from(round / 2 % 3)];
         let (router, by) = (1 + round / 4 % 2, 17 + round.div_ceil(2) % 3);
         let mut more = vec![(3, vec![10, 8, 0, router]), (33, vec![172, 16, 0, 0, 10, 8, 0, by])];
@@ -89,7 +88,7 @@ fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_optio
         }
         assert_own(&pod, &when);
         stream.flows(&when);
-        // The lease's route precedes the pod's own route to the same destination.
+        // It precedes the pod's own route.
         let way = pod.ip("route get 172.16.1.1");
         assert!(way.contains(&format!("via 10.8.0.{by} ")), "{when}: {way}");
     }
@@ -147,14 +146,14 @@ fn a_refused_route_is_logged_and_the_others_are_set() {
     network.deleted(&attachment, Some(&result));
 }
 
-/// Returns option 121 with the on-link router, the default route, and one more route.
+/// Option 121: the on-link router, the default route, and one more.
 fn cloud(more: [u8; 4]) -> String {
     let [a, b, c, d] = more;
     let bytes = [32, 10, 8, 0, 1, 0, 0, 0, 0, 0, 10, 8, 0, 1, 32, a, b, c, d, 10, 8, 0, 1];
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the routes of [`cloud`] in the form of `ip route`.
+/// As `ip route` prints [`cloud`].
 fn cloudy(more: &str) -> [String; 3] {
     ["10.8.0.1 scope link".to_owned(), "default via 10.8.0.1".to_owned(), format!("{more} via 10.8.0.1")]
 }

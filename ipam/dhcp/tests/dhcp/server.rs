@@ -1,4 +1,4 @@
-//! A DHCP server that a test plays. It can misbehave, and it records the messages that it has received.
+//! A DHCP server that a test plays. It can misbehave, and records messages.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,7 +17,6 @@ pub(crate) const ACK: u8 = 5;
 pub(crate) const NAK: u8 = 6;
 pub(crate) const RELEASE: u8 = 7;
 
-/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) kind: u8,
@@ -44,20 +43,19 @@ impl Said {
     }
 }
 
-/// The server's behaviour. A test may change it at any time.
+/// A test may change it at any time.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// The first address. Each client ID gets its own, counted from here.
+    /// Each client ID gets its own, counted from here.
     pub(crate) first: Ipv4Addr,
-    /// The length of the subnet mask.
+    /// Of the subnet mask.
     pub(crate) prefix: u8,
     pub(crate) seconds: u32,
-    /// T1 and T2 in seconds, if the server sends them.
+    /// T1 and T2 in seconds, if they are sent.
     pub(crate) times: Option<(u32, u32)>,
     pub(crate) silent: bool,
-    /// Whether requests are refused.
     pub(crate) refuses: bool,
-    /// Whether invalid answers precede each answer.
+    /// Invalid answers come first.
     pub(crate) babbles: bool,
     pub(crate) more: Vec<(u8, Vec<u8>)>,
 }
@@ -70,7 +68,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server in `ns` with the address `own`, in a network of 24 bits.
+    /// In a network of 24 bits.
     pub(crate) fn start(ns: &Ns, own: Ipv4Addr, manner: Manner) -> Server {
         let socket = ns.within(|| {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)).unwrap();
@@ -98,17 +96,15 @@ impl Server {
         Server { manner, said, stop, thread: Some(thread) }
     }
 
-    /// Changes the behaviour.
     pub(crate) fn now(&self, change: impl FnOnce(&mut Manner)) {
         change(&mut self.manner.lock().unwrap());
     }
 
-    /// Returns the messages of this kind so far.
     pub(crate) fn said(&self, kind: u8) -> Vec<Said> {
         self.said.lock().unwrap().iter().filter(|said| said.kind == kind).cloned().collect()
     }
 
-    /// Waits until clients have sent this many messages of this kind.
+    /// Until clients have sent this many.
     #[track_caller]
     pub(crate) fn wait(&self, kind: u8, times: usize) -> Said {
         assert!(wait_until(PATIENCE, || self.said(kind).len() >= times), "{:?}", self.said.lock().unwrap());
@@ -136,7 +132,7 @@ impl Manner {
         if self.silent {
             return Vec::new();
         }
-        // The request is for another server's offer.
+        // For another server's offer.
         if said.options.get(&54).is_some_and(|server| *server != own.octets()) {
             return Vec::new();
         }
@@ -179,10 +175,9 @@ impl Manner {
     }
 }
 
-/// Returns invalid answers.
 fn babble(answer: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = vec![Vec::new(), vec![0xff; 1000], answer[..241].to_vec()];
-    // Another transaction, another client, another cookie, no address, and options without an end.
+    // Another transaction, client, cookie, no address, and options without an end.
     for at in [4, 28, 236, 16] {
         let mut other = answer.to_vec();
         other[at] ^= if at == 16 { answer[16] } else { 0xff };

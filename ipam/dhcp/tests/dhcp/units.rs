@@ -1,5 +1,3 @@
-//! The systemd units.
-
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 
@@ -8,12 +6,11 @@ use server::{DISCOVER, RELEASE};
 
 use super::*;
 
-/// Returns the path of a file in the folder `systemd`.
+/// In the folder `systemd`.
 fn unit(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("systemd/cnimble-dhcp.{kind}"))
 }
 
-/// Returns the value of a key of the service.
 fn service(key: &str) -> String {
     let text = std::fs::read_to_string(unit("service")).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
@@ -23,7 +20,7 @@ fn service(key: &str) -> String {
 #[test]
 fn systemd_accepts_the_units() {
     need!("systemd-analyze", "unshare", "nsenter");
-    // The service names a program below /opt/cni/bin.
+    // The program is below /opt/cni/bin.
     let node = Node::new();
     for kind in ["socket", "service"] {
         let line = format!("systemd-analyze verify --man=no {}", unit(kind).display());
@@ -61,7 +58,7 @@ fn a_daemon_started_by_its_socket_works_with_the_services_privileges() {
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);
-    // No other daemon was started.
+    // No other daemon runs.
     assert_eq!(daemons(&socket(&host)), [i32::try_from(daemon.pid()).unwrap()]);
     let logged = std::fs::read_to_string(&log).unwrap();
     assert!(logged.contains("c1/lan/eth0: 10.8.0.50 from 10.8.0.1"), "{logged}");
@@ -70,21 +67,21 @@ fn a_daemon_started_by_its_socket_works_with_the_services_privileges() {
     wait_for(&pod, &["10.8.0.60/24"]);
     network.deleted(&attachment, Some(&result));
     server.wait(RELEASE, 1);
-    // The daemon exits, and the socket remains systemd's.
+    // The socket remains systemd's.
     let ended = daemon.finish(LIMIT);
     assert!(ended.status.success(), "{ended:?}");
     assert!(socket(&host).exists() && lease_files(&host).is_empty());
 }
 
-/// Returns the number of sockets that listen at this path. The file of one of them may have been removed.
+/// One socket's file may have been removed.
 fn listeners(host: &Host, path: &Path) -> usize {
     let sockets = host.within(|| std::fs::read_to_string("/proc/thread-self/net/unix").unwrap());
-    // __SO_ACCEPTCON in the flags: the socket listens.
+    // __SO_ACCEPTCON: the socket listens.
     let listens = |line: &&str| line.contains(" 00010000 ") && line.ends_with(path.to_str().unwrap());
     sockets.lines().filter(listens).count()
 }
 
-/// Starts `dhcp daemon` with these options at the first connection to `path`.
+/// At the first connection to `path`.
 fn activated(host: &Host, path: &Path, options: &[&str]) -> Background {
     let before = listeners(host, path);
     let mut command = host.command("systemd-socket-activate");
@@ -96,7 +93,7 @@ fn activated(host: &Host, path: &Path, options: &[&str]) -> Background {
     unit
 }
 
-/// The units cni-dhcp of Debian and Fedora pass a socket and no option.
+/// Debian's and Fedora's cni-dhcp pass a socket and no option.
 #[test]
 fn add_works_beside_the_distributions_unit_in_either_order() {
     need!("systemd-socket-activate");
@@ -119,7 +116,7 @@ fn add_works_beside_the_distributions_unit_in_either_order() {
             network.added(&usual_pod);
         }
         let kept = std::fs::read_dir(path.with_extension("leases")).unwrap().count();
-        // One of the files is the lock.
+        // One file is the lock.
         assert_eq!((daemons(usual).len(), unit.running(), kept), (1, true, 2), "unit first: {unit_first}");
         network.deleted(&usual_pod, None);
         named.deleted(&named_pod, None);
@@ -132,7 +129,7 @@ fn status_does_not_wake_the_units_daemon() {
     need!("systemd-socket-activate");
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
-    // A process takes this directory as a sign that systemd is PID 1.
+    // A sign that systemd is PID 1.
     std::fs::create_dir_all("/run/systemd/system").unwrap();
     let path = socket(&host);
     let unit = activated(&host, &path, &["-once", "-socketpath", path.to_str().unwrap()]);
@@ -150,7 +147,7 @@ fn status_does_not_wake_the_units_daemon() {
     network.deleted(&attachment, None);
 }
 
-/// This happens when the package that enables the socket is installed on a node with leases.
+/// As when the package enables its socket on a node with leases.
 #[test]
 fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
     need!("systemd-socket-activate");
@@ -180,7 +177,7 @@ fn a_daemon_keeps_the_socket_of_another_program_at_exit() {
     let _server = server(&host);
     network(&host).added(&Attachment::new("c1", &pod));
     let path = socket(&host);
-    // systemd does the same before it binds.
+    // As systemd before it binds.
     std::fs::remove_file(&path).unwrap();
     let _listener = UnixListener::bind(&path).unwrap();
     drop(pod);

@@ -1,4 +1,4 @@
-//! Tests of a client against a server that the test plays. Time is a number.
+//! The test plays the server. Time is a number.
 
 use super::*;
 use crate::client;
@@ -36,7 +36,6 @@ fn says(
     client.answer(now, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap())
 }
 
-/// Returns the actions as text.
 fn words(actions: &[Action<Dhcp4>]) -> Vec<String> {
     client::tests::words(actions, |question| {
         let to = if question.to == To::Everybody { "all" } else { "server" };
@@ -44,7 +43,7 @@ fn words(actions: &[Action<Dhcp4>]) -> Vec<String> {
     })
 }
 
-/// Returns a client with a lease of 100 s since `now` = 100 ms.
+/// For 100 s since `now` = 100 ms.
 fn bound() -> Client<Dhcp4> {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["DISCOVER from 0.0.0.0 to all"]);
@@ -143,7 +142,7 @@ fn an_address_of_another_host_is_declined() {
     assert!(client.conflict(1003, SERVER_MAC).is_empty());
 }
 
-/// A server may offer one address to two clients, and gives it to only one of them.
+/// A server may offer one address to two clients, and gives it to one.
 #[test]
 fn an_address_is_declined_only_after_its_acknowledgement() {
     let offered = || {
@@ -165,7 +164,7 @@ fn an_address_is_declined_only_after_its_acknowledgement() {
 fn renewal_asks_the_server_first_and_then_all_servers() {
     let mut client = bound();
     assert_eq!(words(&client.tick(50_001)), ["log", "REQUEST from 10.1.2.50 to server"]);
-    // Half of what remains until T2, and again.
+    // Half of the rest until T2, and again.
     assert_eq!(client.next(), 50_001 + (88_001 - 50_001) / 2);
     assert_eq!(words(&client.tick(client.next())), ["REQUEST from 10.1.2.50 to server"]);
     assert_eq!(words(&says(&mut client, 70_000, Type::Ack, SERVER, ADDRESS)), ["bound 10.1.2.50"]);

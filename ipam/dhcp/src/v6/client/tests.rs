@@ -1,4 +1,4 @@
-//! Tests of a client against a server that the test plays. Time is a number.
+//! The test plays the server. Time is a number.
 
 use super::*;
 use crate::client;
@@ -27,7 +27,7 @@ fn says(
     client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
 }
 
-/// Returns an address for 100 s, with T1 at 50 and T2 at 88.
+/// For 100 s, with T1 at 50 and T2 at 88.
 fn gives(address: Ipv6Addr) -> Vec<u8> {
     ia_na(IAID, 50, 88, &ia_address(address, 90, 100))
 }
@@ -36,7 +36,6 @@ fn preference(of: u8) -> Vec<u8> {
     with(code::PREFERENCE, &[of])
 }
 
-/// Returns the actions as text.
 fn words(actions: &[Action<Dhcp6>]) -> Vec<String> {
     client::tests::words(actions, |question| {
         let to = match &question.server {
@@ -49,7 +48,7 @@ fn words(actions: &[Action<Dhcp6>]) -> Vec<String> {
     })
 }
 
-/// Returns a client that has requested a lease from a server of the first choice.
+/// From a server of the first choice.
 fn requesting() -> Client<Dhcp6> {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["Solicit any to all"]);
@@ -58,7 +57,7 @@ fn requesting() -> Client<Dhcp6> {
     client
 }
 
-/// Returns a client with a lease of 100 s since `now` = 0.
+/// For 100 s since `now` = 0.
 fn bound() -> Client<Dhcp6> {
     let mut client = requesting();
     assert_eq!(words(&says(&mut client, 0, Type::Reply, SERVER, &[gives(ADDRESS)])), [""; 0]);
@@ -119,7 +118,7 @@ fn messages_of_another_exchange_are_ignored() {
     assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
     assert!(matches!(client.state, State::Acquiring(Step::Requesting { .. })), "{client:?}");
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
-    // A second identical answer has no effect.
+    // The second answer has no effect.
     assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
 }
 
@@ -168,7 +167,7 @@ fn an_address_of_another_host_is_declined() {
     assert_eq!(words(&client.tick(client.next())), ["Decline fd00::50 to server"]);
     assert!(says(&mut client, 5000, Type::Reply, SERVER, &[]).is_empty());
     assert_eq!(words(&client.tick(6000)), ["Solicit any to all"]);
-    // A server that does not react to a Decline is given up.
+    // The client gives up a Decline without an answer.
     let mut client = requesting();
     client.conflict(0, ADDRESS);
     let sent: Vec<String> = (0..5).flat_map(|_| words(&client.tick(client.next()))).collect();
@@ -225,7 +224,7 @@ fn a_server_may_end_its_lease() {
     let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[taken]);
     assert_eq!(words(&replied), ["log", "lost fd00::50: the server has taken it back"]);
     assert_eq!(words(&client.tick(50_002)), ["Solicit fd00::50 to all"]);
-    // A server that omits the lease, or fails, is asked again.
+    // It is asked again.
     for inside in [vec![], status(2, ""), status(1, "")] {
         let mut client = bound();
         client.tick(50_000);
@@ -244,7 +243,7 @@ fn an_unknown_lease_is_requested_again() {
     assert_eq!(words(&replied), ["log", "Request fd00::50 to server"]);
     assert!(client.lease.is_some() && client.probed().is_none());
     assert_eq!(words(&says(&mut client, 50_003, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
-    // If the server refuses, the client looks for another lease.
+    // A refusal makes the client look for another lease.
     client.tick(client.next());
     says(&mut client, 100_010, Type::Reply, SERVER, &[unknown]);
     let none = ia_na(IAID, 0, 0, &status(4, ""));

@@ -1,5 +1,3 @@
-//! Tests that parse messages of servers.
-
 use super::*;
 
 pub(crate) const DUID: &[u8] = b"\0\x04client";
@@ -7,31 +5,27 @@ pub(crate) const SERVER: &[u8] = b"\0\x03server";
 pub(crate) const IAID: u32 = 7;
 pub(crate) const ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x50);
 
-/// Returns the bytes of an option.
 pub(crate) fn with(code: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     option(&mut bytes, code, value);
     bytes
 }
 
-/// Returns an IA_NA with times and suboptions.
+/// With times and suboptions.
 pub(crate) fn ia_na(iaid: u32, renew: u32, rebind: u32, inside: &[u8]) -> Vec<u8> {
     let head = [iaid, renew, rebind].map(u32::to_be_bytes).concat();
     with(code::IA_NA, &[&head, inside].concat())
 }
 
-/// Returns an address with its lifetimes.
 pub(crate) fn ia_address(address: Ipv6Addr, preferred: u32, valid: u32) -> Vec<u8> {
     let times = [preferred, valid].map(u32::to_be_bytes).concat();
     with(code::IA_ADDRESS, &[&address.octets(), &times[..]].concat())
 }
 
-/// Returns a status with its text.
 pub(crate) fn status(code: u16, text: &str) -> Vec<u8> {
     with(code::STATUS, &[&code.to_be_bytes(), text.as_bytes()].concat())
 }
 
-/// Returns a server's message to the client.
 pub(crate) fn message(kind: Type, xid: u32, server: &[u8], options: &[Vec<u8>]) -> Vec<u8> {
     let [_, a, b, c] = xid.to_be_bytes();
     let ids = [with(code::CLIENT_ID, DUID), with(code::SERVER_ID, server)].concat();
@@ -64,7 +58,7 @@ fn a_truncated_answer_is_read_without_its_end() {
     let ia = answer.ia.unwrap();
     assert_eq!((ia.times, ia.status), ((10, 20), None));
     assert_eq!(ia.addresses, [Given { address: ADDRESS, preferred: 30, valid: 40 }]);
-    // A message that is cut off before the end of both IDs is no answer.
+    // Cut off before the end of both IDs.
     let ids = HEADER + 8 + DUID.len() + SERVER.len();
     for length in 0..bytes.len() {
         assert_eq!(Answer::parse(&bytes[..length], DUID, IAID).is_some(), length >= ids, "{length}");
@@ -83,7 +77,7 @@ fn messages_for_other_clients_or_without_a_server_are_ignored() {
     for kind in [Type::Solicit, Type::Request, Type::Renew, Type::Rebind, Type::Release, Type::Decline] {
         assert!(Answer::parse(&message(kind, 1, SERVER, &[]), DUID, IAID).is_none(), "{kind:?}");
     }
-    // A message of a relay is no answer.
+    // A relay's message is no answer.
     let mut relayed = bytes;
     relayed[0] = 13;
     assert!(Answer::parse(&relayed, DUID, IAID).is_none());

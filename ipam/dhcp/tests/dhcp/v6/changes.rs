@@ -1,12 +1,10 @@
-//! Messages to a server, and a lease over time.
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use server::{DECLINE, REBIND, RELEASE, RENEW, REQUEST, SOLICIT};
 
 use super::*;
 
-/// Returns a pod with a lease of a minute that is to be renewed after a second.
+/// A lease of a minute, to be renewed after a second.
 fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
     server.now(|manner| (manner.seconds, manner.times) = (60, (1, 50)));
     let network = network(host);
@@ -24,7 +22,7 @@ fn a_lease_is_renewed_and_released() {
     let (network, attachment, result) = bound(&host, &server, &pod);
     let said = server.wait(RENEW, 2);
     assert_eq!((said.address, said.server.as_deref()), (Some(FIRST), Some(&b"\0\x03\0\x01server"[..])));
-    // The DUID is a DUID-UUID, and is the same in every message.
+    // A DUID-UUID, the same in every message.
     assert_eq!((said.duid.len(), &said.duid[..2]), (18, &[0, 4][..]));
     for kind in [SOLICIT, REQUEST] {
         let before = server.wait(kind, 1);
@@ -113,7 +111,7 @@ fn a_server_creates_a_forgotten_lease_again() {
     let _daemon = start_daemon(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     let (solicits, requests) = (server.said(SOLICIT).len(), server.said(REQUEST).len());
-    // The status 3 is NoBinding.
+    // The status NoBinding.
     server.now(|manner| manner.refuses = Some((3, &[RENEW])));
     let said = server.wait(REQUEST, requests + 1);
     assert_eq!(said.address, Some(FIRST));
@@ -129,10 +127,10 @@ fn the_error_contains_the_status_of_the_server() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     let _daemon = start_daemon(&host, &["-resendtimeout=1500ms"]);
-    // The status 2 is NoAddrsAvail.
+    // The status NoAddrsAvail.
     server.now(|manner| manner.refuses = Some((2, &[SOLICIT])));
     let network = network(&host);
-    // On a busy machine the server may not answer within that time.
+    // The server may be late on a busy machine.
     let mut said = String::new();
     let named = wait_until(PATIENCE, || {
         let err = network.add(&Attachment::new("c1", &pod)).error();
@@ -186,7 +184,7 @@ fn a_killed_daemon_loses_no_lease_of_either_family() {
         (six, requests.iter().filter(|said| said.has == super::super::FIRST).count())
     };
     let before = renewals();
-    // The next verb of any pod starts a new daemon, which resumes the leases.
+    // Any pod's verb starts a daemon, which resumes the leases.
     let beside = Attachment::new("c2", &other);
     network.added(&beside);
     assert!(wait_until(PATIENCE, || {

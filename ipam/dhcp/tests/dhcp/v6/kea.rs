@@ -1,10 +1,10 @@
-//! Tests with Kea's DHCPv6 server. Its leases are to be renewed every second.
+//! Kea's DHCPv6 server. Leases are renewed every second.
 
 use cnimble_tests::need;
 
 use super::*;
 
-/// Starts Kea on the bridge. Its lease file is kept when it exits.
+/// Its lease file outlives it.
 fn kea(host: &Host) -> Background {
     let dir = host.dir();
     let config = json!({"Dhcp6": {
@@ -35,7 +35,7 @@ fn kea(host: &Host) -> Background {
     Background::start(&mut command)
 }
 
-/// Returns the last state of the lease in Kea's file: address, and the seconds that it is valid. 0 is released.
+/// The last state in Kea's file: address, and valid seconds. 0 is released.
 fn known(host: &Host) -> Option<(String, String)> {
     let text = std::fs::read_to_string(host.dir().join("kea.csv")).unwrap_or_default();
     let line = text.lines().rfind(|line| line.starts_with("fd"))?;
@@ -43,7 +43,6 @@ fn known(host: &Host) -> Option<(String, String)> {
     Some((fields[0].to_owned(), fields[2].to_owned()))
 }
 
-/// Returns how often Kea has written its lease.
 fn written(host: &Host) -> usize {
     let text = std::fs::read_to_string(host.dir().join("kea.csv")).unwrap_or_default();
     text.lines().filter(|line| line.starts_with("fd")).count()
@@ -64,7 +63,6 @@ fn kea_gives_renews_and_releases_a_lease() {
     assert_eq!(result["dns"]["nameservers"], json!(["2001:db8::53"]));
     let times = written(&host);
     assert!(wait_until(PATIENCE, || written(&host) > times + 1), "{}", log());
-    // The server is killed and started again.
     drop(server);
     let times = written(&host);
     let _server = kea(&host);

@@ -1,4 +1,4 @@
-//! ADD to DEL, with dnsmasq as server and router.
+//! dnsmasq as server and router.
 
 use cnimble_tests::{Lan, Ns, Snapshot, need, with_kind};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::server as four;
 use server::SOLICIT;
 
-/// Starts dnsmasq on an interface with a prefix of 64 bits, as server of stateful addresses, and as router.
+/// With a prefix of 64 bits, as server of stateful addresses, and as router.
 fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, prefix: &str, more: &[String]) -> Background {
     let mut command = ns.command("dnsmasq");
     command.args([
@@ -30,13 +30,13 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("dnsmasq.log")).unwrap()
 }
 
-/// Returns the lines of IPv6 leases in dnsmasq's file.
+/// The lines of IPv6 leases.
 fn known(dir: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(dir.join("leases")).unwrap_or_default();
     text.lines().filter(|line| line.contains(" fd")).map(str::to_owned).collect()
 }
 
-/// Asserts that the pod reaches `to` once a router has announced its prefix and itself.
+/// Once a router has announced its prefix and itself.
 #[track_caller]
 fn assert_reaches(pod: &Pod, to: &str) {
     let routed = || pod.ip("-6 route show default").contains("via fe80::");
@@ -52,7 +52,7 @@ fn on_a_bridge_dnsmasq_gives_and_releases_addresses() {
     let network = network(&host);
     network.status().success();
     let attachment = Attachment::new("c1", &pod);
-    // A bridge that has had a port differs from one that never had any.
+    // The bridge has had a port before.
     network.added(&attachment);
     network.deleted(&attachment, None);
     let before = Snapshot::of(&host);
@@ -63,7 +63,7 @@ fn on_a_bridge_dnsmasq_gives_and_releases_addresses() {
     assert_eq!(result["dns"]["nameservers"], json!(["2001:db8::53"]));
     assert_eq!(result["dns"]["search"], json!(["example.org", "example.net"]));
     assert_reaches(&pod, OWN);
-    // The kernel knows that the lease ends. There is no address of a router's prefix next to it.
+    // The kernel knows the end. There is no address of a router's prefix.
     let mut ends = None;
     let lent = wait_until(PATIENCE, || {
         ends = lifetimes(&pod);

@@ -1,4 +1,4 @@
-//! DHCPv6: only addresses, as servers and routers of a link give them.
+//! DHCPv6, with servers and routers of a link.
 
 mod changes;
 mod kea;
@@ -13,18 +13,18 @@ use server::{Manner, Server};
 
 use super::*;
 
-/// The server's own address, and the first address that it gives.
+/// The server's, and the first that it gives.
 const OWN: &str = "fd00:8::1";
 const FIRST: Ipv6Addr = Ipv6Addr::new(0xfd00, 8, 0, 0, 0, 0, 0, 0x50);
 
-/// Returns a node with a bridge for a server.
+/// With a bridge for a server.
 fn host() -> Host {
     let host = super::host();
     host.ip(&format!("address add {OWN}/64 dev br0 nodad"));
-    // A bridge without ports has no carrier, and thus no link-local address for a server.
+    // Without ports a bridge has no carrier, and no link-local address.
     host.ip("link add own type veth peer name its");
     host.ip("link set own master br0 up");
-    // The port must not process router advertisements.
+    // No router advertisements there.
     host.set_sysctl("ipv6/conf/its/disable_ipv6", "1");
     host.ip("link set its up");
     let own = || host.ip("-6 address show dev br0 scope link -tentative");
@@ -32,23 +32,23 @@ fn host() -> Host {
     host
 }
 
-/// Returns a network of that bridge, with addresses by DHCPv6.
+/// On that bridge, by DHCPv6.
 fn network(host: &Host) -> Network<'_> {
     super::network(host).with("/ipam/families", json!(["ipv6"]))
 }
 
-/// Starts a server on the bridge with leases of an hour.
+/// With leases of an hour.
 fn server(host: &Host) -> Server {
     Server::start(host, "br0", b"\0\x03\0\x01server", Manner::new(FIRST, 3600))
 }
 
-/// Starts a DHCPv4 server on the bridge, too.
+/// DHCPv4 on the bridge, too.
 fn four_server(host: &Host, times: Option<(u32, u32)>) -> crate::server::Server {
     use crate::server::{Manner, Server};
     Server::start(host, super::OWN, Manner { times, ..Manner::new(super::FIRST, 3600) })
 }
 
-/// Starts a lease daemon as an administrator does. The test reads its log.
+/// As an administrator does. The test reads its log.
 fn start_daemon(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
@@ -58,26 +58,24 @@ fn start_daemon(host: &Host, options: &[&str]) -> Background {
     daemon
 }
 
-/// Waits until the lease daemon's log has these words.
 #[track_caller]
 fn wait_for_log(host: &Host, words: &str) {
     let log = || std::fs::read_to_string(host.dir().join("daemon.log")).unwrap();
     assert!(wait_until(PATIENCE, || log().contains(words)), "{words:?} is not in\n{}", log());
 }
 
-/// Returns the addresses of eth0 that a server gave.
+/// The addresses that a server gave.
 fn ipv6(pod: &Pod) -> Vec<String> {
     let all = pod.addrs("eth0");
     all.into_iter().filter(|address| address.starts_with("fd")).collect()
 }
 
-/// Waits until eth0 has these addresses.
 #[track_caller]
 fn wait_for(pod: &Pod, addresses: &[&str]) {
     assert!(wait_until(PATIENCE, || ipv6(pod) == addresses), "{:?}, expected {addresses:?}", ipv6(pod));
 }
 
-/// Returns the remaining seconds of an address's preferred and valid lifetime, if the kernel knows an end.
+/// Preferred and valid, in seconds, if the kernel knows an end.
 fn lifetimes(pod: &Pod) -> Option<(u64, u64)> {
     let links = pod.ip_json("address show dev eth0");
     let all = links[0]["addr_info"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! A DHCPv6 server that a test plays. It records the messages that it has received.
+//! A DHCPv6 server that a test plays. It records messages.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -18,14 +18,12 @@ pub(crate) const DECLINE: u8 = 9;
 const ADVERTISE: u8 = 2;
 const REPLY: u8 = 7;
 
-/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) kind: u8,
     pub(crate) duid: Vec<u8>,
-    /// The DUID of the server that the message is for.
+    /// The message is for this server.
     pub(crate) server: Option<Vec<u8>>,
-    /// The address in the IA.
     pub(crate) address: Option<Ipv6Addr>,
     pub(crate) options: BTreeMap<u16, Vec<u8>>,
     xid: [u8; 3],
@@ -54,21 +52,21 @@ impl Said {
     }
 }
 
-/// The server's behaviour. A test may change it at any time.
+/// A test may change it at any time.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// The first address. Each DUID gets its own, counted from here.
+    /// Each DUID gets its own, counted from here.
     pub(crate) first: Ipv6Addr,
     pub(crate) seconds: u32,
     /// T1 and T2 in seconds.
     pub(crate) times: (u32, u32),
     pub(crate) silent: bool,
     pub(crate) preference: u8,
-    /// Whether the server commits at once if the client allows it.
+    /// Commits at once if the client allows it.
     pub(crate) rapid: bool,
-    /// The status that an IA has instead of an address, and the types of messages that get it.
+    /// An IA's status, and the messages that get it.
     pub(crate) refuses: Option<(u16, &'static [u8])>,
-    /// Whether invalid answers precede each answer.
+    /// Invalid answers come first.
     pub(crate) babbles: bool,
     pub(crate) more: Vec<(u16, Vec<u8>)>,
 }
@@ -118,7 +116,7 @@ impl Manner {
             }
             _ if matches!(said.kind, RELEASE | DECLINE) => {}
             _ => {
-                // The address that the client had before is taken back.
+                // The earlier address is taken back.
                 if let Some(old) = said.address.filter(|old| *old != address) {
                     ia.extend(option(5, &[&old.octets()[..], &[0; 8]].concat()));
                 }
@@ -141,7 +139,7 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     [&code.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
 }
 
-/// Returns invalid answers: cut off, of another type, transaction, client or server, with options without an end.
+/// Cut off, of another type, transaction, client or server, or with endless options.
 fn babble(answer: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = vec![Vec::new(), vec![0xff; 1000]];
     all.extend((1..30).map(|length| answer[..length].to_vec()));
@@ -164,7 +162,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with this DUID that listens on `link` in `ns`.
+    /// On `link` in `ns`.
     pub(crate) fn start(ns: &Ns, link: &str, own: &'static [u8], manner: Manner) -> Server {
         let index = ns.link(link)["ifindex"].as_u64().and_then(|index| u32::try_from(index).ok()).unwrap();
         let socket = ns.within(|| {
@@ -184,7 +182,7 @@ impl Server {
                 its_said.lock().unwrap().push(said.clone());
                 let manner = its_manner.lock().unwrap().clone();
                 for answer in manner.answers(own, &said, &mut clients) {
-                    // The client may have exited after its Release.
+                    // The client may have exited.
                     let _ = socket.send_to(&answer, from);
                 }
             }
@@ -192,17 +190,15 @@ impl Server {
         Server { manner, said, stop, thread: Some(thread) }
     }
 
-    /// Changes the behaviour.
     pub(crate) fn now(&self, change: impl FnOnce(&mut Manner)) {
         change(&mut self.manner.lock().unwrap());
     }
 
-    /// Returns the messages of this kind so far.
     pub(crate) fn said(&self, kind: u8) -> Vec<Said> {
         self.said.lock().unwrap().iter().filter(|said| said.kind == kind).cloned().collect()
     }
 
-    /// Waits until clients have sent this many messages of this kind, and returns the last one.
+    /// Returns the last of this many messages.
     #[track_caller]
     pub(crate) fn wait(&self, kind: u8, times: usize) -> Said {
         let mut said = Vec::new();
