@@ -35,7 +35,7 @@ pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniR
     add_with(call, config, Some(source))
 }
 
-/// Gives the attachment an address of each range set.
+/// One of each range set.
 pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
     add_with(call, config, None)
 }
@@ -48,7 +48,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     let attachment = call.attachment();
     let content = holder::content(&attachment);
     if content.len() > files::LIMIT {
-        // Such a file is never read as a whole, so the lease would not be found.
+        // Such a file is never read whole, so the lease would not be found.
         return Err(Error::new(Code::INVALID_ENVIRONMENT, "CNI_CONTAINERID is too long for a lease")
             .details(format!(
                 "with the interface it has {} bytes, at most {}",
@@ -76,7 +76,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
 
     signal::check()?;
     let removed = write(&store, &journal, &ledger, &choices, &content)?;
-    // The index doesn't record the previous owner of a reclaimed lease, so it is out of date now.
+    // The index doesn't record the previous owner of a reclaimed lease.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
         store.note(&leases, &attachment.container_id, &given, &removed);
@@ -86,7 +86,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     Ok(CniResult::ipam(ips, config.routes, dns))
 }
 
-/// Pushed before anything is made, so that nothing can come between.
+/// Pushed before anything is made: nothing comes between.
 fn undo(call: &Call, config: &Config) -> Journal {
     let journal = Journal::default();
     let (undo, path) = (journal.clone(), config.store.clone());
@@ -95,7 +95,7 @@ fn undo(call: &Call, config: &Config) -> Journal {
     journal
 }
 
-/// Writes the leases; returns the addresses of old leases that had to go.
+/// Returns the addresses of old leases that had to go.
 fn write(
     store: &Store,
     journal: &Journal,
@@ -104,8 +104,7 @@ fn write(
     content: &[u8],
 ) -> Result<Vec<IpAddr>, StoreError> {
     let mut removed = Vec::new();
-    // From today on the attachment's name stands for something again, and what it left in
-    // an earlier boot would count as its own.
+    // The attachment's name counts again: what it left in an earlier boot would be its own.
     for ip in ledger.own().iter().filter(|ip| ledger.is_void(**ip)) {
         journal.remove(store, *ip, ledger.boot)?;
         removed.push(*ip);
@@ -130,7 +129,7 @@ fn ip_config(choice: &Choice<'_>) -> Result<IpConfig, Error> {
     Ok(IpConfig::new(address, Some(choice.range.gateway)))
 }
 
-/// Code 101, with the place where the leases are.
+/// Code 101, with the leases' directory.
 pub(crate) fn no_address(err: &AllocateError, config: &Config) -> Error {
     Error::new(Code::NO_ADDRESS, err.to_string()).details(format!("leases are in {}", config.store.display()))
 }

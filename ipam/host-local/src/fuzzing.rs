@@ -1,8 +1,7 @@
-//! The readers of what comes from outside, for fuzzers; those of leases are in the crate for them.
+//! Readers for fuzzers; those of leases are in their crate.
 
 use cnimble_leases::config::Config;
 
-/// Checks what holds for every accepted configuration.
 pub(crate) fn config(config: &Config) {
     for set in &config.sets {
         assert!(set.cycle(None).take(20).all(|(ip, range)| range.contains(ip) && range.subnet.contains(ip)));

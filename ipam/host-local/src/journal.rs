@@ -1,9 +1,9 @@
-//! The changes of an ADD on the disk, and how to take them back.
+//! An ADD's changes on the disk, and their undo.
 //!
-//! Each change is recorded *before* it is made, so a panic between the two loses nothing. The undo respects concurrent
-//! verbs. It removes a lease only if it is still ours. It restores `last_reserved_ip.N` only if no other ADD has changed
-//! it, and it removes the directory only if it is empty. [`Store`] tolerates a directory that is removed while it waits
-//! for the lock. A reference plugin that opens a new store at that moment fails its ADD cleanly.
+//! Each change is recorded *before* it is made, so a panic loses nothing. The undo respects concurrent verbs: it
+//! removes only our lease, restores `last_reserved_ip.N` only if no other ADD has changed it, and removes only an empty
+//! directory. [`Store`] tolerates a directory that is removed while it waits for the lock. A reference plugin that
+//! opens a new store at that moment fails cleanly.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -21,7 +21,7 @@ use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::files::{self, Entry};
 use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
-/// A lease file that was removed to make room.
+/// It was removed to make room.
 #[derive(Debug)]
 struct Saved {
     content: Vec<u8>,
@@ -39,7 +39,7 @@ enum Change {
     Moved { name: String, before: Option<(Vec<u8>, u32)>, after: Vec<u8> },
 }
 
-/// The changes of one ADD, in order. Clones share them.
+/// In order. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
 
@@ -48,7 +48,7 @@ impl Journal {
         self.0.borrow_mut().push(change);
     }
 
-    /// Removes a lease that is void or has no owner.
+    /// Void, or without an owner.
     pub(crate) fn remove(&self, store: &Store, ip: IpAddr, boot: &Boot) -> Result<(), StoreError> {
         let name = ip.to_string();
         let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
@@ -58,7 +58,7 @@ impl Journal {
         store.remove(ip)
     }
 
-    /// Makes a lease with `content`. False if there is something in its place.
+    /// False if something is in its place.
     pub(crate) fn give(
         &self,
         store: &Store,
@@ -75,7 +75,7 @@ impl Journal {
         .map_err(|err| store.failed("making lease", &name, err))
     }
 
-    /// Notes `ip` as the address that was given last from range set `set`.
+    /// `ip` is the latest address of range set `set`.
     pub(crate) fn move_on(&self, store: &Store, set: usize, ip: IpAddr) -> Result<(), StoreError> {
         let name = last_name(set);
         let after = ip.to_string().into_bytes();
@@ -98,7 +98,7 @@ impl Journal {
         files::replace(store.fd(), &name, &after, mode).map_err(failed)
     }
 
-    /// Takes back every change, latest first; goes on past failures and names them all.
+    /// Latest first; goes on past failures and names them all.
     pub(crate) fn revert(&self, path: &Path) -> Result<(), Error> {
         let changes = self.0.take();
         if changes.is_empty() {
@@ -120,7 +120,7 @@ impl Journal {
             }
         }
         if let Some(store) = store.filter(|_| !directories.is_empty()) {
-            // Locking it just now may have made the lock again.
+            // Locking it may have made the lock again.
             failures.extend(store.remove_if_empty().err().map(|err| err.to_string()));
         }
         for path in directories {
@@ -186,8 +186,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
     }
 }
 
-/// Reads all of a lease that is about to go. A new file has a new inode with the time of
-/// today, so the restored lease is marked as one of an earlier boot: that is known of it.
+/// Reads a lease that is about to go. A restored file has a new inode, so the lease is marked as of an earlier boot.
 fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
     let Entry::Regular(file) = files::open_regular(store.fd(), name)? else {
         return Ok(None);

@@ -12,7 +12,7 @@ use cnimble_leases::store::{Directory, Leases};
 
 use crate::allocate::Holders;
 
-/// The leases of a directory, seen by one attachment.
+/// Seen by one attachment.
 pub(crate) struct Ledger<'a> {
     dir: &'a Directory,
     leases: &'a Leases,
@@ -36,7 +36,7 @@ impl<'a> Ledger<'a> {
         Ledger { dir, leases, own: own.map(|lease| lease.ip).collect(), boot, shared: OnceCell::new() }
     }
 
-    /// Whether a file has to go before `ip` can be given.
+    /// A file has to go before `ip` can be given.
     pub(crate) fn is_occupied(&self, ip: IpAddr) -> bool {
         self.owner(ip).is_some()
     }
@@ -51,8 +51,7 @@ impl<'a> Ledger<'a> {
 }
 
 impl Holders for Ledger<'_> {
-    /// An empty or broken lease file holds nothing: we have the lock, under which the
-    /// Go plugin writes as well, so no process is about to fill it.
+    /// An empty or broken file holds nothing. We have the Go plugin's lock, so no process is about to fill it.
     fn is_taken(&self, ip: IpAddr) -> bool {
         self.owner(ip).is_some_and(|owner| *owner != Holder::Broken)
     }

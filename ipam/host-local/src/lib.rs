@@ -1,10 +1,8 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
-//! On the disk it is compatible with the Go plugin to the byte. [`cnimble_leases`] has ranges, configuration and
-//! store. This crate decides which attachment gets which address.
-//!
-//! An ADD is in `add`. It reads the present leases (`ledger`), chooses addresses (`allocate`), and writes them with
-//! their undo (`journal`). The other verbs are below.
+//! The disk is compatible with the Go plugin to the byte. [`cnimble_leases`] has ranges, configuration and store. An
+//! ADD (`add`) reads present leases (`ledger`), chooses addresses (`allocate`), and writes them with their undo
+//! (`journal`).
 //!
 //! It differs from the Go plugin in these points:
 //!
@@ -70,7 +68,7 @@ impl Plugin for HostLocal {
         add::add(call, config)
     }
 
-    /// Releases every lease of the attachment, also outside the present ranges.
+    /// Also leases outside the present ranges.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -80,7 +78,7 @@ impl Plugin for HostLocal {
         let added = added(call);
         let mut leases = store.leases_of(&attachment.container_id, &added)?;
         if leases.of(&attachment).is_empty() && !leases.are_all() {
-            // Nothing may stay because the index doesn't know it; DEL of what isn't there is rare.
+            // A stale index must not leave leases; DEL of a missing attachment is rare.
             leases = store.leases()?;
         }
         store.sweep(&leases);
@@ -94,7 +92,7 @@ impl Plugin for HostLocal {
         false
     }
 
-    /// There is a lease of the attachment, and one for every address of `prevResult` that is in our ranges.
+    /// The attachment has a lease, and one for every address of `prevResult` in our ranges.
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         let attachment = call.attachment();
@@ -126,9 +124,9 @@ impl Plugin for HostLocal {
         }
     }
 
-    /// Releases every lease of this network without a valid attachment, also damaged ones. A lease in the old form,
-    /// without an interface, is valid if its container is. An attachment with an existing veth keeps its lease. The main
-    /// plugin kept that veth because its alias was overwritten.
+    /// Releases leases without a valid attachment, also damaged ones. A lease in the old form, without an interface, is
+    /// valid if its container is. With an existing veth it stays: the main plugin kept that because its alias was
+    /// overwritten.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -166,9 +164,9 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
-    /// A lease could be written, and if it is asked for, every range set has an address left. Leaves
-    /// no trace. A full range alone is no failure: runtimes report the whole node as not ready
-    /// then, although its pods run and the next DEL makes room (see README.md).
+    /// A lease could be written, and on request every range set has an address left. Leaves no trace. A full range is
+    /// no failure otherwise: runtimes report the whole node as not ready then, although the next DEL makes room (see
+    /// README.md).
     fn status(&self, call: &Call) -> Result<(), Error> {
         let unavailable = |err: Error| err.with_code(Code::NOT_AVAILABLE);
         if config::awaits_ranges(&call.config)? {
@@ -193,13 +191,12 @@ impl Plugin for HostLocal {
     }
 }
 
-/// The addresses of `prevResult`.
 fn added(call: &Call) -> Vec<IpAddr> {
     let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
     ips.map(|ip| ip.address.ip()).collect()
 }
 
-/// Removes the leases of `ips`, all that can be, and names those that can't, and those that may have been `hidden`.
+/// Removes all that can be removed; the error names the others, and those that may be `hidden`.
 fn release(store: &Store, ips: Vec<IpAddr>, hidden: Vec<StoreError>) -> Result<(), Error> {
     let failed = ips.into_iter().filter_map(|ip| store.remove(ip).err());
     let failures: Vec<String> = failed.chain(hidden).map(|err| err.to_string()).collect();

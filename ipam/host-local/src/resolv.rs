@@ -5,18 +5,18 @@ use std::path::Path;
 use cnimble_cni::{Dns, Error};
 use cnimble_os::files::{self as files, Links};
 
-/// No resolv.conf comes near this.
+/// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Reads a resolv.conf file. Fails with code 5 with the path: it isn't there, isn't a file, or is absurdly large.
+/// Fails with code 5 and the path: it is missing, isn't a file, or is absurdly large.
 pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
     let text = files::read(path, LIMIT, Links::Follow)
         .map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;
     Ok(parse(&String::from_utf8_lossy(&text)))
 }
 
-/// As the reference reads it: the last `domain` counts, `search` and `options` add up,
-/// unknown keywords and keywords without a value are passed over.
+/// As the reference: the last `domain` counts, `search` and `options` add up, keywords without a value and unknown ones
+/// are ignored.
 pub(crate) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {

@@ -1,14 +1,12 @@
-//! Which addresses an attachment gets: pure decisions, nothing is written here.
-//!
-//! Gives one address of each range set. A requested address is taken from the first set that holds it. Other sets give
-//! the next address in turn, so a freed address comes last. Leases of an earlier boot are taken back only if a set is
-//! full.
+//! Chooses an attachment's addresses, without I/O: one of each range set. A requested address is taken from the first
+//! set that holds it. Others give the next address in turn, so a freed address comes last. Leases of an earlier boot
+//! are taken back only if a set is full.
 
 use std::net::IpAddr;
 
 use cnimble_leases::range::{Range, RangeSet};
 
-/// Why an address can't be given. The texts are the reference's.
+/// The texts are the reference's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocateError {
     #[error("failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
@@ -32,26 +30,25 @@ fn join(ips: &[IpAddr]) -> String {
     texts.join(" ")
 }
 
-/// The holders of addresses; [`crate::ledger`] reads them from the disk.
+/// [`crate::ledger`] reads them from the disk.
 pub(crate) trait Holders {
-    /// Whether `ip` has a lease of any age.
+    /// A lease of any age.
     fn is_taken(&self, ip: IpAddr) -> bool;
-    /// Whether the lease of `ip` is from before this boot, and so void.
+    /// A lease from before this boot.
     fn is_void(&self, ip: IpAddr) -> bool;
-    /// The addresses with a lease of the attachment's own.
+    /// Leases of the attachment.
     fn own(&self) -> &[IpAddr];
-    /// The address that was given last from set `set`.
+    /// The latest address of set `set`.
     fn last(&self, set: usize) -> Option<IpAddr>;
 }
 
-/// An address to give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice<'a> {
     pub(crate) ip: IpAddr,
     pub(crate) range: &'a Range,
 }
 
-/// Chooses an address of each of `sets` for `container`, serving `requested` first.
+/// One of each set for `container`, `requested` first.
 pub(crate) fn choose<'a>(
     sets: &'a [RangeSet],
     requested: &[IpAddr],
@@ -78,7 +75,7 @@ pub(crate) fn choose<'a>(
     if requested.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(requested)) }
 }
 
-/// Whether each of `sets` has an address left, counting those that could be taken back.
+/// Each set has an address left, with those that could be taken back.
 pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), AllocateError> {
     for (n, set) in sets.iter().enumerate() {
         Pool { n, set, sets, holders }.next()?;
@@ -86,7 +83,6 @@ pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), 
     Ok(())
 }
 
-/// One range set at work.
 struct Pool<'a, 'l, L> {
     n: usize,
     set: &'a RangeSet,
@@ -95,13 +91,13 @@ struct Pool<'a, 'l, L> {
 }
 
 impl<'a, L: Holders> Pool<'a, '_, L> {
-    /// A gateway is one for all sets: their subnets may be the same.
+    /// Sets may share a subnet, so a gateway is one for all.
     fn is_gateway(&self, ip: IpAddr) -> bool {
         let mut ranges = self.sets.iter().flat_map(RangeSet::ranges);
         ranges.any(|range| range.gateway == ip)
     }
 
-    /// The address that was asked for. A lease of an earlier boot doesn't stand in the way.
+    /// A lease of an earlier boot doesn't matter.
     fn exactly(&self, ip: IpAddr) -> Result<Choice<'a>, AllocateError> {
         let not_available = || AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() };
         let range = self.set.range_of(ip).ok_or_else(not_available)?;
@@ -114,10 +110,8 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
         Ok(Choice { ip, range })
     }
 
-    /// The next free address in turn, else the next one that can be taken back.
-    ///
-    /// Both walks end after as many steps as there are leases in the set, and a few: the
-    /// first step past them finds a free address.
+    /// The next free address in turn, else the next that can be taken back. Both walks take a few more steps than there
+    /// are leases.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
         let last = self.holders.last(self.n);
         let usable =
@@ -129,13 +123,13 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }
 
-    /// Such a lease goes with this ADD in any case: its address is as good as free.
+    /// This ADD removes it: its address is as good as free.
     fn is_own_and_void(&self, ip: IpAddr) -> bool {
         self.holders.own().contains(&ip) && self.holders.is_void(ip)
     }
 
-    /// An attachment has one address of a set. A lease that it left behind in an earlier
-    /// boot is none: container IDs survive a reboot (podman's do), namespaces don't.
+    /// One address of a set for an attachment. Leases of an earlier boot don't count: container IDs may survive a
+    /// reboot (podman's), namespaces don't.
     fn refuse_second(&self, container: &str) -> Result<(), AllocateError> {
         let mut own = self.holders.own().iter().copied();
         match own.find(|ip| self.set.range_of(*ip).is_some() && !self.is_own_and_void(*ip)) {

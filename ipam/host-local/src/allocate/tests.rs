@@ -1,4 +1,4 @@
-//! The rules one by one, odd ranges all together, and a model too simple to be wrong.
+//! Single rules, odd ranges, and a simple model.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,7 +8,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Subnet, first and last address; empty where the default will do.
+/// Subnet, first and last address; empty is the default.
 fn set(ranges: &[(&str, &str, &str)]) -> RangeSet {
     let opt = |text: &str| (!text.is_empty()).then(|| ip(text));
     let ranges = ranges
@@ -82,7 +82,7 @@ fn network_broadcast_and_gateways_are_not_given_out_in_turn_on_a_shared_link() {
     let halves = halves.map(RangeSet::on_shared_link);
     assert_eq!(fill(&mut Book::default(), &halves), ["10.0.0.6"]);
 
-    // What is asked for, and in the range, is given.
+    // A requested address in the range is given.
     let book = Book::default();
     assert_eq!(
         pick(&halves, &["10.0.0.1"], &book).unwrap_err(),
@@ -100,7 +100,7 @@ fn network_and_broadcast_are_given_if_the_range_contains_them() {
         (("10.0.0.0/29", "10.0.0.0", "10.0.0.2"), &["10.0.0.0", "10.0.0.2"]),
         (("fd00::/126", "fd00::", "fd00::2"), &["fd00::", "fd00::2"]),
         (("10.0.0.0/23", "10.0.0.255", "10.0.1.0"), &["10.0.0.255", "10.0.1.0"]),
-        // Not by itself.
+        // Not without a request.
         (("10.0.0.0/30", "", ""), &["10.0.0.2"]),
         (("fd00::/126", "", ""), &["fd00::2", "fd00::3"]),
     ] {
@@ -145,7 +145,7 @@ fn leases_of_an_earlier_boot_are_the_last_resort() {
     book.last.insert(0, ip("10.0.0.4"));
     assert!(has_room(&sets, &book).is_ok());
     assert_eq!(fill(&mut book, &sets), ["10.0.0.5", "10.0.0.4"]);
-    // A free one goes first, wherever the turn is.
+    // A free one goes first, out of turn.
     book.void.insert(ip("10.0.0.5"));
     book.taken.remove(&ip("10.0.0.3"));
     assert_eq!(pick(&sets, &[], &book).unwrap(), ["10.0.0.3"]);
@@ -182,12 +182,12 @@ fn a_second_address_of_a_set_is_refused() {
         );
     }
     assert!(pick(&sets[..1], &[], &book).is_ok());
-    // After a reboot the same container comes back.
+    // The same container, after a reboot.
     book.void.insert(ip("10.0.1.5"));
     assert_eq!(pick(&sets, &[], &book).unwrap(), ["10.0.0.2", "10.0.1.6"]);
 }
 
-/// Every combination of odd values is refused or gives an address that a host may have.
+/// A good address or a refusal.
 #[test]
 fn odd_ranges_give_a_good_address_or_none() {
     let subnets = [
@@ -251,8 +251,7 @@ fn odd_ranges_give_a_good_address_or_none() {
     assert!(given > 1000, "{given}");
 }
 
-/// Against a model that is too simple to be wrong: a list of all addresses of the set,
-/// turned so that the one after the last given is in front.
+/// The model lists the set's addresses from the one after the last given.
 #[test]
 fn agrees_with_a_simple_model() {
     let mut seed: u64 = 0x9E37_79B9_7F4A_7C15;

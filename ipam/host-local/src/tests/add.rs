@@ -1,5 +1,3 @@
-//! ADD, and its undo.
-
 use std::os::unix::fs::PermissionsExt;
 
 use cnimble_cni::Code;
@@ -39,7 +37,7 @@ fn add_writes_what_the_reference_writes() {
     }
     assert_eq!(fs::metadata(node.store()).unwrap().permissions().mode() & 0o7777, 0o755);
 
-    // The boot's mark is no part of the content.
+    // The boot's mark is no content.
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let file = fs::File::open(node.store().join("10.0.0.2")).unwrap();
     assert_eq!(boot::get_mark(&file).unwrap().as_deref(), Some(boot_id.trim().as_bytes()));
@@ -55,7 +53,7 @@ fn add_writes_what_the_reference_writes() {
     assert_eq!(node.add("c1").unwrap(), ["10.0.0.3", "fd00::2"]);
 }
 
-/// As with the Go plugin: what it had may still be in use, and its DEL releases all that bears its name.
+/// As with the Go plugin: it may still be in use, and DEL releases it.
 #[test]
 fn an_add_in_an_edited_subnet_leaves_the_lease_of_the_old_one_to_its_del() {
     let mut node = Node::small();
@@ -65,7 +63,7 @@ fn an_add_in_an_edited_subnet_leaves_the_lease_of_the_old_one_to_its_del() {
     let names = node.names();
     assert!(["10.0.0.2", "10.0.1.2"].iter().all(|ip| names.iter().any(|name| name == ip)), "{names:?}");
     assert_eq!(node.add("c1").unwrap_err().code, Code::NO_ADDRESS);
-    // No other gets it meanwhile.
+    // No other gets it.
     node.ipam = json!({ "subnet": "10.0.0.0/29", "rangeEnd": "10.0.0.2" });
     assert_eq!(node.add("c2").unwrap_err().code, Code::NO_ADDRESS);
     node.del("c1");
@@ -98,7 +96,7 @@ fn undo_leaves_the_store_as_it_was() {
         assert_eq!(call.undo.rollback(), [""; 0]);
         assert_eq!(node.snapshot(), before);
     };
-    // No directory at all, some of it, all of it.
+    // No directory, some of it, all of it.
     let node = Node::small();
     failed_add(&node);
     fs::create_dir(node.dir.path().join("a")).unwrap();
@@ -106,12 +104,12 @@ fn undo_leaves_the_store_as_it_was() {
     fs::create_dir_all(node.store()).unwrap();
     fs::write(node.store().join("lock"), "").unwrap();
     failed_add(&node);
-    // Leases of others, with the modes of an older release.
+    // Leases of others, with an older release's modes.
     node.add("c1").unwrap();
     let last = node.store().join("last_reserved_ip.0");
     fs::set_permissions(&last, fs::Permissions::from_mode(0o644)).unwrap();
     failed_add(&node);
-    // A broken lease in the way of the next address.
+    // In the way of the next address.
     node.put("10.0.0.3", b"");
     failed_add(&node);
     assert_eq!(node.add("c2").unwrap(), ["10.0.0.3"]);
@@ -126,7 +124,7 @@ fn undo_leaves_the_store_as_it_was() {
     let time = modified();
     failed_add(&node);
     assert_eq!(modified(), time);
-    // What came back is still void.
+    // Restored, it is still void.
     assert_eq!(node.add("c9").unwrap(), ["10.0.0.5"]);
     assert_eq!(node.add("c4").unwrap(), ["10.0.0.6"]);
     assert_eq!(node.add("c5").unwrap(), ["10.0.0.4"]);
@@ -143,7 +141,7 @@ fn undo_keeps_what_others_did_meanwhile() {
     assert_eq!(node.names(), ["10.0.0.3", "last_reserved_ip.0", "lock"]);
     assert_eq!(node.add("c3").unwrap(), ["10.0.0.4"]);
 
-    // Deleted and given to somebody else before the undo runs.
+    // Given to another attachment before the undo runs.
     let call = node.call(Command::Add, "c4", "eth0");
     assert_eq!(addresses(&HostLocal.add(&call).unwrap()), ["10.0.0.5"]);
     node.del("c4");

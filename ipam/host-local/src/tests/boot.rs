@@ -13,10 +13,10 @@ fn a_full_range_takes_back_leases_of_earlier_boots_only() {
     for n in 2..=6 {
         assert_eq!(node.add(&format!("c{n}")).unwrap(), [format!("10.0.0.{n}")]);
     }
-    // Old times alone say nothing about a lease that carries this boot's mark.
+    // A lease with this boot's mark, though with old times.
     let file = fs::File::open(node.store().join("10.0.0.2")).unwrap();
     file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
-    // Nor is a Go lease of a minute ago old.
+    // A Go lease of a minute ago isn't old either.
     node.put("10.0.0.3", b"go\r\neth0");
     assert!(node.add("c7").unwrap_err().msg.contains("no IP addresses available"));
     assert_eq!(node.status().unwrap_err().code, Code::NOT_AVAILABLE);
@@ -37,8 +37,7 @@ fn a_container_gets_an_address_again_after_a_reboot() {
     assert_eq!(node.leases(), ["10.0.0.3"]);
 }
 
-/// A file system without extended attributes has no mark: the times have to do, and what was
-/// made today, be it a restored backup, is not taken back.
+/// Without extended attributes the times decide: a file of today, such as a restored backup, stays.
 #[test]
 fn without_extended_attributes_times_decide() {
     let node = Node::small();
@@ -71,8 +70,7 @@ fn without_extended_attributes_times_decide() {
     }
 }
 
-/// Runs `act` on a machine with a boot ID of its own, as systemd-nspawn and LXC start one: a file is mounted
-/// over the kernel's.
+/// With a boot ID of its own, as in systemd-nspawn and LXC: a file over the kernel's.
 fn in_machine<T: Send>(id: &str, act: impl FnOnce() -> T + Send) -> Result<T, String> {
     use nix::mount::{MsFlags, mount};
     use nix::sched::{CloneFlags, unshare};
@@ -98,7 +96,6 @@ fn in_machine<T: Send>(id: &str, act: impl FnOnce() -> T + Send) -> Result<T, St
 #[test]
 fn machines_of_one_kernel_keep_their_addresses_apart() {
     let node = Node::small();
-    // All five.
     let mut given = vec![node.add("host1").unwrap(), node.add("host2").unwrap()];
     let first = in_machine("00000000-0000-4000-8000-000000000001", || {
         let added = ["a1", "a2", "a3"].map(|id| node.add(id).unwrap());
@@ -112,7 +109,7 @@ fn machines_of_one_kernel_keep_their_addresses_apart() {
     let second = in_machine("00000000-0000-4000-8000-000000000002", || node.add("b1").unwrap_err());
     assert!(second.unwrap().msg.contains("no IP addresses available"));
     assert!(node.add("host3").unwrap_err().msg.contains("no IP addresses available"));
-    // What the host had in its last boot is free, for the host.
+    // The host's earlier boot frees it for the host.
     node.mark("10.0.0.2", "1d7fe3a3-0000-4000-8000-000000000000");
     assert_eq!(node.add("host3").unwrap(), ["10.0.0.2"]);
     given.sort();

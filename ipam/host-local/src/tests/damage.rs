@@ -35,7 +35,7 @@ fn other_files_stay_and_their_addresses_are_not_given() {
     fs::remove_file(at("last_reserved_ip.0")).unwrap();
     fs::remove_file(at("lock")).unwrap();
     assert_eq!(node.snapshot(), before);
-    // A planted lock isn't followed either.
+    // A planted lock isn't followed.
     symlink("/etc/passwd", at("lock")).unwrap();
     assert_eq!(node.add("c1").unwrap_err().code, Code::IO);
 }

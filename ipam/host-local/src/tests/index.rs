@@ -7,7 +7,7 @@ use cnimble_cni::{Attachment, Code};
 
 use super::*;
 
-/// A store with so many leases that it has an index, and one of `c1`: 10.0.0.82.
+/// So many leases that there is an index, and one of `c1`: 10.0.0.82.
 fn indexed() -> Node {
     let node = Node::new(json!({ "subnet": "10.0.0.0/16" }));
     for n in 0..80 {
@@ -18,7 +18,7 @@ fn indexed() -> Node {
     node
 }
 
-/// Whether a verb that comes now believes the index.
+/// The next verb believes the index.
 fn asks_the_index(node: &Node) -> bool {
     let dir = cnimble_leases::store::Directory::open(&node.store()).unwrap().unwrap();
     !dir.leases_of("c1", &[]).unwrap().are_all()
@@ -48,7 +48,7 @@ fn any_foreign_change_makes_the_index_stale() {
     let node = indexed();
     let path = node.store().join("10.0.99.99");
     for round in 0..50 {
-        // At once, so mostly within the same tick of the kernel's clock.
+        // Mostly within the same tick of the kernel's clock.
         fs::write(&path, "c2\r\neth0").unwrap();
         assert!(!asks_the_index(&node), "{round}: a new lease");
         node.check("c2").unwrap();
@@ -61,7 +61,7 @@ fn any_foreign_change_makes_the_index_stale() {
         assert!(!asks_the_index(&node), "{round}: a lease that went");
         node.add(&format!("d{round}")).unwrap();
     }
-    // A backup gives the directory its time of modification back, but not that of change.
+    // A backup restores the time of modification, but not that of change.
     let before = fs::metadata(node.store()).unwrap().modified().unwrap();
     fs::write(&path, "c2\r\neth0").unwrap();
     std::thread::sleep(Duration::from_millis(20));
@@ -71,7 +71,7 @@ fn any_foreign_change_makes_the_index_stale() {
     assert!(!path.exists());
 }
 
-/// The verbs are right with any content of the index, and with any other object in its place.
+/// With any content of the index, and any other object in its place.
 #[test]
 fn a_lying_index_does_no_harm() {
     use std::os::unix::fs::FileExt;
@@ -80,10 +80,10 @@ fn a_lying_index_does_no_harm() {
         let file = fs::File::options().read(true).write(true).open(&path).unwrap();
         let length = file.metadata().unwrap().len();
         match what {
-            // In place, so that the header stays true.
+            // In place: the header stays true.
             "knows nothing" => file.write_all_at(&vec![0; length as usize - 80], 80).unwrap(),
             "garbage" => file.write_all_at(&vec![0xa5; length as usize - 80], 80).unwrap(),
-            // Every slot names c1 and an address that is old0's.
+            // Every slot names c1 and old0's address.
             "somebody else's" => {
                 let mut slot = [0; 32];
                 slot[..8].copy_from_slice(&cnimble_leases::index::key("c1").to_le_bytes());
@@ -99,7 +99,7 @@ fn a_lying_index_does_no_harm() {
                 fs::rename(&path, node.dir.path().join("elsewhere")).unwrap();
                 symlink(node.dir.path().join("elsewhere"), &path).unwrap();
             }
-            // Writing into it would change another file as well.
+            // Another file would change, too.
             "a hard link" => {
                 fs::hard_link(&path, node.dir.path().join("elsewhere")).unwrap();
                 assert!(!asks_the_index(node));
@@ -131,7 +131,7 @@ fn a_lying_index_does_no_harm() {
         lie(what, &node);
         node.check("c1").unwrap();
         assert!(node.check("c2").is_err(), "{what}");
-        // The next in turn is taken by somebody whom the index can't know.
+        // The index can't know the owner of the next address.
         fs::write(node.store().join("last_reserved_ip.0"), "10.0.0.40").unwrap();
         assert_eq!(node.add("c2").unwrap(), ["10.0.0.83"], "{what}");
         node.del("c1");
@@ -142,7 +142,7 @@ fn a_lying_index_does_no_harm() {
     }
 }
 
-/// Releases share an index: one that puts another key, place or boot into it finds nothing of the other's.
+/// Releases share an index: with another key, place or boot none finds the other's.
 #[test]
 fn the_index_is_written_as_in_every_release() {
     use cnimble_leases::index::key;
@@ -161,7 +161,7 @@ fn the_index_is_written_as_in_every_release() {
     assert_eq!(own[24], 4);
 }
 
-/// An ADD that failed has left the index stale, not wrong.
+/// The index is stale and not wrong.
 #[test]
 fn undo_makes_the_index_stale() {
     let node = indexed();
@@ -181,7 +181,7 @@ fn the_index_is_removed_with_the_last_lease() {
     for n in 0..80 {
         node.del(&format!("old{n}"));
         if n < 10 {
-            // What isn't there doesn't count: it reads all leases, and makes the index anew.
+            // It reads all leases, and makes the index anew.
             node.del(&format!("old{n}"));
         }
     }
@@ -219,7 +219,7 @@ fn few_leases_need_no_index() {
 fn twenty_thousand_leases_are_no_trouble() {
     let node = Node::new(json!({ "subnet": "10.0.0.0/17" }));
     fs::create_dir_all(node.store()).unwrap();
-    // One file under all names: making 20,000 files takes longer than anything tested here.
+    // One file under all names: 20,000 files take too long.
     let one = node.store().join("10.0.0.2");
     fs::write(&one, format!("{}\r\neth0", "e".repeat(64))).unwrap();
     for n in 1..20_000u32 {

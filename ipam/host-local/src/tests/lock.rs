@@ -25,8 +25,7 @@ fn many_at_once_get_different_addresses() {
     assert_eq!(node.leases().len(), 128);
 }
 
-/// ADDs that fail remove the directory that they made, again and again, under the eyes of
-/// ADDs that don't: those must neither fail nor lose their lease with the directory.
+/// Failing ADDs remove the directory that they made. Others neither fail nor lose their lease.
 #[test]
 fn a_waiting_add_creates_a_removed_directory_again() {
     for round in 0..20 {
@@ -51,8 +50,7 @@ fn a_waiting_add_creates_a_removed_directory_again() {
     }
 }
 
-/// A rollback that has given up its lock's name leaves the next one, under which somebody else
-/// may be at work by now, in peace.
+/// After a rollback gives its lock's name up, another process may work under the next one.
 #[test]
 fn a_rollback_leaves_the_lock_of_the_next() {
     let node = Node::small();
@@ -60,7 +58,7 @@ fn a_rollback_leaves_the_lock_of_the_next() {
     let first = cnimble_leases::store::Store::lock(&node.store()).unwrap().unwrap();
     first.remove_if_empty().unwrap();
     let path = node.store();
-    // In a thread of its own, as a lock is no obstacle to its own thread.
+    // Its own thread would pass the lock.
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -75,7 +73,7 @@ fn a_rollback_leaves_the_lock_of_the_next() {
     });
 }
 
-/// The panic hook rolls back while the verb's own lock is still held by the thread.
+/// The panic hook rolls back while the thread holds the lock.
 #[test]
 fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
     let node = Node::small();
@@ -91,7 +89,7 @@ fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
     });
     done.1.recv_timeout(cnimble_tests::LIMIT).expect("it waits for itself");
     thread.join().unwrap();
-    // Afterwards the lock is free for others.
+    // Afterwards the lock is free.
     let path = node.store();
     fs::create_dir_all(&path).unwrap();
     std::thread::spawn(move || cnimble_leases::store::Store::lock(&path).unwrap().is_some()).join().unwrap();

@@ -1,7 +1,5 @@
-//! The verbs, on real directories.
-//!
-//! A [`Node`] is a data directory and a configuration; no namespace is needed, and no root but where a test says so.
-//! `tests/host-local/` compares the same calls with the reference's host-local.
+//! The verbs, on real directories: a [`Node`] is a data directory and a configuration. They need no namespace, and
+//! rarely root. `tests/host-local/` compares them with the reference's.
 
 mod add;
 mod boot;
@@ -24,7 +22,6 @@ use cnimble_plugin::{Call, Command, Plugin, run};
 
 use super::HostLocal;
 
-/// A data directory and a configuration.
 struct Node {
     dir: tempfile::TempDir,
     ipam: Value,
@@ -56,7 +53,6 @@ impl Node {
         HostLocal.del(&self.call(Command::Del, id, "eth0")).unwrap();
     }
 
-    /// Puts a file into the store.
     fn put(&self, name: &str, content: &[u8]) {
         fs::create_dir_all(self.store()).unwrap();
         fs::write(self.store().join(name), content).unwrap();
@@ -66,7 +62,7 @@ impl Node {
         cnimble_leases::boot::set_mark(&fs::File::open(self.store().join(name)).unwrap(), mark.as_bytes());
     }
 
-    /// Name, mode and content of everything below the data directory.
+    /// Name, mode and content below the data directory.
     fn snapshot(&self) -> BTreeSet<String> {
         fn walk(dir: &Path, into: &mut BTreeSet<String>) {
             for entry in fs::read_dir(dir).unwrap() {

@@ -1,5 +1,4 @@
-//! The allocator against a model of it that is too simple to be wrong: lists of addresses, and
-//! a walk from one to the next.
+//! The allocator against a simple model: lists of addresses, and a walk from one to the next.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 use crate::allocate::{self, Holders};
 use cnimble_leases::range::{Range, RangeSet};
 
-/// Subnets that never overlap, some of them at the ends of all addresses.
+/// They never overlap; some are at the ends of all addresses.
 fn subnet(set: usize, range: usize, six: bool, length: u8, edge: bool) -> IpNetwork {
     let (set, range) = (u8::try_from(set).unwrap(), u8::try_from(range).unwrap());
     let ip: IpAddr = match (six, edge && range == 0, set) {
@@ -35,7 +34,6 @@ fn subnet(set: usize, range: usize, six: bool, length: u8, edge: bool) -> IpNetw
     }
 }
 
-/// The n-th address of a subnet.
 fn nth(subnet: IpNetwork, n: u128) -> IpAddr {
     match subnet.network() {
         IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip) + u32::try_from(n).unwrap()).into(),
@@ -47,7 +45,7 @@ fn size(subnet: IpNetwork) -> u128 {
     1 << (if subnet.is_ipv4() { 32 } else { 128 } - subnet.prefix())
 }
 
-/// Numbers from which a range is made: length of the prefix, start, end, gateway.
+/// A range: length of the prefix, start, end, gateway.
 type Numbers = (u8, Option<u16>, Option<u16>, Option<u16>);
 
 fn range(set: usize, at: usize, six: bool, edge: bool, (length, start, end, gateway): Numbers) -> Range {
@@ -77,16 +75,16 @@ fn sets() -> impl Strategy<Value = Vec<RangeSet>> {
     })
 }
 
-/// What happens to a store.
+/// An event in a store.
 #[derive(Debug, Clone)]
 enum Event {
-    /// ADD of a container, which may ask for the n-th address of the n-th range of a set.
+    /// `wants` is the n-th address of the n-th range of a set.
     Add { container: u8, wants: Option<(u8, u8, u16)> },
     /// DEL of a container.
     Del { container: u8 },
-    /// All leases are of an earlier boot now.
+    /// All leases become those of an earlier boot.
     Boot,
-    /// Somebody else writes a lease, or makes nonsense of the last address.
+    /// Another program writes a lease, or nonsense as last address.
     Foreign { set: u8, n: u16, last: bool },
 }
 
@@ -104,10 +102,10 @@ struct Lease {
     void: bool,
 }
 
-/// Who isn't any of the containers.
+/// None of the containers.
 const STRANGER: u8 = 255;
 
-/// The store, as seen by one container.
+/// Seen by one container.
 #[derive(Default)]
 struct Model {
     leases: BTreeMap<IpAddr, Lease>,
@@ -136,7 +134,7 @@ impl Model {
         self.own = own.map(|(ip, _)| *ip).collect();
     }
 
-    /// What ADD must give: an address of each set, or nothing.
+    /// An address of each set, or nothing.
     fn expected(&self, sets: &[RangeSet], container: u8, mut wanted: Option<IpAddr>) -> Option<Vec<IpAddr>> {
         let gateways: Vec<IpAddr> =
             sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
@@ -181,7 +179,7 @@ impl Model {
     }
 }
 
-/// The subnets here have more than two addresses.
+/// Subnets here have more than two addresses.
 fn is_reserved(range: &Range, ip: IpAddr) -> bool {
     ip == range.subnet.network() || range.subnet.is_ipv4() && ip == range.subnet.broadcast()
 }
@@ -191,7 +189,7 @@ fn every_address(range: &Range) -> Vec<IpAddr> {
     all.filter(|ip| range.start <= *ip && *ip <= range.end).collect()
 }
 
-/// What holds of addresses that are given, whatever the model says.
+/// Holds of given addresses in any case.
 fn sound(
     model: &Model,
     sets: &[RangeSet],
@@ -250,7 +248,7 @@ proptest! {
         }
     }
 
-    /// Round robin: every address comes once before any comes again, and then in the same order.
+    /// Every address comes once before any comes again, in the same order.
     #[test]
     fn all_addresses_come_before_one_comes_again(sets in sets()) {
         let mut model = Model::default();
@@ -275,7 +273,7 @@ proptest! {
         prop_assert!(turns.is_empty() == usable.contains(&0));
         for (set, count) in usable.iter().enumerate() {
             let turn: Vec<IpAddr> = turns.iter().map(|given| given[set]).collect();
-            // A set without any usable address has no turns.
+            // Without any usable address there are no turns.
             for window in turn.windows((*count).max(1)) {
                 let distinct: std::collections::BTreeSet<_> = window.iter().collect();
                 prop_assert_eq!(distinct.len(), *count);

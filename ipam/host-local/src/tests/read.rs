@@ -17,7 +17,7 @@ fn check_wants_a_lease_for_every_address_of_ours() {
         let ips: Vec<Value> = ips.iter().map(|ip| json!({ "address": ip })).collect();
         json!({ "prevResult": { "cniVersion": "1.0.0", "ips": ips } })
     };
-    // An address from elsewhere isn't ours to check.
+    // An address from another range.
     node.extra = result(&["10.0.0.2/29", "172.16.0.1/16"]);
     node.check("c1").unwrap();
     for other in ["10.0.0.3/29", "10.0.0.5/29"] {

@@ -1,5 +1,3 @@
-//! DEL and GC: what goes, and what stays.
-
 use super::*;
 
 #[test]
@@ -21,14 +19,14 @@ fn del_removes_only_the_attachments_leases() {
     }
     node.put("10.0.0.2", b"c1\r\neth0\n");
     node.put("fd00::2", b"c1\r\neth0");
-    // Addresses outside of today's ranges are the attachment's as well.
+    // Also outside of today's ranges.
     node.put("192.168.0.1", b"c1\r\neth0");
     node.del("c1");
     node.del("10.0.0.9");
     let mut names: Vec<&str> = keep.iter().map(|(name, _)| *name).chain(["lock"]).collect();
     names.sort_unstable();
     assert_eq!(node.names(), names);
-    // The old form counts once nothing else does.
+    // The old form counts last.
     node.del("c1");
     assert!(!node.names().contains(&"10.0.0.5".to_owned()));
     assert!(node.names().contains(&"10.0.0.3".to_owned()));
@@ -42,7 +40,7 @@ fn del_works_with_an_invalid_configuration() {
     node.extra = json!({ "runtimeConfig": { "ipRanges": 5 } });
     node.del("c1");
     assert!(node.leases().is_empty());
-    // A file where the directory should be holds no lease.
+    // A file in place of the directory holds no lease.
     fs::remove_dir_all(node.store()).unwrap();
     fs::write(node.store(), "").unwrap();
     node.del("c1");
@@ -76,7 +74,7 @@ fn gc_leaves_the_valid_leases() {
     assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
 }
 
-/// A lease may belong to another pod between the look and the removal.
+/// A lease may change its owner before the removal.
 #[test]
 fn only_an_unchanged_lease_is_removed() {
     let node = Node::small();

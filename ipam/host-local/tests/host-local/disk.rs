@@ -1,10 +1,10 @@
-//! Disks that are full or read-only, each a tmpfs in a mount namespace of its own.
+//! Full or read-only disks: a tmpfs in its own mount namespace.
 
 use cnimble_tests::skip;
 
 use super::*;
 
-/// Runs `test` with a small file system of its own at `dir`, which no other process sees.
+/// No other process sees the disk at `dir`.
 fn on_a_disk(options: &'static str, test: impl FnOnce(&Path) + Send) {
     use nix::mount::{MsFlags, mount};
     let dir = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn a_read_only_disk_is_an_error_and_stays_as_it_was() {
         assert_eq!(error(&ours, &status, &config).0, 50);
         let (code, msg) = error(&ours, &del, &config);
         assert!(code == 5 && msg.contains("10.9.0.2"), "{code} {msg}");
-        // Nothing to remove is no failure, wherever it isn't.
+        // Nothing to remove is no failure.
         assert!(run(&ours, &Step::new("DEL", "c2", ""), &config).status.success());
         assert_eq!(files(dir), before);
     });

@@ -48,7 +48,7 @@ fn a_signal_ends_the_wait_for_the_lock() {
     let before = files(dir.path());
     let config = config(dir.path(), "1.0.0", &json!({ "subnet": "10.9.0.0/24" }));
     let child = start(&ours(), &Step::new("ADD", "c1", ""), &config);
-    // The kernel lists who waits behind a lock (proc_locks(5)).
+    // The kernel lists waiters behind a lock (proc_locks(5)).
     let id = child.id().to_string();
     let waits = || {
         let locks = fs::read_to_string("/proc/locks").unwrap();

@@ -1,7 +1,5 @@
-//! host-local as a process, beside and together with the reference's, and where its disk or its life ends.
-//!
-//! The reference is Debian's containernetworking-plugins, or what `REFERENCE_DIR` names; where there is none, the tests
-//! that need it say so. No namespace is needed: host-local touches nothing but its directory.
+//! host-local as a process, alone and with the reference's: Debian's containernetworking-plugins or `REFERENCE_DIR`.
+//! host-local touches only its directory, so no namespace is needed.
 #![cfg(test)]
 
 mod disk;
@@ -66,14 +64,14 @@ fn config(dir: &Path, version: &str, ipam: &Value) -> Value {
     json!({ "cniVersion": version, "name": "net", "type": "bridge", "ipam": ipam })
 }
 
-/// Names and contents, without the lock: the reference's DEL makes one where nothing is.
+/// Without the lock: the reference's DEL makes one.
 fn files(dir: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = fs::read_dir(dir.join("net")) else {
         return BTreeMap::new();
     };
     entries
         .map(Result::unwrap)
-        // No part of the reference's store, which passes over it.
+        // The reference passes over it.
         .filter(|entry| entry.file_name() != ".cnimble-index")
         .map(|entry| {
             let content = String::from_utf8(fs::read(entry.path()).unwrap()).unwrap();

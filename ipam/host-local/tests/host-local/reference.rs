@@ -1,5 +1,4 @@
-//! The same answers, the same files and the same words as the reference's, and both on one
-//! directory, in turns and at once.
+//! The reference's answers, files and words, and both on one directory.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +6,7 @@ use cnimble_tests::{go_plugins, skip};
 
 use super::*;
 
-/// A result or an error, without what differs on purpose: code, details and version of
-/// errors; an empty `dns`, which old releases write in 1.0.0.
+/// Without intended differences: code, details and version of errors, and the empty `dns` of old releases in 1.0.0.
 fn answer(output: &Output) -> Value {
     if output.stdout.is_empty() {
         return Value::Null;
@@ -23,7 +21,7 @@ fn answer(output: &Output) -> Value {
     value
 }
 
-/// ADDs and DELs of eight containers, some with an address that they ask for.
+/// Eight containers; some ask for an address.
 fn random_steps(random: &mut Random, count: usize) -> Vec<Step> {
     let mut step = || {
         let id = format!("container{}", random.below(8));
@@ -57,7 +55,7 @@ fn the_same_calls_give_the_same_answers_and_the_same_store() {
         let (theirs, own, mixed) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for (n, step) in random_steps(&mut random, 60).into_iter().enumerate() {
-            // The reference lets an attachment have a second address if it asks for it.
+            // The reference lets an attachment ask for a second address.
             let holds = leases(theirs.path()).values().any(|own| *own == format!("{}\r\neth0", step.id));
             if holds && !step.args.is_empty() && step.verb == "ADD" {
                 continue;
@@ -173,7 +171,7 @@ fn both_at_once_never_give_an_address_twice() {
         }
     }
     assert_eq!((given.len(), leases(dir.path()).len()), (128, 128));
-    // Each takes away what the other made.
+    // Each removes the other's.
     let children: Vec<Child> = (0..64)
         .map(|n| start(&programs[(n + 1) % 2], &Step::new("DEL", &format!("c{n}"), ""), &config))
         .collect();
@@ -183,8 +181,7 @@ fn both_at_once_never_give_an_address_twice() {
     assert!(leases(dir.path()).is_empty());
 }
 
-/// The index only says where to look: whatever the reference does between our calls, also
-/// within one tick of the kernel's clock, has to be seen.
+/// The reference may work between our calls, even within a tick of the kernel's clock.
 #[test]
 fn the_index_never_hides_what_the_reference_did() {
     let Some(reference) = go_plugins().map(|dir| dir.join("host-local")) else {
@@ -202,7 +199,7 @@ fn the_index_never_hides_what_the_reference_did() {
         let (theirs, own) = (format!("theirs{n}"), format!("own{n}"));
         assert!(call(&ours(), "ADD", &own));
         assert!(call(&reference, "ADD", &theirs));
-        // A second address is refused, whoever gave the first.
+        // A second address is refused, also the other's.
         assert!(!call(&ours(), "ADD", &theirs));
         assert!(call(&ours(), "CHECK", &theirs));
         assert!(call(&reference, "CHECK", &own));
