@@ -24,7 +24,7 @@
 //! let err = Manifest::parse(text.as_bytes(), &origin, &Defaults::default()).unwrap_err();
 //! assert_eq!(
 //!     err.to_string(),
-//!     "/etc/pods/web.yaml:9:37: pod default/web: \\
+//!     "/etc/pods/web.yaml:9:37: pod default/web: \
 //!      spec.containers[0].ports[0].hostPort: 80800 is not between 1 and 65535",
 //! );
 //! ```
