@@ -1,5 +1,4 @@
 //! The client of one interface, without I/O: the part that DHCPv4 and DHCPv6 share.
-//!
 //! ```text
 //! Acquiring ─answer→ Probing ─no reply→ Bound ─T1→ Renewing ─T2→ Rebinding ─end→ Acquiring
 //!     ↑                 │ reply           ↑           │ answer       │ answer   (the lease is lost)

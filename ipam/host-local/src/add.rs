@@ -19,9 +19,7 @@ use crate::resolv;
 
 /// Where the range sets of an ADD come from.
 pub trait Source {
-    /// The sets. The lock of the leases is held.
-    /// # Errors
-    /// Fails as ADD does.
+    /// The sets. The lock of the leases is held. Fails as ADD does.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
     /// A set has no address left.
@@ -29,7 +27,6 @@ pub trait Source {
 }
 
 /// Gives the attachment an address of each range set that `source` has in place of the configuration's.
-/// # Errors
 /// Fails as ADD does. The call's undo stack has the changes.
 pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {
     add_with(call, config, Some(source))

@@ -5,7 +5,6 @@
 //! (`journal`).
 //!
 //! It differs from the Go plugin in these points:
-//!
 //! - One lock and one reading of the directory serve a whole ADD. It decides everything before it writes anything.
 //! - Lease files appear whole or not at all, and broken ones are healed ([`cnimble_leases::files`]).
 //! - Leases from before this boot are taken back when nothing else is left ([`cnimble_leases::boot`]).

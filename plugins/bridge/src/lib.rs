@@ -1,7 +1,6 @@
 //! The CNI plugin `bridge`: connects pods to a Linux bridge of the host.
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Make the bridge if it is missing (`bridge`).
 //! 2. Make a veth pair between a port of the bridge and the pod's namespace (`port`).
 //! 3. Get addresses from IPAM ([`cnimble_plugin::delegate`]).

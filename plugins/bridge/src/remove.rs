@@ -16,7 +16,6 @@ use crate::config::Config;
 use crate::unused;
 
 /// The order protects concurrent pods and keeps the wait short:
-///
 /// 1. The rules are removed while the lease still reserves the address.
 /// 2. The veth pair takes longest. Meanwhile the rules' grace period passes (see `docs/NFTABLES.md`).
 /// 3. The lease follows: an address is free only when no interface has it.

@@ -1,7 +1,6 @@
 //! The CNI plugin `host-device`: a device of the host, a network card for example, moves into a pod, and home again.
 //!
 //! ADD, in order, each step with its undo:
-//!
 //! 1. the device is found (`find`, `sysfs`); one that a driver leaves to a program (DPDK) isn't moved;
 //! 2. its state is written into a file (`record`);
 //! 3. it is moved, and named CNI_IFNAME (`moving`);

@@ -2,7 +2,6 @@
 //!
 //! A plugin can't look into every namespace as `cnimble doctor` does. It uses libcni's cached results, if a port is
 //! taken. A container is gone only if all of these hold:
-//!
 //! - A record exists. libcni writes it after the ADD and removes it with the DEL, so a running ADD has none.
 //! - The path of its namespace leads to no namespace. The runtime may have other mounts, so that isn't enough.
 //! - An interface on the host in the result is missing: the kernel removes it with the pod's end of the veth pair.

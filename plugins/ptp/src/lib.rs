@@ -4,7 +4,6 @@
 //! the host's end, the same one on every pair.
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Make a veth pair with its far end in the pod ([`cnimble_plugin::interface::pair`]).
 //! 2. Get addresses from IPAM, each with a gateway (`path`).
 //! 3. Add addresses to the pod's interface, set it up, and route everything through the gateway (`pod`).

@@ -2,7 +2,6 @@
 //! by that interface, independently of other interfaces' default routes.
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Add a rule for each address, to a table that has neither rules nor routes (`tables`).
 //! 2. Add the interface's routes, and a default route through the gateway, to these tables (`routes`).
 //! 3. Remove the routes from the table main, except those that are hints.

@@ -2,7 +2,6 @@
 //! tap`).
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Make the device in the pod (`make`).
 //! 2. Set its hardware address, its MTU and its bridge.
 //! 3. Get addresses from IPAM, unless it is a layer 2 network.

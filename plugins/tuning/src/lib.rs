@@ -1,7 +1,6 @@
 //! The CNI plugin `tuning`, part of a chain: sets sysctls in the pod's namespace and attributes of its interface.
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Set the sysctls, below `net/` and on the administrator's list, if any (`allowlist`).
 //! 2. Write a file with the interface's present settings (`backup`).
 //! 3. Set hardware address, promiscuous mode, MTU, all-multicast and queue length.

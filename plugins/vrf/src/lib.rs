@@ -2,7 +2,6 @@
 //! with its own routing table. Interfaces of several networks may be in one VRF.
 //!
 //! ADD takes these steps in order, each with its undo:
-//!
 //! 1. Make the VRF in the pod if it is missing, up and marked as ours in one message (`domain`).
 //! 2. Make the interface its port, and restore its IPv6 addresses and its routes (`port`).
 //!

@@ -1,5 +1,4 @@
 //! The DHCPv4 part of a [`Client`]: RFC 2131, section 4.4.
-//!
 //! ```text
 //! Selecting ─OFFER→ Requesting ─ACK→ Probing ─no reply→ Bound, Renewing, Rebinding
 //!     ↑                │ NAK            │ DECLINE              │ NAK, or the end of the lease

@@ -1,5 +1,4 @@
 //! The DHCPv6 part of a [`Client`]: RFC 8415, section 18.2.
-//!
 //! ```text
 //! Soliciting ─Advertise→ Requesting ─Reply→ Probing ─no reply→ Bound, Renewing, Rebinding
 //!     ↑  │                 │            ↑      │ taken           │ the end of the lease

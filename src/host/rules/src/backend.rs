@@ -21,7 +21,6 @@ pub enum Backend {
 #[derive(Debug)]
 pub(super) enum Refused {
     Kernel(netlink::Error),
-    /// Another owner has the place, in whichever backend.
     Taken(Error),
 }
 

@@ -1,5 +1,3 @@
-//! Running iptables.
-
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

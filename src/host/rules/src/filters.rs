@@ -65,7 +65,6 @@ impl Wanted<'_> {
 }
 
 /// Adds the rules. Idempotent. Takes back what it did if it fails half-way.
-/// # Errors
 /// Fails if the kernel refuses a rule, or with the output of iptables. Fails with code 7 for an unknown backend.
 pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
     let backend = match &wanted.masquerade {

@@ -2,7 +2,6 @@
 //!
 //! A bridge separates isolated ports from each other, but not from the gateway, by which the host would route back to
 //! the bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
-//!
 //! ```text
 //! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
 //! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
@@ -96,8 +95,6 @@ pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed>
 }
 
 /// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports. Idempotent.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Isolation>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
     Ok(Applied::of::<Isolation>(changes))
@@ -108,9 +105,7 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "portIsolation", need)
 }
 
-/// Removes the owner's elements. `port` and `addrs` are hints.
-/// # Errors
-/// Fails if an object could not be removed.
+/// Removes the owner's elements. `port` and `addrs` are hints. Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -124,9 +119,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
     Ok(())
 }
 
-/// The owner's elements are in place, and the rules over them.
-/// # Errors
-/// Fails with code 103 and the missing object.
+/// The owner's elements are in place, and the rules over them. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     match missing(nft, owner, port, addrs).map_err(explain)? {
         None => Ok(()),
@@ -152,7 +145,6 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`.
-/// # Errors
 /// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_supported()? {
@@ -161,9 +153,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether the kernel can do it.
-/// # Errors
-/// Fails with code 50 if nf_tables cannot be used.
+/// Whether the kernel can do it. Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Isolation::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }

@@ -17,8 +17,6 @@ use super::spoof::Spoof;
 use super::xtables::{FAMILIES, nat};
 
 /// All rules with an owner, sorted.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut all = Masquerade::list(nft)?;
     all.extend(Portmap::list(nft)?);
@@ -31,8 +29,6 @@ pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
 }
 
 /// The bridges with an `ingressPolicy`, and which.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn policies(nft: &mut Nft) -> Result<Vec<(String, Policy)>> {
     forward::nftables::policies(nft)
 }

@@ -5,7 +5,6 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink as netlink;
 
-/// Attempts at a change of nf_tables.
 pub(super) const ATTEMPTS: usize = 20;
 /// Attempts with a command, which reads the whole table each time.
 const COMMANDS: usize = 3;

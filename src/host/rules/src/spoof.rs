@@ -2,7 +2,6 @@
 //!
 //! The table `bridge cnimble` has two sets, the guarded ports and the allowed pairs of port and MAC. Its rules look at
 //! the frame's addresses, so ARP, IPv4, IPv6 and everything else are alike:
-//!
 //! ```text
 //! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
 //! iifname @ports iifname . ether saddr != @sources drop
@@ -133,8 +132,6 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
 }
 
 /// Drops frames that come in at `port` with another source than `mac`. Idempotent. Takes over another's port.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let mut changes = elements::insert::<Spoof>(nft, &wanted(owner, port, mac)).map_err(explain)?;
     let forgotten = forget_replaced(nft, &mut changes);
@@ -149,9 +146,7 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "macspoofchk", "it needs CONFIG_NF_TABLES_BRIDGE")
 }
 
-/// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
-/// # Errors
-/// Fails if an object could not be removed.
+/// Removes the owner's rules, ours and the Go plugins'. `port` is a hint. Fails if an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -169,9 +164,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     Ok(())
 }
 
-/// The owner's rules are in place (ours or the Go plugins').
-/// # Errors
-/// Fails with code 103 and the missing object.
+/// The owner's rules are in place (ours or the Go plugins'). Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
     let missing = missing(nft, owner, port, mac).map_err(explain)?;
     let Some(missing) = missing else { return Ok(()) };
@@ -194,9 +187,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
     Ok((!is_checked).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
-/// Removes the rules of all attachments of `network` that aren't in `valid`.
-/// # Errors
-/// Fails if an object could not be removed.
+/// Removes the rules of all attachments of `network` that aren't in `valid`. Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -207,9 +198,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether the kernel can do it.
-/// # Errors
-/// Fails with code 50 if nf_tables cannot be used.
+/// Whether the kernel can do it. Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Spoof::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }

@@ -31,7 +31,6 @@ impl Applied {
         undo
     }
 
-    /// Undoes a part's changes.
     pub(super) fn push_changes<L: Layout>(&mut self, changes: Changes) {
         if !changes.is_empty() {
             self.push(move |nft| Ok(elements::revert::<L>(nft, &changes)?));
@@ -39,7 +38,6 @@ impl Applied {
     }
 
     /// Takes everything back, the latest change first. Opens its own socket.
-    /// # Errors
     /// Fails if a change could not be taken back. Everything has been tried.
     pub fn run(self) -> Result<(), Error> {
         let (mut nft, mut failures) = (Nft::new(), Failures::default());

@@ -124,7 +124,6 @@ pub(super) fn has_legacy(family: Family, table: &str) -> bool {
     listed.lines().any(|name| name.trim() == table)
 }
 
-/// A legacy table, if this namespace has it.
 pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     if !has_legacy(family, table) {
         return Ok(None);
@@ -164,7 +163,6 @@ pub(super) fn remove_legacy_chains(
     Ok(())
 }
 
-/// The input of iptables-restore for that.
 pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
     let mut input = String::from("*nat\n");
     for chain in chains {

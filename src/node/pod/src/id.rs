@@ -1,5 +1,3 @@
-//! The identity of a pod.
-
 use std::fmt::{self, Write};
 
 use cnimble_api::is_unseen;

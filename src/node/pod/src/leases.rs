@@ -19,8 +19,7 @@ pub struct RangeUsage {
 }
 
 /// The ranges of the network's plugins with host-local. None if they come from elsewhere (the capability `ipRanges`).
-/// # Errors
-/// The leases are there and can't be listed.
+/// Fails if present leases can't be listed.
 pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {
     let mut found = Vec::new();
     for plugin in list.plugins.iter().filter(|plugin| config::is_used_by(plugin)) {

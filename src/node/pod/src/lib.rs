@@ -1,5 +1,4 @@
 //! Pods the kubelet's way: from a manifest to a network, and back.
-//!
 //! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
 //! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
 //! - [`network`]: the network plugin layer. It knows the default network, tells plugins about a pod, one operation at a

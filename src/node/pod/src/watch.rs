@@ -111,7 +111,6 @@ impl DirWatch {
     }
 }
 
-/// Waits for events and takes all.
 async fn next(inotify: &AsyncFd<Handle>) -> io::Result<()> {
     loop {
         let mut ready = inotify.readable().await?;

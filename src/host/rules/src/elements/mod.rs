@@ -71,7 +71,6 @@ pub(super) trait Layout: Sized {
 
     fn create_chain(batch: &mut Batch, chain: &str);
 
-    /// Adds the rules that stand first in a chain.
     fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 
     fn create_set(batch: &mut Batch, set: &str);
@@ -137,7 +136,6 @@ pub(super) trait Layout: Sized {
 /// Which attachment gets a place that two want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// The later element.
     Last,
     /// The later element. An element that is the same for many stays until the last of them goes. An ADD that finds it
     /// there makes sure that no concurrent DEL takes it away.
@@ -163,7 +161,6 @@ fn set<L: Layout>(name: &str) -> Set<'_> {
     L::TABLE.set(name)
 }
 
-/// Whether this very element is in its set.
 fn is_in_place(nft: &mut Nft, table: Table<'_>, placed: &Placed) -> Result<bool> {
     Ok(nft.element(table.set(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element))
 }

@@ -50,7 +50,6 @@ fn is_shared<L: Layout>(set: &str) -> bool {
 #[derive(Debug)]
 pub(crate) enum LookUp {
     Own(Placed),
-    /// Another owner's, in the place that it should have.
     Foreign(Element),
     Missing,
 }

@@ -27,7 +27,6 @@ impl From<Error> for Refusal {
 
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// The part is wanted for itself.
     without_elements: bool,
     made_table: bool,
     pub(super) made_part: bool,
@@ -51,7 +50,6 @@ pub(crate) struct Changes {
 #[derive(Debug, Default)]
 struct Repairs {
     chains: Vec<&'static str>,
-    /// Chains that are empty.
     first_rules: Vec<&'static str>,
     rules: Vec<String>,
     replaced: Vec<(String, u64)>,
@@ -63,18 +61,15 @@ impl Changes {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }
 
-    /// Whether ADD put this element there.
     pub(crate) fn has_inserted(&self, set: &str, element: &Element) -> bool {
         self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
     }
 
-    /// Notes earlier changes.
     pub(crate) fn also_made(&mut self, other: Changes) {
         self.made_part |= other.made_part;
         self.made_sets.extend(other.made_sets);
     }
 
-    /// Notes sets that were made elsewhere.
     pub(crate) fn also_made_sets(&mut self, sets: Vec<String>) {
         self.made_sets.extend(sets);
     }
@@ -87,7 +82,6 @@ impl Changes {
         self.inserted.is_empty() && self.removed.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 
-    /// Looks at the place of each element.
     pub(super) fn after_look<L: Layout>(
         nft: &mut Nft,
         wanted: &[Placed],
@@ -298,7 +292,6 @@ impl Changes {
     }
 }
 
-/// Whether a chain of ours has lost its rules.
 fn is_flushed<L: Layout>(rules: &[Rule]) -> bool {
     let mut chains = L::CHAINS.iter().filter(|chain| !L::FOREIGN.contains(chain));
     chains.any(|chain| !rules.iter().any(|rule| rule.chain == *chain))

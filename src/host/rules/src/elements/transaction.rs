@@ -13,7 +13,6 @@ use crate::retry::retry;
 pub(crate) struct Transaction {
     batch: Batch,
     tables: Vec<Table<'static>>,
-    /// One of the new elements, with its table.
     first: Option<(Table<'static>, Placed)>,
 }
 

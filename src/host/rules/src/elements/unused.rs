@@ -11,7 +11,6 @@ use cnimble_netlink::nft::{Batch, Nft};
 use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
 use crate::retry::ATTEMPTS;
 
-/// The objects that may go besides the named sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Sets,

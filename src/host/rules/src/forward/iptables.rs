@@ -1,6 +1,5 @@
 //! Forwarding with iptables: the reference's chains and rules, to the letter, so that either set
 //! of plugins can remove what the other made.
-//!
 //! ```text
 //! -A FORWARD … -j CNI-ISOLATION-STAGE-1        with a policy
 //! -A FORWARD … -j CNI-FORWARD
@@ -9,7 +8,6 @@
 //! -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
 //! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
 //! ```
-//!
 //! `iptables-save` reads the present rules; one run of `iptables-restore` adds the missing ones,
 //! all or nothing. Where everything but a pod's own rules is there, no command is run (`direct`).
 
@@ -214,7 +212,6 @@ fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
     }
 }
 
-/// Returns the missing rule.
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();

@@ -1,5 +1,4 @@
 //! Policies of bridges in iptables, as the Go plugin 1.9.1 writes them:
-//!
 //! ```text
 //! -A CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 … -j CNI-ISOLATION-STAGE-2
 //! -A CNI-ISOLATION-STAGE-1 -i br0 -o br0 … -j DROP                     isolated
@@ -7,7 +6,6 @@
 //! -A CNI-ISOLATION-STAGE-2 -o br0 … -j DROP
 //! -A CNI-ISOLATION-STAGE-2 … -j RETURN
 //! ```
-//!
 //! Before 1.7.1 its comments were others: rules are compared without them.
 
 use std::collections::BTreeSet;

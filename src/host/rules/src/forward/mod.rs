@@ -132,8 +132,7 @@ pub struct Chosen {
 }
 
 /// The configured backend, or else the one that works for this host (see the module).
-/// # Errors
-/// The kernel's. iptables isn't there, and without it no new pod could send, or `admin` would be passed by.
+/// Fails also if iptables is missing, and no new pod could send, or `admin` would be passed by.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
     let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
@@ -171,8 +170,6 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
 }
 
 /// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut chains = Vec::new();
     for family in xtables::FAMILIES {
@@ -184,15 +181,11 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
 }
 
 /// The chains of nf_tables that surely drop what pods send, and in which no plugin accepts it.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
     if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
@@ -258,7 +251,6 @@ pub struct Leaving<'a> {
 /// Removes the rules that accept the pod's traffic, and the policy of a bridge that is `unused` without the pod.
 /// Elements are found by their owner; iptables' rules and firewalld's sources, also the Go plugin's, by the addresses.
 /// firewalld is asked if it is configured or has a table.
-/// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(
     nft: &mut Nft,
@@ -307,7 +299,6 @@ pub fn remove(
 
 /// Removes the elements of attachments of `network` outside `valid`, policies of `unused` bridges, then unused sets and
 /// chains. Rules of iptables and sources of firewalld name no owner and stay.
-/// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(
     nft: &mut Nft,

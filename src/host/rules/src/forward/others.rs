@@ -15,7 +15,6 @@ fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
 }
 
-/// The content of iptables' tables `filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     Nothing,

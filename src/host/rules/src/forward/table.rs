@@ -76,7 +76,6 @@ pub(super) fn uncommented(rule: &str) -> String {
     out
 }
 
-/// Lines for iptables-restore.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) shared: Vec<String>,
@@ -89,7 +88,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Notes a line that is missing, for CHECK.
     pub(super) fn lacks(&mut self, line: &str) {
         self.incomplete.get_or_insert_with(|| line.to_owned());
     }

@@ -11,8 +11,7 @@ use crate::failures::{is_unsupported, not_available};
 use crate::{backend as rules, command, xtables};
 
 /// Everything is in place, with either backend, and nothing in `FORWARD` drops what the pod sends.
-/// # Errors
-/// Code 103 with what is missing, or what is in the way and what to do about it.
+/// Fails with code 103 with what is missing, or what is in the way and what to do about it.
 pub fn check(
     configured: Option<Backend>,
     nft: &mut Nft,

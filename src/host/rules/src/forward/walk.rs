@@ -9,14 +9,11 @@ use cnimble_netlink::nft::{Rule, Verdict};
 
 use super::table::{PODS, STAGE1, uncommented};
 
-/// A limit of chains that are looked into.
 const CHAINS: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Nothing drops them unless a condition matches.
     Open,
-    /// They are dropped unless a condition matches.
     Shut {
         /// There is no rule with a condition that could let them pass.
         surely: bool,
@@ -91,7 +88,6 @@ impl Line {
     }
 }
 
-/// Where a walk through a chain has ended.
 enum End {
     Accepted,
     Dropped,
@@ -100,9 +96,7 @@ enum End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pods {
-    /// It has none for the pod.
     Refused,
-    /// It accepts the pod's packets.
     Accepted,
     /// It will, in front of everything if nothing leads to it yet.
     Added,

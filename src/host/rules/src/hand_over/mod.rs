@@ -48,8 +48,6 @@ pub struct HandOver {
 
 impl HandOver {
     /// The rules of these pods, and of the given bridges.
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn new<'t>(
         nft: &mut Nft,
         pods: Vec<Pod>,
@@ -88,7 +86,6 @@ impl HandOver {
     }
 
     /// Writes everything in the Go plugins' form, beside our own. Idempotent.
-    /// # Errors
     /// Fails if the kernel refuses the request, or with the output of iptables. Rules that were written before stay.
     pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
         FAMILIES.into_iter().try_for_each(|family| self.write_nat(nft, family))?;
@@ -141,8 +138,6 @@ impl HandOver {
 
     /// The pods that a DEL has come for since the look: one of their parts has no element any more. To be asked before
     /// [`HandOver::let_go`].
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
         let mut present = Vec::new();
         for part in PARTS {
@@ -158,8 +153,6 @@ impl HandOver {
     }
 
     /// Removes the written rules of pods that are gone, in every form, as DEL does.
-    /// # Errors
-    /// Fails if the kernel or iptables refuses the change.
     pub fn take_back(&self, nft: &mut Nft, gone: &[&Pod]) -> Result<(), Error> {
         for pod in gone {
             log::info!("{} is gone by now", pod.owner.attachment.container_id);
@@ -179,8 +172,6 @@ impl HandOver {
     }
 
     /// Removes our elements that have not changed, and what is unused without them; connections stay.
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
         for part in PARTS {
             let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();
@@ -197,8 +188,6 @@ impl HandOver {
 
 /// Removes chains and sets without elements, tables without chains, and the guard of our iptables backend. Returns what
 /// stays of our tables, for people.
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
     super::survey::remove_idle(nft)?;
     if !nft.is_supported()? {

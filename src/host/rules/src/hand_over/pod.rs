@@ -91,8 +91,6 @@ impl Pod {
     }
 
     /// Why its rules can't be handed over, if they can't.
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
         let has = |part| self.of(part).next().is_some();
         if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
@@ -121,7 +119,6 @@ impl Pod {
     }
 }
 
-/// The reason why iptables can't be used.
 pub(super) fn without_iptables() -> Option<String> {
     let tools =
         FAMILIES.into_iter().flat_map(|family| ["restore", "save"].map(|of| command::tool(family, of)));

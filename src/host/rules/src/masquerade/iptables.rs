@@ -35,7 +35,6 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<A
     Ok(undo)
 }
 
-/// All or nothing.
 fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
     command::restore(family, "nat", lines)
 }

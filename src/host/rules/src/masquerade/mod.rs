@@ -21,8 +21,7 @@ pub use super::undo::Applied;
 use nftables::Masquerade;
 
 /// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables elsewhere.
-/// # Errors
-/// Code 7 for another name.
+/// Fails with code 7 for another name.
 pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
     match configured {
         Some("nftables") => Ok(Backend::Nftables),
@@ -63,9 +62,7 @@ pub enum Families {
 }
 
 impl Families {
-    /// Reads the key; empty is both.
-    /// # Errors
-    /// Code 7 for another name.
+    /// Reads the key; empty is both. Fails with code 7 for another name.
     pub fn read(key: &str) -> Result<Self, Error> {
         match key {
             "" => Ok(Families::Both),
@@ -92,8 +89,6 @@ impl Families {
 
 /// Masquerades what the owner's `addrs` (address with the prefix length of its network) send out of their network,
 /// except multicast. Idempotent. Takes back what it did if it fails half-way.
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
     if addrs.is_empty() {
         return Ok(Applied::default());
@@ -108,7 +103,6 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
 
 /// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `addrs` (from
 /// prevResult) save a listing; they may be stale or missing.
-/// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut failures = Failures::default();
@@ -121,7 +115,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), E
 }
 
 /// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
-/// # Errors
 /// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     for addr in addrs {
@@ -148,7 +141,6 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
 }
 
 /// Removes the masquerading of all attachments of `network` that aren't in `valid`.
-/// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
@@ -161,7 +153,6 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 }
 
 /// Whether the `configured` backend, or the one that would be chosen, can be used now.
-/// # Errors
 /// Fails with code 50 if nf_tables cannot be used.
 pub fn status(configured: Option<&str>) -> Result<(), Error> {
     let nft = &mut Nft::new();

@@ -1,13 +1,11 @@
 //! Masquerading in nf_tables: the table `inet cnimble`.
 //!
 //! Each pod network has a set with the addresses of its pods, and a rule:
-//!
 //! ```text
 //! ip saddr @masq-10.1.0.0/16 ip daddr != 10.1.0.0/16 masquerade
 //! ```
 //! NAT never sees a packet that connection tracking calls invalid: it would leave with the pod's address. So each set
 //! has two more rules:
-//!
 //! ```text
 //! chain masq-invalid {
 //!     ip daddr @masq-10.1.0.0/16 return
@@ -44,7 +42,6 @@ pub(crate) struct Masquerade;
 const CHAIN: &str = "postrouting";
 /// `priority srcnat`
 const SRCNAT: i32 = 100;
-/// Sends what is invalid to the next.
 const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
 /// `priority filter`
@@ -159,7 +156,6 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netli
     elements::remove::<Masquerade>(nft, owner, &wanted(owner, addrs)).map(drop)
 }
 
-/// Returns the missing element or rule.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::Result<Option<String>> {
     let name = set_name(addr);
     let set = Masquerade::TABLE.set(&name);

@@ -49,8 +49,6 @@ pub struct Orphan {
 }
 
 /// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
@@ -60,8 +58,6 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
 }
 
 /// Whether a link without an owner is still in use.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),

@@ -9,7 +9,6 @@ use cnimble_netlink::conntrack::{self, Families, Flow};
 use super::{Forward, Protocol};
 use crate::elements::Placed;
 
-/// A port of the host, and its destination.
 pub(super) type Target = (u16, IpAddr, u16);
 
 /// A port was just mapped: forgets what was sent to it on this host before, unless that went to the same destination.
@@ -63,7 +62,6 @@ pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     })
 }
 
-/// In the families of the targets.
 fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
     let families: Families = targets.iter().map(|(_, pod, _)| *pod).collect();
     match conntrack::forget_udp(families, choose) {

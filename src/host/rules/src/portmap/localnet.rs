@@ -24,7 +24,6 @@ const OURS: &str = "2";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notes {
     Kept,
-    /// A flush has removed them.
     Lost,
 }
 

@@ -3,7 +3,6 @@
 //! With either backend, removal also looks for what the Go plugins made (`reference`).
 //!
 //! Three things have to happen to a packet besides the new destination:
-//!
 //! - **Hairpin.** Another pod (or the same) would be answered directly, from an address that it never asked.
 //!   Such packets are masqueraded.
 //! - **Localhost.** Packets to 127.0.0.1 have that as their source, too, which doesn't leave a host.
@@ -114,7 +113,6 @@ impl Mapping {
         (self.protocol, self.host_port, self.address())
     }
 
-    /// The one address of the host, if any.
     fn address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|ip| !ip.is_unspecified())
     }
@@ -187,8 +185,7 @@ enum Made {
 
 /// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way. A port belongs to a container,
 /// whichever of its interfaces it leads to. The mapping of a container that `is_gone` is removed.
-/// # Errors
-/// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
+/// Fails with code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
 pub fn add(
     backend: Backend,
     nft: &mut Nft,
@@ -240,8 +237,6 @@ pub fn add(
 
 /// Notes the link towards a pod if `route_localnet` is on there by us and the note was lost with the rules. Without it
 /// the switch would stay on after the last mapping, and the guard would go.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     let Some(pod) = forward.localhost() else { return Ok(()) };
     match localnet::opened_towards(pod)? {
@@ -260,9 +255,7 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
 }
 
 /// Removes all port mappings of the owner, also the Go plugins' with either backend. `forward` is a hint from the
-/// configuration.
-/// # Errors
-/// Fails if an object could not be removed. Everything has been tried.
+/// configuration. Fails if an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
@@ -285,9 +278,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     failures.outcome()
 }
 
-/// The owner's mappings are in place; also accepts the Go plugins' objects.
-/// # Errors
-/// Fails with code 103 and the missing object.
+/// The owner's mappings are in place; also accepts the Go plugins' objects. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = match nftables::check(nft, owner, forward) {
         Ok(None) => None,
@@ -307,7 +298,6 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 }
 
 /// Removes the mappings of all attachments of `network` that aren't in `valid`.
-/// # Errors
 /// Fails if an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
@@ -323,16 +313,12 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     failures.outcome()
 }
 
-/// Whether `backend` can be used now.
-/// # Errors
-/// Code 50.
+/// Whether `backend` can be used now. Fails with code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     backend.status(|| Portmap::usable(nft), || command::usable("nat", "backend"))
 }
 
-/// Whether conditions in the language of the `nft` command can be used now.
-/// # Errors
-/// Code 50.
+/// Whether conditions in the language of the `nft` command can be used now. Fails with code 50.
 pub fn conditions_status() -> Result<(), Error> {
     nftables::conditions::available().map_err(not_available)
 }

@@ -30,7 +30,6 @@ use crate::go_chains::{self, GoChains, OLD_SNAT, names_in};
 use crate::retry::retry;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
-/// The chain that leads to those of the containers.
 pub(super) const DNAT: &str = go_chains::DNAT.parent;
 const OWN: [GoChains; 2] = [go_chains::DNAT, OLD_SNAT];
 

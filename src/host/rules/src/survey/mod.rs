@@ -56,7 +56,6 @@ enum Place {
     Reference(reference::Place),
 }
 
-/// The parts of our tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Masquerade,
@@ -108,8 +107,6 @@ impl Part {
 }
 
 /// Lists everything.
-/// # Errors
-/// Fails if the kernel or iptables refuses the change.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
     let has_nf_tables = nft.is_supported()?;
@@ -174,8 +171,6 @@ impl Trace {
     }
 
     /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
-    /// # Errors
-    /// Fails if the kernel or iptables refuses the change.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
             Place::Element(part, placed) => {
@@ -187,8 +182,6 @@ impl Trace {
 }
 
 /// The unused parts of our tables, for people.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
     if !nft.is_supported()? {
@@ -213,8 +206,6 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
 
 /// Removes what [`idle`] lists. Where portmap has switched `route_localnet` on, switches it off before the rules go
 /// that make it harmless.
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
         let operations = part.operations();

@@ -1,5 +1,3 @@
-//! The facts of a pod that the network needs.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;

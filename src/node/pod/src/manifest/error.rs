@@ -1,5 +1,3 @@
-//! Errors in manifests.
-
 use std::fmt;
 
 use cnimble_api::yaml::Step;

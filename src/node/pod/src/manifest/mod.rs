@@ -2,7 +2,6 @@
 //!
 //! A manifest is YAML with any number of documents, or JSON: each a Pod, a PodList or a List. [`Pod`] of the crate
 //! k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps the facts that the network needs.
-//!
 //! ```
 //! use cnimble_pod::manifest::{Defaults, Manifest, Origin};
 //!
@@ -123,8 +122,6 @@ pub struct Parsed {
 
 impl Manifest {
     /// The static pods in a text, all or none.
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn parse(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Result<Vec<Manifest>, ManifestError> {
         let Parsed { pods, errors } = Manifest::parse_each(bytes, origin, defaults);
         errors.into_iter().next().map_or(Ok(pods), Err)
@@ -136,8 +133,6 @@ impl Manifest {
     }
 
     /// A pod as it is, without a static pod's defaults: from an API server.
-    /// # Errors
-    /// The first thing that is wrong with it.
     pub fn from_pod(pod: Pod, origin: &Arc<Origin>) -> Result<Manifest, ManifestError> {
         let id = id(&pod);
         match validate::validate(&pod).into_iter().next() {

@@ -22,7 +22,6 @@ struct Parser<'a> {
     parsed: Parsed,
     /// The number of faults that aren't told of.
     more: usize,
-    /// The pods after their completion.
     #[cfg(feature = "fuzzing")]
     whole: Vec<Pod>,
 }

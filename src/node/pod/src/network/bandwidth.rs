@@ -40,7 +40,6 @@ pub struct BandwidthError {
 
 impl Bandwidth {
     /// The limits in these annotations, or `None` without any.
-    ///
     /// ```
     /// use cnimble_pod::network::Bandwidth;
     ///
@@ -48,8 +47,7 @@ impl Bandwidth {
     /// let limits = Bandwidth::from_annotations(&annotations).unwrap().unwrap();
     /// assert_eq!((limits.ingress, limits.egress), (None, Some(1_500_000)));
     /// ```
-    /// # Errors
-    /// A value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
+    /// Fails for a value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
     /// below 1k or above 1P.
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,

@@ -22,11 +22,9 @@ pub(super) struct State {
     pub(super) default: Option<Arc<Network>>,
     pub(super) networks: Vec<Arc<Network>>,
     pub(super) problems: Vec<String>,
-    /// Detects changes.
     print: Fingerprint,
 }
 
-/// The files, and their plugins.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Fingerprint {
     networks: Vec<(PathBuf, Value)>,

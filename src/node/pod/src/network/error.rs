@@ -1,5 +1,3 @@
-//! Errors of a pod's network.
-
 use std::fmt;
 
 use cnimble_netlink as netlink;

@@ -8,7 +8,6 @@
 //!
 //! **Cancellation.** Dropping a future kills the plugin that it waits for. Call [`NetworkPlugin::tear_down`] after a
 //! dropped set-up; it needs neither a set-up nor a namespace.
-//!
 //! ```no_run
 //! # use cnimble_pod::PodId;
 //! # use cnimble_pod::network::{Bandwidth, NetworkError, NetworkOptions, NetworkPlugin, PodNetwork};
@@ -222,8 +221,7 @@ impl NetworkPlugin {
     }
 
     /// Whether there is a network, and its plugins could serve at the last [`NetworkPlugin::probe`].
-    /// # Errors
-    /// The condition of the node, and what is wrong with present files.
+    /// The error has the condition of the node, and what is wrong with present files.
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
@@ -235,8 +233,7 @@ impl NetworkPlugin {
 
     /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb STATUS, from version 1.1.0
     /// on). Later calls of [`NetworkPlugin::ready`] know it, and a difference counts as a change.
-    /// # Errors
-    /// As [`NetworkPlugin::ready`]; what a plugin answered.
+    /// The error may also be a plugin's.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let asked = self.invoker(&network.list).with_time_limit(config::PROBE).status(&network.list).await;

@@ -1,5 +1,3 @@
-//! Set-up, tear-down, check and status of one pod's network.
-
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -22,8 +20,7 @@ fn loopback() -> Option<&'static NetworkList> {
 impl NetworkPlugin {
     /// Sets up loopback, then the pod's network: [`PodNetwork::network`] or the default one. Returns the addresses. A
     /// failure is undone; [`NetworkError::is_clean`] tells whether that succeeded.
-    /// # Errors
-    /// No network; the plugins' failures, or the namespace's.
+    /// Fails without a network, and with failures of plugins or the namespace.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -69,9 +66,7 @@ impl NetworkPlugin {
 
     /// Takes a pod's network down, with the configuration of its set-up: from the cache, else from
     /// [`PodNetwork::network`], else the default network. Repeatable, also without the namespace. Goes on past
-    /// failures.
-    /// # Errors
-    /// All failures together; then something may be left, and it should be called again.
+    /// failures. Returns all failures together. Then something may be left, and it should be called again.
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -106,8 +101,7 @@ impl NetworkPlugin {
     }
 
     /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, from version 0.4.0 on).
-    /// # Errors
-    /// The cache doesn't know the pod; what the plugins found.
+    /// Fails for a pod without a cache entry, and with the plugins' findings.
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -132,9 +126,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// The pod's addresses as they are in its namespace now.
-    /// # Errors
-    /// The namespace or its interface is gone.
+    /// The pod's addresses as they are in its namespace now. Fails if the namespace or its interface is gone.
     pub async fn status(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;

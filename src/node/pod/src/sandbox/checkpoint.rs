@@ -43,7 +43,6 @@ type Known = BTreeMap<String, Seen>;
 struct Seen {
     /// Set by [`Store::pods`]. The inner `None` stands for an unwanted pod.
     pod: Option<Option<PodId>>,
-    /// Its directory.
     shard: [u8; SHARD],
 }
 

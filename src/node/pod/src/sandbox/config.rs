@@ -1,5 +1,3 @@
-//! A sandbox's configuration and record.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,7 @@ impl Sandboxes {
     ///
     /// **Cancellation.** `cancelled` ends it and undoes what was made; prefer that to dropping the future
     /// ([`Sandboxes::run`]).
-    /// # Errors
-    /// [`Cause::Exists`] if there is one that is ready, [`Cause::Cancelled`]; every failure, the cause first.
+    /// Fails with [`Cause::Exists`] if one is ready, with [`Cause::Cancelled`], or with every failure, the cause first.
     pub async fn create(
         &self,
         config: &SandboxConfig,

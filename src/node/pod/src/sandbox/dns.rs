@@ -84,7 +84,6 @@ impl DnsOptions {
     }
 }
 
-/// Appends missing entries.
 fn add(to: &mut Vec<String>, more: &[String]) {
     for text in more {
         if !to.contains(text) {

@@ -1,5 +1,3 @@
-//! Readers of sandboxes' files, for fuzzers.
-
 use super::{checkpoint, dns, process};
 use crate::network::Dns;
 

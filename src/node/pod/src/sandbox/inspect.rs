@@ -76,7 +76,6 @@ impl Sandboxes {
     }
 
     /// Looks at record, namespace, addresses, process and links. Asks no plugins.
-    /// # Errors
     /// Fails for an unknown ID, and if the namespace cannot be read, for example without the interface.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
@@ -103,8 +102,7 @@ impl Sandboxes {
     }
 
     /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the node's network.
-    /// # Errors
-    /// There is no sandbox with this ID; the plugins' findings.
+    /// Fails for an unknown ID, and with the plugins' findings.
     pub async fn check(&self, id: &str) -> Result<(), SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         if sandbox.config.host_network {

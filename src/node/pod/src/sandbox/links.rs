@@ -1,5 +1,3 @@
-//! The host's links of a sandbox' network.
-
 use std::collections::BTreeSet;
 
 use serde_json::Value;

@@ -1,5 +1,3 @@
-//! From a manifest to a sandbox.
-
 use std::collections::BTreeMap;
 
 use crate::manifest::Manifest;
@@ -8,7 +6,6 @@ use super::{DnsOptions, SandboxConfig};
 
 impl SandboxConfig {
     /// The sandbox that a manifest asks for, on a node with this name resolution.
-    ///
     /// ```
     /// use cnimble_pod::manifest::{Defaults, Manifest, Origin};
     /// use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};

@@ -9,7 +9,6 @@
 //! for a pod.
 //!
 //! As root, with plugins and a network:
-//!
 //! ```no_run
 //! use cnimble_pod::PodId;
 //! use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
@@ -133,8 +132,7 @@ struct PodLock {
 
 impl Sandboxes {
     /// The sandboxes in these directories, which are made if need be.
-    /// # Errors
-    /// They can't be made; the boot's ID can't be read.
+    /// Fails if they can't be made, or the boot's ID can't be read.
     pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
         for dir in [options.netns_dir(), options.pods_dir()] {
             make_dir(&dir, 0o755)?;
@@ -151,8 +149,6 @@ impl Sandboxes {
     }
 
     /// All sandboxes on record.
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub fn list(&self) -> Result<Listing, SandboxError> {
         Ok(self.inner.store.list()?)
     }
@@ -164,22 +160,16 @@ impl Sandboxes {
     }
 
     /// A pod's sandbox, the newest if there are several.
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
 
-    /// The sandbox with this ID.
-    /// # Errors
-    /// Its record can't be read.
+    /// The sandbox with this ID. Fails if its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.get(id)?)
     }
 
     /// The IDs of sandboxes that begin so.
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
         Ok(self.inner.store.beginning(prefix)?)
     }

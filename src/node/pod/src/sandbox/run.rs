@@ -23,8 +23,6 @@ impl Sandboxes {
     /// record keeps a failure of the undo, and the next call for this pod repeats it.
     ///
     /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
-    /// # Errors
-    /// Everything that went wrong, the cause first.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
         let _lock = self.lock(&config.pod).await.map_err(failed)?;
@@ -77,7 +75,6 @@ impl Sandboxes {
         Err(causes)
     }
 
-    /// The record before the first step.
     fn begin(&self, config: &SandboxConfig, attempt: u32) -> Result<Sandbox, Cause> {
         let id = random_id()?;
         let options = &self.inner.options;

@@ -13,8 +13,7 @@ use super::error::{Action, Causes, SandboxError};
 impl Sandboxes {
     /// Removes sandboxes with an interrupted set-up, and finishes interrupted stops, for `parallel` pods at once. Waits
     /// for concurrent operations and keeps their outcome. Goes on past failures.
-    /// # Errors
-    /// Everything that went wrong. The next call for the sandbox tries it again.
+    /// The next call for a sandbox tries failures again.
     pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {
         let listing = self.list()?;
         let unsettled = listing.sandboxes.into_iter().filter(is_unsettled);

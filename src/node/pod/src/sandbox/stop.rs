@@ -1,5 +1,3 @@
-//! Takes sandboxes down.
-
 use std::io;
 
 use crate::PodId;
@@ -12,8 +10,7 @@ use super::{Sandboxes, netns, process};
 impl Sandboxes {
     /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A stop can be
     /// repeated, also without the namespace.
-    /// # Errors
-    /// All failures, for the next call. Until the network is down the namespace stays: plugins may need it.
+    /// Returns all failures, for the next call. Until the network is down the namespace stays: plugins may need it.
     pub async fn stop(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Err(SandboxError::Unknown { id: id.to_owned() });
@@ -38,9 +35,7 @@ impl Sandboxes {
         Ok(self.amend(sandbox).await?)
     }
 
-    /// Stops a sandbox and removes its record. A missing sandbox is success.
-    /// # Errors
-    /// As [`Sandboxes::stop`]; then the record stays.
+    /// Stops a sandbox and removes its record. A missing sandbox is success. After a failure the record stays.
     pub async fn remove(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Ok(());
@@ -55,8 +50,6 @@ impl Sandboxes {
     }
 
     /// Removes all sandboxes of a pod, also with an unreadable record. Returns whether there were any.
-    /// # Errors
-    /// As [`Sandboxes::remove`], of all of them together.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Remove, pod);
         let _lock = self.lock(pod).await.map_err(failed)?;
@@ -71,8 +64,6 @@ impl Sandboxes {
     /// Removes sandboxes from before a reboot, pinned namespaces without a record, and their remains in networks
     /// ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc), with its time limit). For the last two it waits for a
     /// quiet moment of all processes. Goes on past failures.
-    /// # Errors
-    /// Everything that went wrong.
     pub async fn gc(&self) -> Result<(), SandboxError> {
         let mut causes = Causes::default();
         // One by one: other pods needn't wait for slow plugins.
@@ -145,7 +136,6 @@ impl Sandboxes {
         Ok(self.inner.store.remove(sandbox)?)
     }
 
-    /// Removes everything but network and record.
     async fn release(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         let mut causes = Causes::default();
         // Each boot reuses process IDs.

@@ -240,7 +240,6 @@ struct Pods {
 }
 
 impl Pods {
-    /// Fails with the exceeded limit.
     fn push(&mut self, pod: Arc<Manifest>) -> Result<(), String> {
         self.weight += pod.weight();
         if self.weight > KEPT {

@@ -32,13 +32,11 @@ pub(super) struct Listed {
     usual: Arc<BTreeMap<String, String>>,
     /// Unusable pods; above the limit without the reason.
     bad: BTreeMap<PodId, Option<Complaint>>,
-    /// Complaints have changed.
     news: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Event {
-    /// No pod has changed.
     Nothing,
     Pod(Change),
     /// The server has forgotten the version.

@@ -50,13 +50,11 @@ pub(super) struct Storage {
 pub(super) struct Outcome {
     /// Removals come first: a new pod may have the same name.
     pub(super) updates: Vec<PodUpdate>,
-    /// The losers have changed.
     pub(super) losers_changed: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Wanted, in this form.
     Put(Arc<Manifest>),
     Drop(PodId),
 }

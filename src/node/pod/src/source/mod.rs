@@ -2,7 +2,6 @@
 //!
 //! [`PodConfig`] reads and merges all sources, as the kubelet's type of that name does. A listener gets the differences
 //! to earlier pods ([`PodUpdate`]). Errors become [`Condition`]s and never affect other pods.
-//!
 //! ```no_run
 //! use cnimble_pod::source::{Directory, PodConfig, Sources};
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -138,7 +137,6 @@ pub struct PodConfig {
 
 impl PodConfig {
     /// Begins to read, in a tokio runtime with I/O and time. The receiver gets changes in order; sources wait for it.
-    /// # Errors
     /// Fails for options that can never work, such as an invalid URL or kubeconfig. A passing error is a [`Condition`].
     pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
         let url = sources.url.map(url::Reader::new).transpose()?;

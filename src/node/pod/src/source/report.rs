@@ -117,7 +117,6 @@ impl Complaint {
         Complaint { origin: origin.clone(), pod, error: Arc::new(error), whole: false }
     }
 
-    /// The source can't be read at all.
     pub(super) fn whole(origin: &Origin, error: SourceError) -> Self {
         Complaint { whole: true, ..Complaint::new(origin, error) }
     }
@@ -130,7 +129,6 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// All pods of this source.
     pub(super) async fn set(&self, pods: Vec<Arc<Manifest>>) {
         self.set_but(pods, &BTreeSet::new()).await;
     }
@@ -163,7 +161,6 @@ impl Reporter {
         }
     }
 
-    /// All present complaints of this source.
     pub(super) fn complain(&self, complaints: Vec<Complaint>) {
         let mut state = self.shared.state();
         let known = state.problems.entry(self.kind).or_default();
@@ -175,7 +172,6 @@ impl Reporter {
         self.shared.publish();
     }
 
-    /// Waits for a request to read again.
     pub(super) async fn wanted(&mut self) {
         if self.reread.changed().await.is_err() {
             std::future::pending::<()>().await;

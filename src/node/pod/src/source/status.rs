@@ -38,16 +38,13 @@ impl std::fmt::Debug for StatusWriter {
 }
 
 impl StatusWriter {
-    /// A writer by a source's kubeconfig, which is read again for each request.
-    /// # Errors
-    /// The kubeconfig can't be used.
+    /// A writer by a source's kubeconfig, which is read again for each request. Fails if the kubeconfig can't be used.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
         let connection = Connection::new(&source.server())?;
         Ok(StatusWriter { connection })
     }
 
     /// Writes a pod's phase, addresses and conditions. A missing pod is fine.
-    /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
         let target = format!("{}/status", path(pod));
@@ -57,7 +54,6 @@ impl StatusWriter {
     }
 
     /// Says that nothing is left of a deleted pod, whereupon the server forgets it. A missing pod is fine.
-    /// # Errors
     /// Fails if the server can't be reached, or refuses.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
@@ -78,7 +74,6 @@ impl StatusWriter {
         let response = response.map_err(|err| named(method.as_str(), err.into()))?;
         match response.status().as_u16() {
             200..=299 => drain(response.into_body()).await,
-            // The pod is gone.
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
@@ -104,7 +99,6 @@ async fn drain(mut body: Incoming) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Changes the error's method.
 fn named(method: &str, err: SourceError) -> SourceError {
     match err {
         SourceError::Http { url, source } => SourceError::Write { method: method.to_owned(), url, source },

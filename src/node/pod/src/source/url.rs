@@ -129,7 +129,6 @@ impl Reader {
         }
     }
 
-    /// One request with its redirections.
     async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());

@@ -121,7 +121,6 @@ impl Object {
         Some(self.metadata.annotations.as_ref()?.get(key)?.as_str())
     }
 
-    /// Forgets the other annotations.
     pub(super) fn keep_annotations(&mut self, wanted: impl Fn(&str) -> bool) {
         self.metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| wanted(key)));
     }

@@ -21,7 +21,6 @@ impl Backoff {
         Backoff { options, failures: 0 }
     }
 
-    /// Returns the next wait.
     pub(super) fn fail(&mut self) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);

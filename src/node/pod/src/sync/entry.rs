@@ -13,7 +13,6 @@ pub(super) struct Entry<P> {
     serial: u64,
     /// The latest order is unfinished.
     pub(super) busy: bool,
-    /// The number of busy entries.
     all_busy: Arc<AtomicUsize>,
     pub(super) want: Option<Arc<P>>,
     /// It keeps what it has, and gets nothing new.
@@ -91,7 +90,6 @@ impl<P> Entry<P> {
         self.due = check.map(|every| (Instant::now() + jittered(every), Cause::Check(0)));
     }
 
-    /// Plans another attempt.
     pub(super) fn failed(&mut self, cause: &Cause) {
         let wait = jittered(self.backoff.fail());
         let again = match cause {

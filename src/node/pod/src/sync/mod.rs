@@ -1,7 +1,6 @@
 //! The sync loop: brings wanted and present pods together, and keeps them so.
 //!
 //! Like the kubelet's loop, it waits for the next of these events:
-//!
 //! - **a change of the wanted pods** ([`Input`]): the pod's worker gets an order.
 //! - **a broken sandbox**, looked for every second: a process, a namespace or an interface is gone. It is repaired.
 //! - **the sync tick**, every second: failed pods are tried again after a wait that doubles, others are checked at times.
@@ -13,7 +12,6 @@
 //!
 //! [`Board`] shows the state of every pod. [`Handle::stop`] ends the loop. Dropping its future kills running plugins,
 //! as a crash would, and the next loop finds their unfinished work. [`SandboxWork`] is the [`Work`] with sandboxes:
-//!
 //! ```no_run
 //! use cnimble_pod::PodId;
 //! use cnimble_pod::sandbox::{SandboxConfig, Sandboxes};
@@ -176,7 +174,6 @@ pub enum Pods {
     TearDown,
 }
 
-/// A command for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
     RetryNow,

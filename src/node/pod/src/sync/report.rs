@@ -1,5 +1,3 @@
-//! The state of the pods, for listeners.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,3 @@
-//! The loop's work, done with sandboxes.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,7 +62,6 @@ impl SandboxWork {
         up
     }
 
-    /// The network that a pod has already.
     fn existing_network(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
         let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
         let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();

@@ -1,5 +1,3 @@
-//! The work that the loop orders.
-
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -63,9 +61,7 @@ pub trait Work: Send + Sync + 'static {
     /// Takes the pod down, all of it; having nothing to do is success.
     fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;
 
-    /// The loop's pods with something left of them.
-    /// # Errors
-    /// Why that can't be told. Nothing else is done until it can.
+    /// The loop's pods with something left of them. Returns why that can't be told. Nothing else is done until it can.
     fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;
 
     /// Pods with a sandbox that broke since the last call.

@@ -12,7 +12,6 @@ pub(super) struct Order<P> {
     /// `None` for an unwanted pod.
     pub(super) want: Option<Arc<P>>,
     pub(super) cause: Cause,
-    /// Counts the pod's orders.
     pub(super) serial: u64,
 }
 

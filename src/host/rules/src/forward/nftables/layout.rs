@@ -116,7 +116,6 @@ pub(super) fn has_pods(set: &str) -> bool {
     [PODS4, PODS6].contains(&first(set))
 }
 
-/// The address in an element of a pod.
 pub(crate) fn address(placed: &Placed) -> Option<IpAddr> {
     placed.element.key.as_ip().filter(|_| has_pods(&placed.set))
 }

@@ -1,5 +1,4 @@
 //! Forwarding in nf_tables: chains in the table `inet cnimble`.
-//!
 //! ```text
 //! chain admin { }                          the operator's
 //! chain forward-policy {
@@ -78,7 +77,6 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net
     Ok(false)
 }
 
-/// The number of the operator's own rules.
 pub(crate) fn admin_rules(nft: &mut Nft) -> netlink::Result<usize> {
     Ok(nft.rules(Forwarding::TABLE, Some(ADMIN))?.len())
 }

@@ -23,7 +23,6 @@ pub(super) fn policy_comment(policy: Policy) -> &'static str {
     }
 }
 
-/// Deletes the bridge's earlier policy.
 pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {
     for bridge in &forward.interfaces {
         let has_inside = match forward.policy {

@@ -1,7 +1,6 @@
 //! `conditionsV4` and `conditionsV6` in the language of the `nft` command.
 //!
 //! Mappings with conditions are in a map for each text of conditions, and its rule has them in front of the look-up:
-//!
 //! ```text
 //! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
 //! ```
@@ -45,7 +44,6 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-/// Makes sets with their rules, or the rules alone.
 pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
     let before = nft.generation()?;

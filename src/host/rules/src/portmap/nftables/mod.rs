@@ -2,7 +2,6 @@
 //!
 //! A mapping is one element of a map, from protocol and port (and address of the host, if any) to the pod's address and
 //! port. One rule looks all of them up:
-//!
 //! ```text
 //! dnat ip to meta l4proto . th dport map @portmap4
 //! ```
@@ -228,7 +227,6 @@ fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     Ok(found)
 }
 
-/// Pods that localhost may talk to.
 pub(super) fn local_pods(nft: &mut Nft) -> netlink::Result<Vec<IpAddr>> {
     Ok(local(nft)?.iter().filter_map(|placed| placed.element.key.as_ip()).collect())
 }

@@ -10,7 +10,6 @@ use crate::portmap::Mapping;
 
 pub(crate) struct Portmap;
 
-/// Where the mappings are looked up.
 pub(super) const DISPATCH: &str = "portmap";
 pub(super) const PREROUTING: &str = "portmap-prerouting";
 pub(super) const OUTPUT: &str = "portmap-output";
@@ -18,9 +17,7 @@ pub(super) const POSTROUTING: &str = "portmap-postrouting";
 pub(super) const GUARD: &str = "portmap-guard";
 
 pub(super) const PORTS: [&str; 2] = ["portmap4", "portmap6"];
-/// Mappings for one address.
 pub(super) const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
-/// Pods that localhost may talk to.
 pub(super) const LOCAL: &str = "portmap-local4";
 /// Links where `route_localnet` was switched on. No rule looks at it: it is a note for [`leave`](super::leave).
 pub(super) const LINKS: &str = "portmap-localnet";
@@ -85,7 +82,6 @@ pub(in crate::portmap) fn hairpin_network(set: &str) -> Option<IpNetwork> {
     network_named(first(set).strip_prefix(HAIRPIN)?)
 }
 
-/// Whether a set is one of pods with `masqAll`.
 pub(in crate::portmap) fn is_all(set: &str) -> bool {
     ALL.contains(&first(set))
 }

@@ -46,8 +46,7 @@ impl NetworkPlugin {
     /// Goes on past failures. Waits until no operation on a pod runs, and pods wait for its end. So it stops the
     /// running plugin at its [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox
     /// that is set up after `known` was made would be cleaned up.
-    /// # Errors
-    /// There was no such moment within the limit; all failures together.
+    /// Fails without such a moment within the limit. Returns all failures together.
     pub async fn gc(&self, known: &Sandboxed) -> Result<(), NetworkError> {
         let deadline = Deadline::after(self.inner.options.gc_limit);
         let _alone = self.alone(deadline).await?;

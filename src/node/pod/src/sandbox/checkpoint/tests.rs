@@ -111,7 +111,6 @@ fn what_is_no_file_is_said_and_never_waited_for() {
         let said = format!("checkpoint {}: {why}", path.display());
         assert_eq!(store.get("11").unwrap_err().to_string(), said);
         assert_eq!(store.list().unwrap().problems[0].1.to_string(), said);
-        // It is taken down like any sandbox.
         let found = store.of_pod(&web).unwrap();
         assert_eq!(found[0].state, State::SettingUp);
         store.remove(&found[0]).unwrap();
