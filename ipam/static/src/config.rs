@@ -8,8 +8,7 @@
 //! | `args.cni.ips` | replaces all of the above, gateways included |
 //! | `runtimeConfig.ips` (capability `ips`) | replaces `args.cni.ips`, too |
 //!
-//! `ipam.routes` and `ipam.dns` are copied to the result. An address that is replaced isn't
-//! looked at: the configuration's may be a place-holder.
+//! `ipam.routes` and `ipam.dns` are copied. A replaced address isn't looked at: it may be a place-holder.
 
 use std::net::IpAddr;
 
@@ -18,7 +17,6 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Code, Dns, Error, IpConfig, PluginConfig, Route, Version, cidr, fields};
 
-/// The result of ADD.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) ips: Vec<IpConfig>,
@@ -64,7 +62,7 @@ struct Ips {
 }
 
 impl Config {
-    /// Reads what concerns static. Fails with code 7 with the path to the bad value, or 4 if CNI_ARGS is to blame.
+    /// Fails with code 7 and the path to the bad value, or with code 4 for CNI_ARGS.
     pub(crate) fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
@@ -179,7 +177,7 @@ mod tests {
         let args = "IP=10.2.0.2/16, fd01::2/64;GATEWAY= fd01::1,10.2.0.1,10.9.9.9";
         let both = [own.as_slice(), &["10.2.0.2/16 via 10.2.0.1", "fd01::2/64 via fd01::1"]].concat();
         assert_eq!(ips(&config, args), both);
-        // As in the reference, GATEWAY belongs to IP and leaves the configuration's alone.
+        // As in the reference, GATEWAY belongs to IP alone.
         assert_eq!(ips(&config, "GATEWAY=fd00::1"), own);
         config["args"] = json!({ "cni": { "ips": ["10.3.0.2/16"] } });
         assert_eq!(ips(&config, args), ["10.3.0.2/16"]);

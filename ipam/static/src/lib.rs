@@ -1,8 +1,7 @@
-//! The CNI IPAM plugin `static`: hands out addresses that were chosen beforehand,
-//! in the configuration or for one container (`config` says which of them count).
+//! The CNI IPAM plugin `static`: hands out addresses from the configuration or for one container (`config` says which).
 //!
-//! It keeps no state: nothing on disk tells whether an address is in use, so DEL and GC
-//! have nothing to do. The author of the configuration makes sure that an address is free.
+//! It keeps no state, so DEL and GC have nothing to do. The author of the configuration makes sure that an address is
+//! free.
 
 mod config;
 
@@ -33,8 +32,7 @@ impl Plugin for Static {
         Config::read(&call.config, &call.args()?).map(drop)
     }
 
-    /// A configuration without any address is answered with none, as the reference does:
-    /// whether that will do is for the plugin that asked to say.
+    /// No address is a valid answer, as with the reference: the calling plugin decides.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         Ok(CniResult::ipam(config.ips, config.routes, config.dns))
@@ -44,7 +42,7 @@ impl Plugin for Static {
         Ok(())
     }
 
-    /// The result of ADD has every address, with its gateway where one is named.
+    /// The result has every address, and each configured gateway.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         for wanted in &config.ips {

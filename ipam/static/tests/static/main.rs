@@ -22,7 +22,7 @@ fn config() -> Value {
     })
 }
 
-/// Every source in every combination, in every version.
+/// Every combination of sources, in every version.
 #[test]
 fn results_are_those_of_the_reference() {
     need_go!(go);
@@ -49,7 +49,7 @@ fn results_are_those_of_the_reference() {
                         assert_eq!(ours.status, theirs.status, "{what}");
                         if ours.status == 0 {
                             assert_eq!(ours.result(), theirs.result(), "{what}");
-                            // Newer releases sort the keys of 1.0.0, and so do we.
+                            // As newer releases, we sort the keys of 1.0.0.
                             if *version < "1.0.0" {
                                 assert_eq!(ours.text(), theirs.text(), "{what}");
                             }
@@ -91,7 +91,7 @@ fn check_compares_with_the_result_and_nothing_is_kept() {
     let err = net.call("CHECK", &att, None).run().error();
     assert_eq!((err.code, err.msg.as_str()), (7, "Required prevResult missing"));
 
-    // A container may die before its address: DEL asks for nothing, not even sense.
+    // A container may die before its address: DEL accepts anything.
     net.deleted(&att, Some(&result));
     net.with("/ipam/addresses", json!("nonsense")).deleted(&att.clone().netns(""), None);
     net.gc(Some(json!([]))).success();
@@ -159,7 +159,7 @@ fn bad_input_is_one_clear_error() {
     }
 }
 
-/// As most use it: the addresses of one container, by the runtime, under a main plugin.
+/// The most usual case.
 #[test]
 fn a_pod_of_bridge_has_the_addresses_that_its_runtime_asks_for() {
     need!("ip", "ping");
