@@ -78,12 +78,10 @@ pub(crate) trait Protocol: Debug + Sized {
     /// The default looks for servers.
     type Step: Debug + Default;
 
-    /// Messages that look for servers.
     const SEARCH: &'static str;
 
     fn name(message: &Self::Message) -> &'static str;
 
-    /// The address that the step requests.
     fn requested(step: &Self::Step) -> Option<Address<Self>>;
 
     /// With a new transaction ID.
@@ -112,7 +110,6 @@ pub(crate) enum State<P: Protocol> {
 #[derive(Debug)]
 pub(crate) enum Action<P: Protocol> {
     Send(P::Message),
-    /// Probe the link for the address.
     Probe(Address<P>),
     Report(Event),
 }
@@ -129,7 +126,6 @@ pub(crate) enum Event {
     Bound(Held),
     /// The lease has ended, for this reason.
     Lost(Held, &'static str),
-    /// A line for the log.
     Log(String),
 }
 
@@ -138,7 +134,7 @@ pub(crate) struct Client<P: Protocol> {
     pub(crate) protocol: P,
     pub(crate) state: State<P>,
     pub(crate) lease: Option<P::Lease>,
-    /// Servers are asked for it.
+    /// The client asks servers for it.
     pub(crate) preferred: Option<Address<P>>,
     pub(crate) next: u64,
     /// The daemon's option `-resendmax`.
@@ -148,7 +144,6 @@ pub(crate) struct Client<P: Protocol> {
 }
 
 impl<P: Protocol> Client<P> {
-    /// The client has no lease yet.
     pub(crate) fn new(mut protocol: P, longest_pause: u64, now: u64) -> Self {
         protocol.begin(now);
         Client {
@@ -168,14 +163,12 @@ impl<P: Protocol> Client<P> {
         Client { state: State::Bound, next, preferred, lease: Some(lease), ..self }
     }
 
-    /// The time of the next action.
     pub(crate) fn next(&self) -> u64 {
         let Some(timer) = self.lease.as_ref().map(Lease::timer) else { return self.next };
         let end = if matches!(self.state, State::Renewing) { timer.rebind } else { timer.expires };
         self.next.min(end)
     }
 
-    /// It expects an answer.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self.state, State::Bound)
     }
@@ -264,7 +257,6 @@ impl<P: Protocol> Client<P> {
         Some((lease.address(), P::release(self, now, &lease)))
     }
 
-    /// Starts over at `next`.
     pub(crate) fn start(&mut self, now: u64, next: u64) {
         self.enter(now, State::Acquiring(P::Step::default()), next);
     }

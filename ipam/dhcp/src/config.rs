@@ -221,7 +221,7 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
 /// By name or number.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
-    // A sign is no digit.
+    // parse() would accept a sign.
     let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
     named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();

@@ -55,7 +55,7 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
                 if !name.is_empty() {
                     name.push('.');
                 }
-                // Only ASCII is valid.
+                // A label with other bytes than ASCII makes the name invalid.
                 name.extend(label.iter().map(|byte| char::from(*byte)));
                 if name.len() > LONGEST_NAME {
                     return None;

@@ -104,7 +104,6 @@ pub(crate) enum Request {
     Add(Wanted),
     /// An older lease daemon refuses this name.
     Add6(Wanted),
-    /// All leases of the owner.
     Del(LeaseOwner),
     Check(LeaseOwner),
     Check6(LeaseOwner),

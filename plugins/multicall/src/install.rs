@@ -209,7 +209,6 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// In the manifest's format.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

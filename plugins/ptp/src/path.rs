@@ -21,7 +21,6 @@ use crate::POD_INTERFACE;
 const SCOPE_HOST: u8 = 254;
 const SCOPE_LINK: u8 = 253;
 
-/// An address with its gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) address: IpNetwork,
@@ -101,7 +100,6 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     }
 }
 
-/// The host's routes to the pod.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),
@@ -109,7 +107,6 @@ pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// For the host's end.
 pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
     let mut addrs: Vec<IpNetwork> = Vec::new();
     for path in paths {

@@ -41,7 +41,6 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
-    /// The present values that ADD changes.
     pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),

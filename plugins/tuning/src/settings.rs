@@ -42,7 +42,6 @@ impl Settings {
         changes
     }
 
-    /// Present and expected values that differ.
     pub(crate) fn differing(&self, now: &Link) -> Vec<String> {
         let on = |on: bool| if on { "on" } else { "off" };
         let mut found = Vec::new();

@@ -19,7 +19,6 @@ const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 /// Earlier versions set it instead, some time after the creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
-/// Tries to choose a free table.
 const CHOICES: usize = 32;
 
 /// default, main and local (rtnetlink(7)): not for a VRF.
@@ -38,7 +37,6 @@ pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Erro
     Vrf::of(link).map(Some).ok_or(not_one)
 }
 
-/// The VRF of a port.
 pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
     let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
     Ok(inside.link_at(master).if_present()?.and_then(Vrf::of))
@@ -121,7 +119,6 @@ fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
     }
 }
 
-/// The kernel has no VRFs.
 pub(crate) fn unknown(code: Code) -> Error {
     Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
 }

@@ -73,7 +73,6 @@ impl Connections {
         self.all.is_empty()
     }
 
-    /// When the next connection times out.
     pub(super) fn next(&self) -> u64 {
         let timed = self.all.iter().filter(|connection| !connection.pending);
         timed.map(|connection| connection.since + PATIENCE).min().unwrap_or(u64::MAX)
@@ -118,7 +117,6 @@ impl Connections {
 }
 
 impl Connection {
-    /// Returns a complete request.
     fn read(&mut self) -> Option<Result<Request, String>> {
         let mut piece = [0; 4096];
         loop {

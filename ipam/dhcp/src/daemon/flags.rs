@@ -48,7 +48,6 @@ pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
 ";
 
 impl Flags {
-    /// The error names the option.
     pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut args = args.iter();

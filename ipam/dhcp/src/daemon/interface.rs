@@ -23,7 +23,6 @@ pub(super) struct Interface {
     watch: Watch,
 }
 
-/// How the pod's death shows.
 enum Watch {
     /// The runtime's path leads to another namespace, or to none.
     Path,

@@ -27,7 +27,6 @@ impl Journal {
 
     pub(super) fn log(&self, line: &str) {
         match &self.system {
-            // A line may be lost.
             Some(socket) => {
                 let id = std::process::id();
                 let _ = socket.send(format!("<{PRIORITY}>cnimble-dhcp[{id}]: {line}").as_bytes());

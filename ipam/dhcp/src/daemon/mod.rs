@@ -58,7 +58,6 @@ struct Daemon {
     store: Store,
     listener: UnixListener,
     connections: Connections,
-    /// By the names of their leases.
     pods: BTreeMap<String, Pod>,
     /// The previous daemon's leases with pods that could not be examined yet, and the reasons.
     unresolved: Vec<(Record, String)>,
@@ -67,7 +66,6 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Resumes the leases in the store.
     fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Daemon> {
         let now = now();
         let unresolved = store.load()?.into_iter().map(|record| (record, String::new())).collect();

@@ -21,7 +21,7 @@ pub(super) struct Pod {
     /// The waiting verb and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
-    /// It is on the interface.
+    /// The lease on the interface.
     applied: Option<Held>,
     /// The kernel knows the lifetime of the address.
     has_lifetime: bool,

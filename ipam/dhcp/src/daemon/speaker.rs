@@ -50,13 +50,11 @@ pub(super) trait Transport: Protocol {
 
 /// A client of either family with its sockets.
 pub(super) trait Speaker {
-    /// The time of its next action.
     fn next(&self) -> u64;
     fn lease(&self) -> Option<Held>;
     /// Since the client last had a lease, as text.
     fn tried(&self) -> String;
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
-    /// Reads and handles packets.
     fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
     fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
     /// Returns the lease's address, and whether the server could be told.
@@ -165,7 +163,6 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-/// The log event, if any.
 fn failure(outcome: io::Result<()>, what: impl FnOnce() -> String) -> Option<Event> {
     outcome.err().map(|err| Event::Log(format!("{} failed: {err}", what())))
 }

@@ -35,7 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two attempts to get its lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// If the arguments ask for it.
 pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     if first != "daemon" {
@@ -145,12 +144,10 @@ fn inherited() -> Option<UnixListener> {
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
 }
 
-/// The bound path by getsockname(2).
 fn path_of(listener: &UnixListener) -> Option<PathBuf> {
     Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
-/// Returns device and inode.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))

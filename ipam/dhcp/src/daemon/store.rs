@@ -33,12 +33,10 @@ pub(crate) struct Record {
     pub(crate) lease: Option<Held>,
 }
 
-/// The leases of this socket.
 pub(crate) fn directory(socket: &Path) -> PathBuf {
     socket.with_extension("leases")
 }
 
-/// By the lease's name.
 pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
     directory(socket).join(key)
 }

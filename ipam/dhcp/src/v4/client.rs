@@ -83,9 +83,8 @@ pub(crate) enum Step {
     Requesting {
         server: Ipv4Addr,
         address: Ipv4Addr,
-        /// The time of the probe.
         probed: u64,
-        /// It uses the address.
+        /// Another host that uses the address.
         holder: Option<Mac>,
     },
 }
@@ -246,7 +245,6 @@ impl Client<Dhcp4> {
         }
     }
 
-    /// Returns the line for the log.
     fn refused(&mut self, why: String) -> Action<Dhcp4> {
         self.tally.refused(why.clone());
         Action::log(why)

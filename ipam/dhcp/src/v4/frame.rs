@@ -140,7 +140,6 @@ mod tests {
                 assert_eq!(unwrap(&broken), None, "bit {bit} of {packet:?}");
             }
         }
-        // To the server's port.
         assert_eq!(unwrap(&wrap(SERVER, Ipv4Addr::BROADCAST, b"x")), None);
     }
 

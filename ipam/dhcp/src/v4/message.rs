@@ -72,7 +72,6 @@ const HEADER: usize = 236;
 const SHORTEST: usize = 300;
 const BROADCAST: u16 = 0x8000;
 
-/// Where a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
     Everybody,

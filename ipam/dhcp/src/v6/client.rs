@@ -52,7 +52,6 @@ pub(crate) enum Step {
     Requesting {
         server: Vec<u8>,
         address: Ipv6Addr,
-        /// The time of the probe.
         probed: u64,
     },
     Declining {
@@ -170,7 +169,6 @@ impl Client<Dhcp6> {
         Question { kind, xid: *xid, elapsed, duid, server, iaid, address }
     }
 
-    /// By type of message.
     fn pace(&self, kind: Type) -> Pace {
         match kind {
             // The RFC's limit of an hour is too long for a pod after its server's return. A server may still set it.

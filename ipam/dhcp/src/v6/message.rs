@@ -20,7 +20,6 @@ pub(crate) mod code {
     pub(crate) const SOL_MAX_RT: u16 = 82;
 }
 
-/// The type and the transaction ID.
 const HEADER: usize = 4;
 /// RFC 8415, section 11.1: two bytes of type, and up to 128.
 const LONGEST_DUID: usize = 130;
@@ -218,7 +217,6 @@ impl Answer {
     }
 }
 
-/// If it has this number.
 fn ia(value: &[u8], iaid: u32) -> Option<Ia> {
     let (head, options) = value.split_first_chunk::<12>()?;
     let [number, renew, rebind] = words(head);

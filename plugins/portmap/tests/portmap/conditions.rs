@@ -123,7 +123,6 @@ fn conditions_of_each_family_are_its_own() {
     before.assert_same(&Snapshot::of_ns(&site.host), "after both");
 }
 
-/// The programs that an ADD executes.
 fn programs(site: &Site, net: &Network<'_>, pod: usize) -> usize {
     let log = site.host.dir().join("strace");
     let wrapper = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", log.to_str().unwrap()];

@@ -43,7 +43,6 @@ fn a_mapping_costs_the_same_among_five_hundred() {
     assert!(tcp(&site.world, "192.0.2.1:10499").unwrap().starts_with("last"));
     assert!(tcp(&site.world, "[2001:db8::1]:10499").unwrap().starts_with("last"));
     many.check(&site.attachment(0), &site.results[0]).success();
-    // For the last of these ports.
     let net = site.network(json!([{"hostPort": 10_499, "containerPort": 1}]));
     let outcome = net.call("ADD", &site.attachment(1), Some(&site.results[1])).run();
     assert_eq!(outcome.error().code, 102);

@@ -32,10 +32,8 @@ fn only_the_host_reaches_localhost() {
         pod.ip("route add 127.0.0.1/32 via 10.1.2.1 dev eth0");
         assert!(udp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
         assert!(tcp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
-        // Nor the pod's port.
         assert!(tcp_is_shut(pod, "127.0.0.1:8080"), "{backend}");
 
-        // They arrive without the guard:
         if backend == "nftables" {
             site.host.nft("flush chain inet cnimble portmap-guard");
         } else {

@@ -160,7 +160,6 @@ fn the_connections_of_a_busy_udp_client_are_deleted() {
         assert!(ask(&client6, to6).unwrap().starts_with("pod0"), "{backend}");
         assert!(passes(&tracked()), "{}", tracked());
 
-        // Nor to the removed pod.
         net.deleted(&site.attachment(0), Some(&site.results[0]));
         let list = tracked();
         assert!(!list.contains("dport=5353 src=10.1.2") && !list.contains("src=fd00:1:2"), "{list}");

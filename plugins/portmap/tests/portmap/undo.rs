@@ -65,7 +65,6 @@ fn masquerading_and_mapping_share_the_table() {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one, &|_| false).unwrap()
         })
     };
-    // The order is arbitrary.
     for order in 0..4 {
         let (masquerading, mapping) = if order & 1 == 0 {
             let masquerading = masq("a");
@@ -89,7 +88,6 @@ fn masquerading_and_mapping_share_the_table() {
         }
         before.assert_same(&Snapshot::of_ns(&host), &format!("order {order}"));
     }
-    // Not the other's rules.
     let _ = (masq("a"), map("a"));
     host.within(|| masquerade::remove(&mut Nft::new(), &owner("a"), &[]).unwrap());
     host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());

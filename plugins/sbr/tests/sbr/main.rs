@@ -37,7 +37,6 @@ impl Site {
         Attachment::new("c1", &self.pod).ifname(ifname)
     }
 
-    /// Sorted source addresses and tables.
     fn rules(&self) -> Vec<(String, String)> {
         let all = format!("{}{}", self.pod.ip("rule show"), self.pod.ip("-6 rule show"));
         let mut rules: Vec<(String, String)> = all

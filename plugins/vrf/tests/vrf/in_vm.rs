@@ -112,7 +112,6 @@ fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     // One of them makes the VRF.
     all_at_once(&vrf, &attachments, &prevs);
     assert_eq!(pod.ip_json("link show master blue").as_array().unwrap().len(), 6);
-    // Another VRF gets another table.
     let other = Pod::new();
     drop(other);
     pod.ip("link add free type dummy");
@@ -130,7 +129,6 @@ fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     assert!(!pod.links().contains(&"blue".to_owned()), "{:?}", pod.links());
 }
 
-/// At once, with these prevResults.
 fn all_at_once(vrf: &Network<'_>, attachments: &[Attachment], prevs: &[Value]) {
     std::thread::scope(|scope| {
         for (attachment, prev) in attachments.iter().zip(prevs) {

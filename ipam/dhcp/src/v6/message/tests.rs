@@ -77,7 +77,6 @@ fn messages_for_other_clients_or_without_a_server_are_ignored() {
     for kind in [Type::Solicit, Type::Request, Type::Renew, Type::Rebind, Type::Release, Type::Decline] {
         assert!(Answer::parse(&message(kind, 1, SERVER, &[]), DUID, IAID).is_none(), "{kind:?}");
     }
-    // A relay's message is no answer.
     let mut relayed = bytes;
     relayed[0] = 13;
     assert!(Answer::parse(&relayed, DUID, IAID).is_none());
