@@ -117,8 +117,8 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Removes the elements that are still ours, then the unused sets and chains that it created or found. A concurrent DEL
-/// may have left the found ones for these elements.
+/// Undoes an insertion: removes the elements that are still ours, then the unused sets and chains that it created or
+/// found. A concurrent DEL may have left the found ones for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     retry(&[Errno::ENOENT, Errno::EEXIST], || {
         let batch = reverting::<L>(nft, changes)?;

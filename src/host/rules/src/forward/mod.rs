@@ -9,7 +9,7 @@
 //! else iptables if `FORWARD` has foreign rules (`others`), else nf_tables.
 //!
 //! Policies in nf_tables and in iptables must exclude each other, so each place that has any gets a new one. Each ADD
-//! writes its own first and then looks at the other place, so one of two concurrent ADDs sees the other.
+//! writes its own first and then looks at the other place, so at least one of two concurrent ADDs sees the other.
 
 pub(super) mod direct;
 mod firewalld;

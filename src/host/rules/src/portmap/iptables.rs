@@ -107,8 +107,8 @@ fn quoted(argument: &str) -> String {
     format!("\"{}\"", argument.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// `:CHAIN` makes or empties a chain: nothing is there twice. `-N` keeps what others put there since the look. The
-/// legacy variant refuses it, and the whole table. The nf_tables variant may let it pass, and harmless second jumps.
+/// `:CHAIN` makes or empties a chain: nothing is there twice. `-N` keeps what others put there since the look. If the
+/// chain exists, the legacy variant refuses the whole table. The nf_tables variant may add harmless second jumps.
 fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {

@@ -45,8 +45,8 @@ pub struct ApiSource {
     /// Whether plugins need all annotations of pods. Otherwise only bandwidth limits and a pod's manager are kept.
     /// After a change [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
     pub annotations: Arc<AtomicBool>,
-    /// Whether only pods with [`MANAGED_ANNOTATION`] are taken: beside a kubelet. After a change
-    /// [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
+    /// Whether only pods with [`MANAGED_ANNOTATION`](crate::manifest::MANAGED_ANNOTATION) are taken: beside a kubelet.
+    /// After a change [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
     pub only_managed: Arc<AtomicBool>,
 }
 

@@ -52,7 +52,7 @@ pub(in crate::forward) fn add_policy(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::forward) enum When {
     Unused,
-    /// Or no pod has rules. This is for the bridge of a pod that leaves.
+    /// The bridge is unused, or no pod has rules: for the bridge of a pod that leaves.
     Idle,
 }
 
