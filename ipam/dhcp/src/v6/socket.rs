@@ -95,6 +95,7 @@ fn open(kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Inet6, kind, flags, protocol)?)
 }
 
+/// The solicited-node multicast group (RFC 4291, section 2.7.1).
 fn group_of(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
