@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need};
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 
 use super::frames;
 use super::places::mac_of;
@@ -41,6 +41,9 @@ fn a_pod_on_ptp_cant_take_what_is_sent_to_another() {
         assert!(host.pings(to) && attacker.pings(to));
     }
     let routes = || host.ip("route show table all") + &host.ip("-6 route show table all");
+    // The kernel gives each end a link-local address a moment after the link has a carrier.
+    let has_both = |kind: &str| routes().matches(kind).count() >= 2;
+    assert!(wait_until(PATIENCE, || has_both("local fe80::") && has_both("anycast fe80::")), "{}", routes());
     let before = routes();
 
     let own = frames::mac(&mac_of(&attacker));
