@@ -15,7 +15,6 @@ use crate::{Result, keys};
 /// How many keys are read at once.
 const WINDOW: i64 = 512;
 
-/// Something that could be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) ip: IpAddr,
@@ -42,7 +41,6 @@ impl<'c> Blocks<'c> {
         Blocks { cluster, range: range.clone(), low, high, begin }
     }
 
-    /// The first addresses of blocks, in order, in two runs.
     fn runs(&self) -> [Box<dyn Iterator<Item = IpAddr> + '_>; 2] {
         let run =
             |from: u128, to: u128| (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start));
@@ -63,7 +61,6 @@ impl<'c> Blocks<'c> {
     }
 }
 
-/// A block of the set without an owner.
 pub(crate) async fn block(
     session: &mut Session,
     cluster: &Cluster,
@@ -82,7 +79,6 @@ pub(crate) async fn block(
     Ok(None)
 }
 
-/// A single address of the set without an owner.
 pub(crate) async fn single(
     session: &mut Session,
     cluster: &Cluster,
@@ -102,7 +98,7 @@ pub(crate) async fn single(
     Ok(None)
 }
 
-/// The first of `candidates`, which are sorted, that has no key with this prefix, or one that is free.
+/// The first of the sorted `candidates` that has no key with this prefix, or a free one.
 async fn first_free(
     session: &mut Session,
     prefix: &str,

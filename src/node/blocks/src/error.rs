@@ -1,38 +1,28 @@
-//! The errors, and their codes in CNI.
-
 use cnimble_cni::{Code, Error};
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
 pub enum BlocksError {
-    /// No member of etcd answers, or none has a quorum. Another try may go better.
+    /// No member of etcd answers with a quorum. Another try may succeed.
     #[error("etcd doesn't answer: {0}")]
     Away(String),
-    /// The network was never set up in this etcd.
     #[error("etcd has nothing of network {0}: run `cnimble ipam init` once for the cluster")]
     Uninitialised(String),
-    /// etcd has less than it had.
     #[error(
         "etcd was restored from a backup or replaced ({0}): it may not know every block, so none is claimed"
     )]
     Restored(String),
-    /// The node isn't who etcd knows.
     #[error("node {name}: {why}")]
     Identity { name: String, why: String },
-    /// The nodes' configurations differ.
     #[error("ipam.blockSize: the cluster's blocks have /{cluster}, this configuration says /{ours}")]
     BlockSize { cluster: u32, ours: u32 },
-    /// The subnet has nothing left that this node could have.
     #[error("no address left in the cluster for range set {0}")]
     Full(String),
-    /// A fixed address that another node gives.
     #[error("{ip} is in the block of node {node}, which gives its addresses")]
     Taken { ip: String, node: String },
-    /// Others are always faster.
     #[error("other nodes claim at the same time; try again")]
     Contended,
-    /// A file of ours.
     #[error("{0}")]
     Local(#[from] Error),
 }

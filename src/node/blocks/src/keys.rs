@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use cnimble_leases::cluster::{address, config::Cluster, number};
 
-/// The keys of a network.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     base: String,
@@ -36,22 +35,19 @@ impl Keys {
         Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
     }
 
-    /// The key of the fence, which identifies the etcd of the set-up.
+    /// Identifies the etcd of the set-up.
     pub(crate) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }
 
-    /// The key of a node's identity.
     pub(crate) fn node(&self, name: &str) -> String {
         format!("{}/nodes/{name}", self.base)
     }
 
-    /// How each node is reached.
     pub(crate) fn hosts(&self) -> String {
         format!("{}/hosts/", self.base)
     }
 
-    /// How the node is reached.
     pub(crate) fn host(&self, name: &str) -> String {
         format!("{}/hosts/{name}", self.base)
     }
@@ -60,7 +56,6 @@ impl Keys {
         format!("{}/blocks/", self.base)
     }
 
-    /// The owner of the block that begins at `ip`.
     pub(crate) fn block(&self, ip: IpAddr) -> String {
         format!("{}/blocks/{}", self.base, text(ip))
     }
@@ -69,7 +64,6 @@ impl Keys {
         format!("{}/singles/", self.base)
     }
 
-    /// The owner of a single address.
     pub(crate) fn single(&self, ip: IpAddr) -> String {
         format!("{}/singles/{}", self.base, text(ip))
     }

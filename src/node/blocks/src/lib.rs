@@ -1,8 +1,6 @@
-//! Blocks of a cluster's addresses in etcd. Nodes claim, confirm and return them. Operators list and release them.
-//!
-//! `docs/CLUSTER.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
-//! plugin, [`operator`] what the command does, [`watch`] what the agent follows. All speak by a [`session::Session`], which has looked whether
-//! etcd still is what it was.
+//! Blocks of a cluster's addresses in etcd (`docs/CLUSTER.md` has the protocol). [`node`] is for the plugin,
+//! [`operator`] for the command, [`watch`] for the agent. All use a [`session::Session`], which checks that etcd still
+//! is what it was.
 
 mod claim;
 mod error;

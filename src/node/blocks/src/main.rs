@@ -1,6 +1,6 @@
-//! `cluster-local-etcd`: what the plugin cluster-local asks of etcd, one thing for each start.
+//! `cluster-local-etcd`: one task on etcd for each start, for the plugin cluster-local.
 //!
-//! The plugin's configuration is on stdin, and CNI_ARGS is in the environment. An error is JSON on stdout. `cnimble ipam`
+//! The plugin's configuration is on stdin, CNI_ARGS in the environment. An error is JSON on stdout. `cnimble ipam`
 //! starts it for an operator's task, with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`,
 //! which prints a line of JSON for each state.
 
@@ -18,31 +18,23 @@ use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 use cnimble_os::privileges::{Caps, Level, Restraint};
 
-/// No configuration comes near this.
 const LIMIT: u64 = 16 << 20;
 /// The time limit of a whole task.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// The task.
 enum Task {
     /// A set needs as many free addresses.
     More(usize, usize),
     /// The pod is to get this address.
     Address(IpAddr),
-    /// The share is to be confirmed.
     Confirm,
-    /// Returns unused blocks and addresses.
     Tidy,
-    /// The node's agent sees to it that etcd has these addresses of the node, that there is a spare block, and that what is
-    /// unused goes back.
+    /// The node's agent publishes these addresses of the node, keeps a spare block, and returns what is unused.
     Tend(Vec<IpAddr>),
-    /// The node's agent follows who owns what, and has seen this revision.
+    /// The node's agent follows all owners from this revision on.
     Watch(i64),
-    /// The operator sets the network up.
     Init,
-    /// The operator asks what is claimed.
     Blocks,
-    /// The operator releases what a node has claimed.
     Release(String),
 }
 
@@ -120,12 +112,12 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
         }
     };
     let outcome = runtime.block_on(work);
-    // A name that is still being looked up isn't waited for.
+    // Doesn't wait for a name that is still being looked up.
     runtime.shutdown_background();
     outcome.map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
 }
 
-/// A line for the agent. It fails when there is no agent any more.
+/// A line for the agent. Fails without an agent.
 fn say(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;

@@ -1,7 +1,7 @@
-//! A node's part: to be who etcd knows, and to have a share of the addresses.
+//! A node's part: its identity in etcd, and its share of the addresses.
 //!
-//! Only one process of a node is at it, under a lock of its own. The order of writing makes the file of the share
-//! never have more than etcd: a claim is written to etcd first, a return to the file first.
+//! One process of a node works at a time, under a lock. The file of the share never has more than etcd: a claim is
+//! written to etcd first, a return to the file first.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::record::Owner;
 use crate::session::{Session, is, is_absent, json, parse};
 use crate::{BlocksError, Result, keys};
 
-/// The lock of those who change the share. Its time is that of the last try.
+/// The lock for changes of the share. Its time is that of the last try.
 pub const LOCK: &str = ".cnimble-share-lock";
 /// How often another node may be faster.
 const TRIES: u32 = 30;
@@ -42,9 +42,6 @@ pub struct Node<'c> {
 
 impl<'c> Node<'c> {
     /// Takes the node's lock, and has etcd confirm the share, or register the node.
-    ///
-    /// # Errors
-    /// etcd doesn't answer, isn't what it was, or knows another node of this name.
     pub async fn open(cluster: &'c Cluster) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
@@ -109,7 +106,7 @@ impl<'c> Node<'c> {
         Ok(self.share.write(&self.dir)?)
     }
 
-    /// Takes over what a process that was killed has claimed, or has not returned any more.
+    /// Takes over the claims and returns that a killed process left unfinished.
     async fn reconcile(&mut self) -> Result<()> {
         let prefix = self.session.keys.owned_by(&self.cluster.node);
         let mut known = BTreeSet::new();
@@ -129,7 +126,6 @@ impl<'c> Node<'c> {
         Ok(())
     }
 
-    /// The block that begins at `first`, or the single address.
     fn owned(&self, first: IpAddr) -> Owned {
         let last = match self.cluster.block_of(first) == first {
             true => self.cluster.last_of(first),
@@ -138,10 +134,7 @@ impl<'c> Node<'c> {
         Owned { first, last, idle: None }
     }
 
-    /// Sees to it that set `n` has as many free addresses: claims a block, else a single address.
-    ///
-    /// # Errors
-    /// The cluster has none, or etcd fails.
+    /// Makes sure that set `n` has as many free addresses: claims a block, else a single address.
     pub async fn more(&mut self, n: usize, at_least: usize) -> Result<()> {
         let Some(set) = self.cluster.base.sets.get(n) else { return Ok(()) };
         if free(self.cluster, &self.share, n)? >= at_least {
@@ -150,7 +143,6 @@ impl<'c> Node<'c> {
         for _ in 0..TRIES {
             let found = match claim::block(&mut self.session, self.cluster, set).await? {
                 Some(found) => Some(found),
-                // Only what is needed now.
                 None if at_least > 1 => return Ok(()),
                 None => claim::single(&mut self.session, self.cluster, set).await?,
             };
@@ -162,10 +154,7 @@ impl<'c> Node<'c> {
         Err(BlocksError::Contended)
     }
 
-    /// Sees to it that the node may give `ip`.
-    ///
-    /// # Errors
-    /// Another node gives it.
+    /// Makes sure that the node may give `ip`. Fails if another node gives it.
     pub async fn address(&mut self, ip: IpAddr) -> Result<()> {
         for _ in 0..TRIES {
             if self.share.owned.iter().any(|owned| owned.contains(ip)) {
@@ -190,7 +179,7 @@ impl<'c> Node<'c> {
         Err(BlocksError::Contended)
     }
 
-    /// Claims it, unless another node was faster.
+    /// Returns whether no other node was faster.
     async fn claim(&mut self, found: Candidate) -> Result<bool> {
         let identity = &self.share.identity;
         let owned = self.owned(found.ip);
@@ -217,10 +206,8 @@ impl<'c> Node<'c> {
         Ok(true)
     }
 
-    /// Returns single addresses without a lease, and blocks that have had none for a while, but for one in a set.
-    ///
-    /// # Errors
-    /// etcd fails: then the next process of this node takes the block over again.
+    /// Returns single addresses without a lease, and blocks long without one, but for one in a set. After a failure the
+    /// next process of this node takes the block over again.
     pub async fn tidy(&mut self) -> Result<()> {
         let Some(store) = Store::lock(&self.dir).map_err(Error::from)? else { return Ok(()) };
         let leases = store.addresses().map_err(Error::from)?;
@@ -261,7 +248,7 @@ fn refused(cluster: &Cluster, why: &str) -> BlocksError {
     BlocksError::Identity { name: cluster.node.clone(), why: what }
 }
 
-/// Whether the record in etcd is this node's.
+/// Fails unless the record in etcd is this node's.
 fn check(cluster: &Cluster, known: &Identity, ours: &Identity, wanted: &Identity) -> Result<()> {
     let refuse = |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
     if known.machine != ours.machine {
@@ -282,9 +269,6 @@ fn check(cluster: &Cluster, known: &Identity, ours: &Identity, wanted: &Identity
 }
 
 /// How many addresses of set `n` the node could give.
-///
-/// # Errors
-/// The leases can't be listed.
 pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     let Some(Some(part)) = share.sets(&cluster.base.sets).into_iter().nth(n) else { return Ok(0) };
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
@@ -295,7 +279,6 @@ pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
 }
 
-/// A share of a node that etcd has never heard of.
 fn fresh(cluster: &Cluster) -> Result<Share> {
     let read = |path: &str| {
         let text = std::fs::read_to_string(path);
@@ -319,7 +302,6 @@ fn fresh(cluster: &Cluster) -> Result<Share> {
     })
 }
 
-/// Waits for the lock of those who change the share.
 async fn lock(dir: &std::path::Path) -> Result<Flock<File>> {
     let path = dir.join(LOCK);
     let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));

@@ -1,4 +1,4 @@
-//! The operator's part: to set a network up, to list what nodes own, to release what a dead node owned.
+//! The operator's part.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::record::{Fence, Owner, unix_now};
 use crate::session::{Session, is, is_absent, json, parse};
 use crate::{BlocksError, Result, keys};
 
-/// How often the offset is looked at: others write in between, which makes it look larger than it is.
+/// How often the offset is read: writes in between make it look larger than it is.
 const LOOKS: u32 = 5;
 
 /// A block, or a single address, as the operator sees it.
@@ -27,10 +27,7 @@ pub struct Claim {
     pub free: Option<u64>,
 }
 
-/// Sets a network up. Every node refuses to work with an etcd that doesn't have this.
-///
-/// # Errors
-/// It is set up, or etcd fails.
+/// Sets a network up, once. Nodes refuse to work with an etcd without it.
 pub async fn init(cluster: &Cluster) -> Result<()> {
     let mut session = Session::connect(cluster).await?;
     let (mut id, mut offset) = session.offset().await?;
@@ -48,9 +45,6 @@ pub async fn init(cluster: &Cluster) -> Result<()> {
 }
 
 /// Everything that is claimed, by address.
-///
-/// # Errors
-/// Fails if etcd fails.
 pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     let mut session = Session::open(cluster, 0).await?;
     let mut claims = BTreeMap::new();
@@ -64,16 +58,13 @@ pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     Ok(claims.into_values().collect())
 }
 
-/// Releases what `name` owns. Others may claim it when the node's right to give addresses without etcd has ended,
-/// and a tenth of that time later, because clocks differ. Returns how much was released, and until when others wait,
-/// in milliseconds since 1970.
-///
-/// # Errors
-/// There is no such node, or etcd fails: then another call goes on.
+/// Releases what `name` owns. Others may claim it when the node's right to give addresses without etcd has ended, plus
+/// a tenth of that time, because clocks differ. Returns the number, and until when others wait, in milliseconds since
+/// 1970. After a failure another call continues.
 pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = Session::open(cluster, 0).await?;
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
-    // At first: from now on nothing confirms the node, and it claims nothing.
+    // First: from now on nothing confirms the node, and it claims nothing.
     let known = session.get(&node).await?;
     let host = session.keys.host(name);
     let gone = vec![TxnOp::delete(node.clone(), None), TxnOp::delete(host, None)];

@@ -1,17 +1,13 @@
-//! The values in etcd.
-
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The identity of etcd at the set-up of the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fence {
-    /// The ID that etcd has for its cluster.
     pub(crate) cluster: u64,
-    /// The index of the log minus the revision. It never falls, but when a backup is restored: that keeps the
-    /// revision, and begins the log anew.
+    /// The index of the log minus the revision. It only falls when a restored backup begins the log anew: the revision
+    /// stays.
     pub(crate) offset: i64,
     /// A block has two to the power of this many addresses.
     pub(crate) host_bits: u32,
@@ -23,32 +19,30 @@ pub(crate) struct Fence {
 /// The value of a block or of a single address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
-    /// The name of the node.
     pub(crate) node: String,
     /// The instance of the node's share.
     pub(crate) instance: String,
     /// For how many milliseconds the node goes on without etcd.
     pub(crate) offline: u64,
-    /// When the operator has released it: from when on others may claim it, in milliseconds since 1970.
+    /// From when on others may claim a released one, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
 }
 
 impl Owner {
-    /// Whether others may claim it now.
     pub(crate) fn is_free(&self) -> bool {
         self.free.is_some_and(|free| free <= unix_now())
     }
 }
 
-/// How others reach a node, and so its pods. It changes seldom, and has a key of its own: all nodes watch it.
+/// How others reach a node and its pods. It changes seldom, and all nodes watch it: it has a key of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     /// The node's addresses on the link between nodes.
     pub(crate) ips: Vec<IpAddr>,
 }
 
-/// The time now, in milliseconds since 1970.
+/// Milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! A connection to one member of etcd, after it was seen that etcd is what it was.
+//! A connection to one member of an unchanged etcd.
 
 use std::error::Error as StdError;
 use std::io;
@@ -20,7 +20,7 @@ use crate::{BlocksError, Result, trust};
 
 /// For a connection, and for an answer. A member that is paused takes as long.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the offset is looked at before it counts as fallen: others write in between.
+/// How often the offset is read before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
 
 /// A connection to etcd.
@@ -37,7 +37,6 @@ pub(crate) fn away(err: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(err.to_string())
 }
 
-/// What the client is asked for, unless it takes too long.
 async fn in_time<T>(
     what: &str,
     asked: impl Future<Output = std::result::Result<T, etcd_client::Error>>,
@@ -46,7 +45,7 @@ async fn in_time<T>(
     answer.map_err(|_| away(format_args!("no {what} in time")))?.map_err(|err| failed(&err))
 }
 
-/// The client's error, in the system's words or etcd's if there are such.
+/// The client's error, in the words of the system or of etcd if there are any.
 pub(crate) fn failed(err: &etcd_client::Error) -> BlocksError {
     let words = match err {
         etcd_client::Error::GRpcStatus(status) => match status.source() {
@@ -59,19 +58,16 @@ pub(crate) fn failed(err: &etcd_client::Error) -> BlocksError {
     away(words.unwrap_or_else(|| err.to_string()))
 }
 
-/// The system's error at the bottom of others.
 fn of_system(err: &(dyn StdError + 'static)) -> Option<String> {
     let chain = std::iter::successors(Some(err), |&err| err.source());
     let mut found = chain.filter_map(|err| err.downcast_ref::<io::Error>());
     found.find(|err| err.raw_os_error().is_some()).map(ToString::to_string)
 }
 
-/// JSON for a value.
 pub(crate) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|err| Error::new(Code::INTERNAL, err.to_string()).into())
 }
 
-/// A value of JSON.
 pub(crate) fn parse<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).map_err(|err| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
@@ -79,22 +75,17 @@ pub(crate) fn parse<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     })
 }
 
-/// A value that a key has.
 pub(crate) fn is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
     Compare::value(key, CompareOp::Equal, value)
 }
 
-/// A key that isn't there.
 pub(crate) fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }
 
 impl Session {
-    /// Connects to the first member that answers with a quorum behind it, and looks at the fence. `seen` is the
-    /// latest revision that the caller knows of.
-    ///
-    /// # Errors
-    /// Nothing answers, or etcd isn't what it was.
+    /// Connects to the first member that answers with a quorum, and checks the fence. `seen` is the latest revision
+    /// that the caller knows of.
     pub async fn open(cluster: &Cluster, seen: i64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let kv = session.get(&session.keys.fence()).await?;
@@ -137,7 +128,6 @@ impl Session {
         Ok(why)
     }
 
-    /// Connects without looking at the fence.
     pub(crate) async fn connect(cluster: &Cluster) -> Result<Self> {
         let mut failures = Vec::new();
         let count = cluster.etcd.endpoints.len();
@@ -165,12 +155,11 @@ impl Session {
         Ok(session)
     }
 
-    /// Reads one key.
     pub(crate) async fn get(&mut self, key: &str) -> Result<Option<KeyValue>> {
         Ok(self.range(key, None).await?.into_iter().next())
     }
 
-    /// The keys from `key` on, by the options; all of the same prefix with [`GetOptions::with_prefix`].
+    /// Keys by the options; of one prefix with [`GetOptions::with_prefix`].
     pub(crate) async fn range(
         &mut self,
         key: impl Into<Vec<u8>>,
@@ -181,15 +170,12 @@ impl Session {
         Ok(answer.take_kvs())
     }
 
-    /// All keys with a prefix.
     pub(crate) async fn list(&mut self, prefix: &str) -> Result<Vec<KeyValue>> {
         self.range(prefix, Some(GetOptions::new().with_prefix())).await
     }
 
-    /// Does all of `operations` if all of `conditions` hold, and the fence is as it was; tells whether.
-    ///
-    /// # Errors
-    /// No answer: then it may have been done.
+    /// Does all of `operations` if all of `conditions` hold and the fence is unchanged; returns whether. Without an
+    /// answer it may have been done.
     pub(crate) async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
         let mut conditions = conditions;
         conditions.push(match self.fence.is_empty() {
@@ -202,13 +188,12 @@ impl Session {
         Ok(answer.succeeded())
     }
 
-    /// Changes of the keys with a prefix, from a revision on.
     pub(crate) async fn watch(&mut self, prefix: &str, from: i64) -> Result<WatchStream> {
         let options = WatchOptions::new().with_prefix().with_start_revision(from);
         in_time("answer", self.client.watch(prefix, Some(options))).await
     }
 
-    /// Whether the member still has a quorum behind it, and the fence is as it was.
+    /// Checks that the member has a quorum, and that the fence is unchanged.
     pub(crate) async fn look(&mut self) -> Result<()> {
         let kv = self.get(&self.keys.fence()).await?;
         match kv.is_some_and(|kv| kv.value() == self.fence) {
@@ -221,7 +206,7 @@ impl Session {
         self.revision = self.revision.max(revision.unwrap_or(0));
     }
 
-    /// The cluster's ID, and what the member's log has more than revisions.
+    /// The cluster's ID, and by how much the member's log exceeds the revision.
     pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
         let status = in_time("status", self.client.status()).await?;
         let header = status.header().ok_or_else(|| away("a status without a header"))?;
@@ -231,7 +216,7 @@ impl Session {
 }
 
 fn options(etcd: &Etcd, url: &str) -> Result<ConnectOptions> {
-    // Without the client's own times, which end in words about gRPC: each question has [`PATIENCE`] here.
+    // The client's own time limits end in words about gRPC: each request has [`PATIENCE`] here.
     let options = ConnectOptions::new();
     if !url.starts_with("https://") {
         return Ok(options);

@@ -1,4 +1,4 @@
-//! The agent's part: a spare block is there before an ADD needs it.
+//! The agent's part: a spare block exists before an ADD needs it.
 
 use std::net::IpAddr;
 
@@ -21,11 +21,8 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether [`Node::tend`] has nothing to ask etcd for: etcd has the node's addresses, each set has a spare block, and the
-/// last confirmation is younger than a third of `offline`. The plugin asks for one after a half.
-///
-/// # Errors
-/// The node's files can't be read.
+/// Whether [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and the last
+/// confirmation is younger than a third of `offline`. The plugin asks for one after a half.
 pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(false) };
     if !ips.is_empty() && share.announced != ips {
@@ -38,11 +35,8 @@ pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
 }
 
 impl Node<'_> {
-    /// Publishes the node's addresses, claims a spare block for each set without one, and gives unused blocks back.
-    /// Returns whether a set still lacks a spare block.
-    ///
-    /// # Errors
-    /// Fails if etcd fails.
+    /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks. Returns whether a set
+    /// still lacks a spare block.
     pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<bool> {
         if !ips.is_empty() {
             self.tell(ips).await?;
@@ -54,7 +48,6 @@ impl Node<'_> {
         Ok(!has_spares(self.cluster, &self.share)?)
     }
 
-    /// Sees to it that etcd has the node's addresses.
     async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
         let name = &self.share.identity.name;
         let (node, key) = (self.session.keys.node(name), self.session.keys.host(name));

@@ -1,4 +1,4 @@
-//! Why a member of etcd and this node don't trust each other, in a sentence.
+//! Explains TLS failures between a member of etcd and this node.
 
 use cnimble_leases::cluster::config::Etcd;
 
@@ -6,7 +6,7 @@ use cnimble_leases::cluster::config::Etcd;
 const ALERTS: [&str; 5] =
     ["BadCertificate", "CertificateExpired", "CertificateRequired", "CertificateUnknown", "UnknownCA"];
 
-/// The sentence for the text of a failure with the member at `url`; `None` if it isn't about trust.
+/// The sentence for a failure with the member at `url`; `None` if it isn't about trust.
 pub(crate) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> {
     if !url.starts_with("https://") {
         return None;

@@ -1,7 +1,6 @@
 //! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods.
 //!
-//! It reads only, and takes no lock. [`follow`] ends with the first trouble: the agent keeps what it was told, and begins
-//! again.
+//! It only reads, without a lock. [`follow`] ends with the first failure: the agent keeps its state, and starts again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,25 +19,21 @@ use crate::record::{Host, Owner};
 use crate::session::{Session, away, failed, parse};
 use crate::{BlocksError, Result, keys};
 
-/// So many keys are read at once: an answer of 4 MB is refused by the client.
+/// Keys in one answer: the client refuses 4 MB.
 const PAGE: i64 = 5000;
 /// Changes within this time are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Between looks at etcd, and lines to the agent, when nothing changes. A member without a quorum tells of nothing.
+/// Between reads of etcd, and lines to the agent, without changes. A member without a quorum reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The shares of a node.
 #[derive(Debug, Default, Serialize)]
 struct Shares<'s> {
-    /// The addresses of the node itself.
     ips: &'s [IpAddr],
-    /// The first addresses of its blocks.
     blocks: Vec<IpAddr>,
     /// Single addresses outside its blocks.
     singles: Vec<IpAddr>,
 }
 
-/// A line of output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'s> {
@@ -55,7 +50,6 @@ struct State {
     hosts: BTreeMap<String, Vec<IpAddr>>,
 }
 
-/// One of the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
     Blocks,
@@ -64,7 +58,7 @@ enum List {
 }
 
 impl State {
-    /// Takes a key over, or what is left of it. A value that isn't ours counts as none.
+    /// Updates or removes a key. An invalid value counts as none.
     fn take(&mut self, list: List, kv: &KeyValue, event: EventType) {
         let exists = event == EventType::Put;
         let key = String::from_utf8_lossy(kv.key());
@@ -110,11 +104,8 @@ impl State {
     }
 }
 
-/// Tells all states from now on, a line each, and an empty one now and then. `seen` is the latest revision that the
-/// agent knows of, `patience` for all that comes before the first line.
-///
-/// # Errors
-/// Fails if etcd fails or is another one, and if the reader is gone.
+/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest revision that the
+/// agent knows of, `patience` the limit before the first line. Fails if etcd is another one, or the reader is gone.
 pub async fn follow(
     cluster: &Cluster,
     seen: i64,
@@ -127,7 +118,6 @@ pub async fn follow(
     let [mut blocks, mut singles, mut hosts] = streams;
     sent(say(&state.line(cluster, session.revision)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
-    // When news are told.
     let mut due: Option<Instant> = None;
     loop {
         let (list, message) = tokio::select! {
@@ -158,7 +148,7 @@ pub async fn follow(
     }
 }
 
-/// Reads everything, and begins to watch behind it.
+/// Reads everything, and watches from there on.
 async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchStream; 3])> {
     let share = Share::read(&cluster.base.store)?;
     let seen = seen.max(share.map_or(0, |share| share.revision));
@@ -174,7 +164,7 @@ async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchSt
     Ok((session, state, streams))
 }
 
-/// Reads a list as it was at one revision, and returns that.
+/// Reads a list at one revision, and returns the revision.
 async fn read(
     session: &mut Session,
     state: &mut State,
@@ -186,7 +176,7 @@ async fn read(
     loop {
         let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
         let kvs = session.range(from, Some(options)).await?;
-        // Of the first page.
+        // The first page decides.
         revision = if revision == 0 { session.revision } else { revision };
         kvs.iter().for_each(|kv| state.take(list, kv, EventType::Put));
         match kvs.last() {
