@@ -1,5 +1,3 @@
-//! Applies a plan to the host.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -16,7 +14,6 @@ use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
-/// The settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The name of this node.
@@ -48,7 +45,6 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
-/// An agent for this host.
 #[derive(Debug)]
 pub struct Agent {
     options: Options,
@@ -56,15 +52,11 @@ pub struct Agent {
     nft: Nft,
     /// The table after the last reconciliation.
     masquerade: masquerade::Known,
-    /// The addresses of the API server.
     servers: BTreeSet<IpAddr>,
 }
 
 impl Agent {
     /// Returns an agent for the current network namespace.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub fn new(options: Options) -> netlink::Result<Self> {
         Ok(Agent {
             options,
@@ -86,9 +78,6 @@ impl Agent {
     }
 
     /// Returns the plan without applying it.
-    ///
-    /// # Errors
-    /// Fails if the state of the host cannot be read.
     pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
         let host = self.look(nodes)?;
         Ok(plan(nodes, &self.options.node, &host))
@@ -111,8 +100,8 @@ impl Agent {
         Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
     }
 
-    /// Returns the addresses by which others reach this host: those of the default route's link and of hardware.
-    /// Bridges, pairs and tunnels are excluded, because they may have addresses of the pods' network.
+    /// Returns the addresses of the default route's link and of hardware, by which others reach this host. Bridges,
+    /// pairs and tunnels may have addresses of the pods' network.
     fn own_addresses(&mut self) -> netlink::Result<BTreeSet<IpAddr>> {
         let uplink = self.netlink.default_link()?;
         let links = self.netlink.links(&Filter::default())?;
@@ -125,10 +114,7 @@ impl Agent {
         Ok(found)
     }
 
-    /// Brings the host to the planned state. Writes only the differences.
-    ///
-    /// # Errors
-    /// Fails if the state of the host cannot be read. Nothing is changed then.
+    /// Writes the differences to the planned state. Changes nothing if the state of the host cannot be read.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
         let mut host = self.look(nodes)?;
         if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
@@ -163,11 +149,7 @@ impl Agent {
         Ok(report)
     }
 
-    /// Writes the runtime's file before any node is known. With addresses of a shared subnet it does not depend on
-    /// nodes.
-    ///
-    /// # Errors
-    /// Fails if the state of the host cannot be read.
+    /// Writes the runtime's file before any node is known: with a shared subnet it does not depend on nodes.
     pub fn prepare(&mut self) -> Result<Report, String> {
         let host = self.look(&Nodes::new())?;
         let mut report = Report::default();
@@ -175,7 +157,6 @@ impl Agent {
         Ok(report)
     }
 
-    /// Updates the runtime's file. Returns the networks in the file.
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let current = conflist.ranges();
@@ -208,7 +189,7 @@ impl Agent {
         self.write_file(&plan.own, current, host, report)
     }
 
-    /// Writes the file for pods of these networks, unless a living pod has another network.
+    /// Writes the file, unless a living pod has another network.
     fn write_file(
         &mut self,
         own: &[IpNetwork],
@@ -264,10 +245,7 @@ fn words(cidrs: &[IpNetwork]) -> String {
     cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Removes everything that an agent has made on this host: routes, the table, and the file. Returns their number.
-///
-/// # Errors
-/// Returns the failures in a sentence. Everything else is removed.
+/// Removes all routes, the table, and the file of an agent. Returns their number. Continues after failures.
 pub fn remove(conflist: &Conflist) -> Result<usize, String> {
     let mut failures = Vec::new();
     let mut count = 0;

@@ -1,5 +1,5 @@
-//! The bridge for pods with addresses of a shared subnet. The plugin would make it only for the first pod, but its
-//! routes must exist before that.
+//! The bridge for pods of a shared subnet. The plugin makes it only for the first pod, but its routes must exist
+//! before.
 
 use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
@@ -7,14 +7,13 @@ use cnimble_netlink::link::{self, Change, Mac, NewBridge};
 
 use crate::conflist::BRIDGE;
 
-/// Creates the bridge if it is missing, and sets it up. Returns its link number.
+/// Returns its link number.
 pub(crate) fn ensure(netlink: &mut Netlink) -> netlink::Result<u32> {
     let bridge = match netlink.find_link(BRIDGE)? {
         Some(bridge) => bridge,
         None => {
             let new = NewBridge { name: BRIDGE, mtu: None, mac: Mac::random(), vlan_filtering: false };
             match netlink.create_link(link::add_bridge(&new)) {
-                // A concurrent ADD has created the bridge.
                 Err(err) if err.is(nix::errno::Errno::EEXIST) => netlink.link(BRIDGE)?,
                 made => made?,
             }

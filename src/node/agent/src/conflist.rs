@@ -41,7 +41,6 @@ pub struct Conflist {
     pub cluster: Option<ClusterLocal>,
 }
 
-/// The name of the pods' bridge.
 pub(crate) const BRIDGE: &str = "cni0";
 
 impl Conflist {
@@ -50,10 +49,7 @@ impl Conflist {
         self.dir.join(format!("10-{}.conflist", self.name))
     }
 
-    /// Returns the text for pods of these networks.
-    ///
-    /// # Errors
-    /// Fails if the template is invalid or cannot be read.
+    /// Returns the text for pods of these networks. Fails if the template is invalid or cannot be read.
     pub fn text(&self, own: &[IpNetwork], mtu: Option<u32>) -> Result<String, String> {
         let Some(template) = &self.template else { return Ok(self.usual(own, mtu)) };
         let shown = template.display();
@@ -74,8 +70,8 @@ impl Conflist {
             None => self.host_local(own),
         };
         let mut main = match self.plugin {
-            // Pods reach others through the gateway, including pods of other nodes in their subnet.
-            // A new podCIDR changes the gateway's address. The file changes only when no pod has the old podCIDR.
+            // Pods reach others, including those of other nodes in their subnet, through the gateway. A new podCIDR
+            // changes the gateway's address. The file changes only when no pod has the old podCIDR.
             Plugin::Bridge if self.cluster.is_some() => json!({
                 "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
             }),
@@ -110,12 +106,12 @@ impl Conflist {
         ipam
     }
 
-    /// The subnets that nodes own blocks of. The list is empty if each node has podCIDRs.
+    /// The subnets that nodes own blocks of; empty if each node has podCIDRs.
     pub fn shared(&self) -> &[IpNetwork] {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
 
-    /// Returns the networks in the current file. The list is empty if there is no such file.
+    /// Returns the networks in the current file; empty without a file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -132,9 +128,6 @@ impl Conflist {
     }
 
     /// Returns the first lease of this network with an address outside of `own`.
-    ///
-    /// # Errors
-    /// Fails if the leases exist but cannot be listed.
     pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
         let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
         let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
@@ -145,9 +138,6 @@ impl Conflist {
     }
 
     /// Writes the file atomically if its text differs. Returns whether it was written.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
     pub fn write(&self, text: &str) -> io::Result<bool> {
         let path = self.path();
         if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|current| current == text.as_bytes()) {
@@ -162,9 +152,6 @@ impl Conflist {
     }
 
     /// Removes the file. Returns whether it existed.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be removed.
     pub fn remove(&self) -> io::Result<bool> {
         match std::fs::remove_file(self.path()) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -16,10 +16,9 @@ use crate::{Node, Nodes, node};
 const BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_secs(300);
-/// The limit of nodes. Kubernetes itself supports 5,000.
+/// Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
-/// The nodes, and whether they are known.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The nodes of the server's last answers.
@@ -37,13 +36,13 @@ pub struct Known {
 pub struct Shared(Arc<Mutex<Known>>);
 
 impl Shared {
-    /// Locks the state for its user.
+    /// Locks the state.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records why there are no updates. The nodes stay as they were. Returns whether the reason is new, and logs it
-    /// then.
+    /// Records why there are no updates, and keeps the nodes. Returns whether the reason is new; only then it is
+    /// logged.
     pub fn troubled(&self, why: String) -> bool {
         let mut known = self.known();
         let is_news = known.trouble.as_ref() != Some(&why);
@@ -65,10 +64,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns a follower that has not asked the server yet.
-    ///
-    /// # Errors
-    /// Fails if the kubeconfig is invalid.
+    /// Returns a follower that has not asked the server yet. Fails if the kubeconfig is invalid.
     pub fn new(server: &Server) -> Result<Self, StartError> {
         let (connection, nodes) = (Connection::new(server)?, Collection::new("/api/v1/nodes"));
         Ok(Follower { connection, nodes, shared: Shared::default(), changed: watch::Sender::new(()) })
@@ -103,9 +99,6 @@ impl Follower {
     }
 
     /// Lists all nodes once.
-    ///
-    /// # Errors
-    /// Fails if the server cannot be asked, or lists too much.
     pub async fn once(&mut self) -> Result<(), Error> {
         self.connection.renew().await?;
         // The server may forget the list once while it is read.
@@ -130,7 +123,7 @@ impl Follower {
         }
     }
 
-    /// Lists all nodes. The known nodes stay until the list is complete.
+    /// The known nodes stay until the list is complete.
     async fn list(&mut self) -> Result<Option<String>, Error> {
         let mut nodes = Nodes::new();
         let url = self.nodes.url(&self.connection);
@@ -143,7 +136,7 @@ impl Follower {
         };
         let version = self.nodes.list(&self.connection, each).await?;
         if version.is_some() {
-            // The server has just answered. If its name cannot be resolved now, the addresses stay.
+            // If the server's name cannot be resolved now, the addresses stay.
             let servers = self.connection.addresses().await;
             let mut known = self.shared.known();
             let servers = if servers.is_empty() { std::mem::take(&mut known.servers) } else { servers };
@@ -181,7 +174,7 @@ impl Follower {
                     Err(_) => false,
                 },
             };
-            // A node is updated every few minutes to show that it is alive. That is no change here.
+            // A node is updated every few minutes as a sign of life. That is no change here.
             if changed {
                 self.changed.send_replace(());
             }
@@ -190,7 +183,7 @@ impl Follower {
     }
 }
 
-/// Stores a node. Returns whether it has changed.
+/// Returns whether the node has changed.
 fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
     let (name, node): (String, Node) = match node::read(text) {
         Ok(read) => read,

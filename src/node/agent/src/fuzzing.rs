@@ -1,4 +1,4 @@
-//! Entry point for fuzzers: parses the nodes of an API server.
+//! Entry point for fuzzers.
 
 use crate::{Nodes, node};
 

@@ -1,9 +1,8 @@
-//! Configures the network of a cluster's node from the nodes that an API server or etcd lists. This includes the
-//! runtime's configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading of packets
-//! that leave the cluster ([`masquerade`]).
+//! Configures the network of a cluster's node from the nodes that an API server or etcd lists: the runtime's
+//! configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading ([`masquerade`]).
 //!
-//! [`plan`] decides from the nodes and from the host's state. It changes nothing, and refuses invalid data from an API
-//! server. [`Agent`] applies the plan repeatedly.
+//! [`plan`] decides without changes, and refuses invalid data from an API server. [`Agent`] applies the plan
+//! repeatedly.
 
 mod agent;
 mod bridge;
@@ -26,7 +25,7 @@ pub use node::{Node, Nodes};
 pub use uplink::addresses as uplink_addresses;
 pub use watch::disturbances;
 
-/// The largest file in bytes. A larger one is not the agent's.
+/// A larger file is not the agent's.
 const LIMIT: usize = 1 << 20;
 
 #[cfg(doctest)]

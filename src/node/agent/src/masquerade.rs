@@ -9,8 +9,8 @@
 //! chain guard { the same of what is invalid, with drop: NAT never sees it }
 //! ```
 //!
-//! There is one rule for each network of this node, and one set for each prefix length of the nodes' networks. Their
-//! number does not depend on the number of nodes and pods. A new node is one element.
+//! Each network of this node has one rule, and each prefix length of the nodes' networks one set. A new node is one
+//! element.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
-/// The table of the agent.
+/// The agent's table.
 pub const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble-node");
 const CHAIN: &str = "postrouting";
 const GUARD: &str = "guard";
@@ -43,7 +43,6 @@ pub struct Masquerade {
     pub others: BTreeSet<IpNetwork>,
 }
 
-/// A set for networks of one family and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Length {
     ipv6: bool,
@@ -70,17 +69,14 @@ impl Masquerade {
 #[derive(Debug, Default)]
 pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 
-/// Brings the table to `wanted`. Returns whether anything was written. `known` is from this agent's last call, if there
-/// was one.
-///
-/// # Errors
-/// Fails if the kernel refuses the request. Nothing is changed then.
+/// Brings the table to `wanted`, or changes nothing. Returns whether anything was written. `known` is from this agent's
+/// last call.
 pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
     let exists = nft.has_table(TABLE)?;
     let rules = if exists { nft.rules(TABLE, None)? } else { Vec::new() };
     let before = match known.0.take() {
         Some((before, listed)) if listed == rules => Some(before),
-        // An agent that has exited made the table, or another program has changed it since.
+        // An earlier agent made the table, or another program has changed it.
         _ if exists && is_complete(nft, &rules, wanted)? => Some(wanted.clone()),
         _ => None,
     };
@@ -119,9 +115,6 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
 }
 
 /// Removes the table. Returns whether there was one.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
     if !nft.is_supported()? || !nft.has_table(TABLE)? {
         return Ok(false);
@@ -172,10 +165,8 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     rules
 }
 
-/// Whether the table is as wanted: its rules, and the elements of its sets.
 fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
     let rules = rules(wanted);
-    // All wanted rules are different.
     let has =
         |chain: &str, wanted: &[Expr]| found.iter().any(|rule| rule.chain == chain && rule.does(wanted));
     if found.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
@@ -199,7 +190,7 @@ fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::R
     Ok(true)
 }
 
-/// Matches packets from `own` that are destined neither to pods, nor to an exception, nor to a multicast group.
+/// Matches packets from `own` to neither pods, nor an exception, nor a multicast group.
 fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     let ipv6 = own.is_ipv6();
     let mut rule = of_family(own.ip());

@@ -1,4 +1,4 @@
-//! The fields of a node that matter to the agent. All others are skipped while the JSON is parsed.
+//! The fields of a node that matter to the agent.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,9 +8,8 @@ use serde::Deserialize;
 
 use cnimble_api::tame;
 
-/// The limit of networks and addresses. A node has one network of each family, and few addresses.
+/// The limit of networks and addresses of a node.
 const MANY: usize = 16;
-/// The longest name of a node.
 const NAME: usize = 253;
 
 /// A node of the cluster.
@@ -67,10 +66,6 @@ struct Address {
     address: String,
 }
 
-/// Returns a node and its name from JSON.
-///
-/// # Errors
-/// Fails if the text is not a node.
 pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     let object: Object = serde_json::from_slice(text).map_err(|err| tame(&err.to_string()))?;
     let name = object.metadata.name.unwrap_or_default();
@@ -99,7 +94,7 @@ pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     Ok((name, node))
 }
 
-/// Parses a network that pods may have. Overlaps are checked elsewhere.
+/// Overlaps are checked elsewhere.
 fn network(text: &str) -> Result<IpNetwork, String> {
     let cidr: IpNetwork = text.parse().map_err(|_| "is no network".to_owned())?;
     if !text.contains('/') || cidr.ip() != cidr.network() {

@@ -1,9 +1,8 @@
 //! Computes the planned state from the nodes of the API server or etcd, and from this host's state.
 //!
-//! All data from an API server is checked before anything is changed. A network is refused with a sentence if another
-//! node has it, or if this host is connected to it. It is also refused if it contains the address of a node, of this
-//! host or of the API server. Data from etcd is checked in the same way. A block must also be part of a subnet that
-//! nodes have blocks of.
+//! All data is checked before anything is changed. A network is refused with a sentence if another node has it, or if
+//! this host is connected to it. The same holds if it contains an address of a node, of this host or of the API server.
+//! A block from etcd must also be part of a subnet that nodes have blocks of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,14 +27,13 @@ pub struct Host {
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses that no pod may have, with a description of each.
     pub reserved: BTreeMap<IpAddr, &'static str>,
-    /// The subnets that nodes own blocks and single addresses of. The list is empty if each node has podCIDRs.
+    /// The subnets that nodes own blocks and single addresses of; empty if each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
     /// The bridge of pods with addresses of these subnets. Their link has no network.
     pub bridge: Option<u32>,
 }
 
 impl Host {
-    /// The term for a node's network.
     fn noun(&self) -> &'static str {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }
@@ -65,8 +63,7 @@ pub struct Plan {
     pub own: Vec<IpNetwork>,
     /// The routes to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
-    /// The routes to local pods through the bridge: the subnets that contain all blocks, and borrowed addresses in
-    /// them.
+    /// The routes to local pods through the bridge: the subnets with all blocks, and borrowed addresses in them.
     pub local: BTreeMap<IpNetwork, Hop>,
     /// The networks of all nodes.
     pub pods: BTreeSet<IpNetwork>,
@@ -94,12 +91,10 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     planner.plan
 }
 
-/// A plan in the making.
 struct Planner<'p> {
     nodes: &'p Nodes,
     own: &'p str,
     host: &'p Host,
-    /// The addresses of all nodes.
     addresses: BTreeSet<IpAddr>,
     ways: Ways<'p>,
     taken: Taken,
@@ -126,7 +121,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the routes to the pods of other nodes. An existing route wins. After that, the older node comes first.
+    /// An existing route wins. After that, the older node comes first.
     fn plan_others(&mut self) {
         let ours = &self.ways.ours;
         let has = |cidr: &IpNetwork, ips: &[IpAddr]| ours.get(cidr).is_some_and(|via| ips.contains(via));
@@ -148,7 +143,6 @@ impl Planner<'_> {
         self.plan.pods.extend(self.plan.own.iter().copied());
     }
 
-    /// Gives another node its network, and returns the way to it.
     fn hop(&mut self, cidr: IpNetwork, name: &str, node: &Node) -> Result<(IpAddr, u32), String> {
         let why = self.refused(cidr).or_else(|| self.ways.connected(cidr));
         if let Some(why) = why.or_else(|| self.host.reserves(cidr)) {
@@ -159,7 +153,7 @@ impl Planner<'_> {
         self.ways.foreign(cidr).map_or_else(|| self.ways.hop(cidr, &node.ips), Err)
     }
 
-    /// Plans the routes to local pods with addresses of a shared subnet.
+    /// Plans the routes to local pods of a shared subnet.
     fn plan_local(&mut self) {
         let shared = &self.host.shared;
         if let Some(index) = self.host.bridge {
@@ -180,7 +174,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns why no node may have the network, or `None`.
     fn refused(&self, cidr: IpNetwork) -> Option<String> {
         let (noun, shared) = (self.host.noun(), &self.host.shared);
         if let Some(ip) = self.addresses.range(cidr.network()..=cidr.broadcast()).next() {
@@ -198,7 +191,7 @@ impl Planner<'_> {
 #[derive(Default)]
 struct Taken {
     networks: BTreeMap<IpAddr, (IpNetwork, String)>,
-    /// Single addresses, if nodes may borrow them from others' blocks.
+    /// Addresses that nodes may borrow from others' blocks.
     singles: BTreeMap<IpAddr, (IpNetwork, String)>,
     is_nested: bool,
 }
@@ -221,7 +214,6 @@ impl Taken {
 struct Ways<'h> {
     host: &'h Host,
     others: Vec<&'h NewRoute>,
-    /// The destinations of routes from other sources.
     prefixes: BTreeSet<IpNetwork>,
     ours: BTreeMap<IpNetwork, IpAddr>,
 }
@@ -242,7 +234,7 @@ impl<'h> Ways<'h> {
 
     /// Returns the networks on links of this host. fe80::/64 does not count, because every link has one.
     fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
-        // Routes to local pods are part of the shared subnet, and so are borrowed addresses of others' blocks.
+        // Routes to local pods, and borrowed addresses of others' blocks, are part of the shared subnet.
         let is_pods =
             |dst: IpNetwork| is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet));
         let on_links = |route: &&&NewRoute| route.via.is_none() && route.dst.prefix() > 0;
@@ -271,7 +263,7 @@ impl<'h> Ways<'h> {
         })
     }
 
-    /// Returns the first of the addresses that is on a link and of the network's family.
+    /// Returns the first of the addresses that is on a link.
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
         let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
         let Some(any) = family.peek().copied() else {
@@ -281,7 +273,7 @@ impl<'h> Ways<'h> {
             };
             return Err(format!("there is no way to {cidr}: {why}"));
         };
-        // The kernel would always refuse an address of this host. An address that moves between nodes is in some lists.
+        // The kernel refuses an address of this host. An address that moves between nodes is in some lists.
         let mut ips = family.filter(|ip| !self.host.addresses.contains(ip)).peekable();
         let Some(first) = ips.peek() else {
             return Err(format!(
@@ -295,7 +287,6 @@ impl<'h> Ways<'h> {
         ips.find_map(|ip| Some((*ip, self.link(*ip)?))).ok_or(off)
     }
 
-    /// Returns the link of an address.
     fn link(&self, ip: IpAddr) -> Option<u32> {
         let leading = self.others.iter().filter(|route| route.dst.contains(ip));
         let best = leading.max_by_key(|route| route.dst.prefix())?;
@@ -303,7 +294,6 @@ impl<'h> Ways<'h> {
     }
 }
 
-/// Whether the network is a single address.
 fn is_host(cidr: IpNetwork) -> bool {
     cidr == cnimble_cni::cidr::host(cidr.ip())
 }

@@ -1,4 +1,4 @@
-//! The agent's routes in the kernel. It compares the existing routes with the wanted ones, and writes only differences.
+//! The agent's routes in the kernel.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use cnimble_netlink::{self as netlink, Netlink, Request};
 
 use crate::plan::{Hop, PROTOCOL};
 
-/// The number of requests to the kernel in one message.
+/// Requests in one message to the kernel.
 const AT_ONCE: usize = 64;
 
 /// The result of an update.
@@ -22,8 +22,7 @@ pub struct Written {
     pub failures: Vec<String>,
 }
 
-/// Returns the requests that change the existing routes to the wanted ones. A new route is added before the old one is
-/// removed.
+/// Returns the requests for the differences. A new route is added before the old one is removed.
 pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
     let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
     for (route, _) in current.iter().filter(|(_, by)| *by == PROTOCOL) {
@@ -36,7 +35,7 @@ pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork
         let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
         if !existing.iter().any(is_same) {
             let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
-            // Append only next to the agent's own route. Next to another route, the kernel must refuse the new one.
+            // Next to another program's route, the kernel must refuse the new one.
             let make = if existing.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));
         }
@@ -52,9 +51,6 @@ fn deletion(route: &NewRoute) -> Request {
 }
 
 /// Writes the differences to the kernel.
-///
-/// # Errors
-/// Fails if the kernel refuses to list routes.
 pub fn apply(
     netlink: &mut Netlink,
     current: &[(NewRoute, u8)],
@@ -66,7 +62,7 @@ pub fn apply(
     while requests.peek().is_some() {
         let some: Vec<Request> = requests.by_ref().take(AT_ONCE).collect();
         match netlink.execute_all(some) {
-            // The kernel has already removed the route, such as with its link.
+            // The kernel removes routes with their link.
             Ok(()) => {}
             Err(err) if err.is(Errno::ESRCH) => {}
             Err(err) => written.failures.push(err.to_string()),

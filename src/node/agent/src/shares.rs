@@ -19,7 +19,6 @@ use crate::LIMIT;
 use crate::node::is_host;
 use crate::{Node, Nodes};
 
-/// The name of the IPAM plugin.
 const PLUGIN: &str = "cluster-local";
 
 /// The configuration of the IPAM plugin for this node.
@@ -33,22 +32,17 @@ pub struct ClusterLocal {
     pub subnets: Vec<IpNetwork>,
 }
 
-/// Keys that the agent adds to those of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Added<'a> {
-    /// `nodeName`
     pub node: Option<&'a str>,
-    /// `dataDir`
     pub data_dir: Option<&'a Path>,
     /// `routed`, for a bridge.
     pub routed: bool,
 }
 
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and adds missing ones: type, routes, and those of `added`.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read, or if the plugin would refuse it.
+    /// Reads a file with the keys of `ipam`, and adds missing ones: type, routes, and those of `added`. Fails if the
+    /// plugin would refuse it.
     pub fn read(path: &Path, network: &str, added: &Added<'_>) -> Result<Self, String> {
         let shown = path.display();
         let text = files::read(path, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
@@ -87,7 +81,6 @@ impl ClusterLocal {
     }
 }
 
-/// A line of `cluster-local-etcd watch`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -104,9 +97,6 @@ struct Shares {
 }
 
 /// Returns the nodes in a line of `cluster-local-etcd watch`, and the revision of etcd.
-///
-/// # Errors
-/// Fails if the line is invalid.
 pub fn nodes(line: &str) -> Result<(Nodes, i64), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
     let network = |ip: &IpAddr, host_bits: u8| {

@@ -1,14 +1,10 @@
-//! A template in the syntax of containerd's CRI plugin (`conf_template`). It supports `{{.PodCIDR}}`, and ranges over
-//! `.PodCIDRRanges` and `.Routes` with an `{{if}}` for separators. Other parts of Go's templates are not supported.
+//! A template in the syntax of containerd's CRI plugin (`conf_template`): `{{.PodCIDR}}`, and ranges over
+//! `.PodCIDRRanges` and `.Routes` with an `{{if}}` for separators. An unsupported action is an error.
 
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::cidr::default_route;
 
-/// Replaces the actions of a template by the networks.
-///
-/// # Errors
-/// Fails if the template uses an unsupported action.
 pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     let cidrs: Vec<String> = own.iter().map(ToString::to_string).collect();
     let routes: Vec<String> = own.iter().map(|cidr| default_route(*cidr).to_string()).collect();
@@ -58,18 +54,16 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     Ok(out)
 }
 
-/// One iteration of a range.
 struct Iteration<'t> {
-    /// The name of the variable with the number, or an empty text.
+    /// The variable with the number, or an empty text.
     index: &'t str,
-    /// The name of the variable with the item.
+    /// The variable with the item.
     value: &'t str,
     number: usize,
     item: &'t str,
 }
 
 impl Iteration<'_> {
-    /// Appends the text of the iteration.
     fn fill(&self, body: &str, out: &mut String) -> Result<(), String> {
         let mut rest = body;
         while let Some((before, action, behind)) = next(rest)? {
@@ -106,7 +100,6 @@ fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     Ok(Some((before, action.trim(), behind)))
 }
 
-/// Splits at the `{{end}}` of a block.
 fn block(text: &str) -> Result<(&str, &str), String> {
     let (mut depth, mut rest) = (0_usize, text);
     loop {

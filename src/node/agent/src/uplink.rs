@@ -1,5 +1,3 @@
-//! The link of the default route.
-
 use std::net::IpAddr;
 
 use cnimble_netlink as netlink;
@@ -10,7 +8,6 @@ use crate::node::is_host;
 /// The value of RT_SCOPE_UNIVERSE (linux/rtnetlink.h).
 const GLOBAL: u8 = 0;
 
-/// Returns the MTU of the uplink.
 pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     match netlink.default_link()? {
         Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
@@ -18,11 +15,8 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     }
 }
 
-/// Returns the uplink's first address of each family, by which others reach this host. Addresses that were set by hand
-/// precede those that expire.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// Returns the uplink's first address of each family, by which others reach this host. Addresses set by hand precede
+/// those that expire.
 pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };

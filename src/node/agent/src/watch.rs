@@ -1,5 +1,3 @@
-//! Notices changes of routes by other programs.
-
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
@@ -13,9 +11,6 @@ use crate::plan::PROTOCOL;
 
 /// Returns a receiver for route changes by other programs, including removals of the agent's routes. Its thread runs as
 /// long as the process.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
     let mut monitor = RouteMonitor::open()?;
     let (sender, receiver) = watch::channel(());

@@ -1,5 +1,3 @@
-//! Tests of plans for cooperative and for hostile nodes.
-
 use super::*;
 use crate::Node;
 
@@ -114,7 +112,6 @@ fn of_two_nodes_with_one_network_the_one_that_has_it_keeps_it() {
         ("b", node(&["10.2.0.0/24"], &["192.0.2.2"], "2")),
         ("c", node(&["10.2.0.0/24"], &["192.0.2.3"], "1")),
     ]);
-    // At first, the older node gets the network.
     assert_eq!(hops(&plan(&both, "me", &host())), ["10.2.0.0/24 via 192.0.2.3 dev 2"]);
     let mut host = host();
     host.routes.push((route("10.2.0.0/24", Some("192.0.2.2"), 2), PROTOCOL));
@@ -130,7 +127,6 @@ fn the_own_network_is_no_part_of_what_the_host_is_connected_to() {
         let plan = plan(&mine(bad), "me", &host());
         assert!(plan.own.is_empty() && plan.conditions.len() == 1, "{plan:?}");
     }
-    // Once the pods' bridge exists, it has the network.
     let mut host = host();
     host.routes.push((route("10.1.0.0/24", None, 7), 2));
     host.routes.push((route("10.1.0.5/32", None, 8), 3));
@@ -151,8 +147,7 @@ fn ten_thousand_nodes_are_planned_without_a_square() {
     assert_eq!((plan.routes.len(), plan.pods.len(), plan.conditions.len()), (9_999, 10_000, 0));
 }
 
-/// Returns a host with pods of a subnet that nodes own blocks of. It has the pods' routes, and one to a borrowed
-/// address.
+/// Returns a host with pods of a subnet that nodes own blocks of, their routes, and one to a borrowed address.
 fn sharing() -> Host {
     let mut host = host();
     host.shared = vec!["10.1.0.0/16".parse().unwrap()];
@@ -218,7 +213,6 @@ fn pods_of_a_bridge_get_the_subnet_by_it_and_borrowed_addresses() {
     let local = |plan: &Plan| plan.local.keys().map(ToString::to_string).collect::<Vec<_>>();
     let mut host = sharing();
     assert_eq!(local(&plan(&sharers(&[]), "me", &host)), [""; 0]);
-    // Pods of a bridge have no own routes.
     host.routes.retain(|(route, _)| !host.shared[0].contains(route.dst.ip()));
     host.bridge = Some(7);
     let made = plan(&sharers(&[]), "me", &host);
