@@ -14,6 +14,7 @@ use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
+/// The settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The name of this node.
@@ -45,6 +46,7 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
+/// An agent for this host.
 #[derive(Debug)]
 pub struct Agent {
     options: Options,

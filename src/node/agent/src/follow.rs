@@ -19,6 +19,7 @@ const WATCH: Duration = Duration::from_secs(300);
 /// Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
+/// The nodes, and whether they are known.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The nodes of the server's last answers.

@@ -32,9 +32,12 @@ pub struct ClusterLocal {
     pub subnets: Vec<IpNetwork>,
 }
 
+/// Keys that the agent adds to those of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Added<'a> {
+    /// `nodeName`
     pub node: Option<&'a str>,
+    /// `dataDir`
     pub data_dir: Option<&'a Path>,
     /// `routed`, for a bridge.
     pub routed: bool,

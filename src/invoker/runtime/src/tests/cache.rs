@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{Attach, Cache, Entry, Key, Lookup};
 
-/// What libcni 1.1 writes for this attachment, to the byte.
+/// The exact bytes that libcni 1.1 writes for this attachment.
 const LIBCNI: &str = concat!(
     r#"{"kind":"cniCacheV1","containerId":"c0ffee","config":"#,
     r#""eyJjbmlWZXJzaW9uIjoiMS4wLjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6ImJyaWRnZSJ9XX0=","#,
