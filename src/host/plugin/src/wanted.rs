@@ -51,7 +51,7 @@ impl Aim {
 /// An item that isn't as wanted, or that could not be put back.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// Its place.
+    /// The part of the attachment that it belongs to.
     pub place: Place,
     /// The error of CHECK for it, or why it could not be put back.
     pub error: Error,
@@ -112,15 +112,15 @@ impl Call {
 /// A CHECK in the process of its caller, which links the plugins.
 #[derive(Debug)]
 pub struct Examination<'a> {
-    /// `CNI_CONTAINERID`
+    /// The value that a plugin reads from `CNI_CONTAINERID`.
     pub container_id: &'a str,
-    /// `CNI_NETNS`
+    /// The value that a plugin reads from `CNI_NETNS`.
     pub netns: &'a str,
-    /// `CNI_IFNAME`
+    /// The value that a plugin reads from `CNI_IFNAME`.
     pub ifname: &'a str,
-    /// `CNI_ARGS`
+    /// The value that a plugin reads from `CNI_ARGS`.
     pub args: String,
-    /// `CNI_PATH`
+    /// The directories of `CNI_PATH`.
     pub path: &'a [PathBuf],
     /// The plugin's configuration, with the result of ADD.
     pub config: Vec<u8>,

@@ -6,9 +6,9 @@ use crate::uapi::nf_tables::*;
 use crate::uapi::nfnetlink::{NF_ACCEPT, NF_DROP};
 use crate::wire::{Attributes, Writer};
 
-/// The first register of 16 bytes (`NFT_REG_1`); what most rules need is one.
+/// The first register of 16 bytes (`NFT_REG_1`). Most rules need only this one.
 pub const REG1: u32 = NFT_REG_1;
-/// The second register.
+/// The second register of 16 bytes (`NFT_REG_2`).
 pub const REG2: u32 = NFT_REG_2;
 
 /// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`]
@@ -198,7 +198,7 @@ impl Expr {
         Expr::new("immediate", [register, (NFTA_IMMEDIATE_DATA, Value::Verdict(verdict))])
     }
 
-    /// The statement `masquerade`.
+    /// Returns the statement `masquerade` of nft(8).
     pub fn masquerade() -> Self {
         Expr::new("masq", [])
     }

@@ -52,12 +52,12 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
 /// Which addresses of a pod are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// Both families.
+    /// The pod's addresses of both families.
     #[default]
     Both,
-    /// Only IPv4 addresses.
+    /// The pod's IPv4 addresses alone.
     V4,
-    /// Only IPv6 addresses.
+    /// The pod's IPv6 addresses alone.
     V6,
 }
 

@@ -19,8 +19,8 @@
 //! The first rules of all sets come before the second ones: packets among pods need no NAT, and may go another way than
 //! their answers.
 //!
-//! With one verdict map for all networks, the kernel would walk through all elements for each new one (see
-//! [`cnimble_netlink::nft`]): 2 ms among 20,000 pods, where a set takes 30 µs.
+//! A new element takes 30 µs. With one verdict map for all networks, the kernel would walk through all elements for it
+//! (see [`cnimble_netlink::nft`]), which takes 2 ms among 20,000 pods.
 
 use std::net::IpAddr;
 

@@ -8,7 +8,7 @@
 //! - **Localhost.** Packets to 127.0.0.1 have that as their source, too, which doesn't leave a host.
 //!   `route_localnet` lets it, on the link towards the pod and only for such a mapping. Masquerading gives it an
 //!   address that can be answered. The switch would let *others* on that link reach 127.0.0.0/8, hence a guard that
-//!   drops them (`localnet`). IPv6 has no such switch: a mapped port of ::1 is left to a program that listens there.
+//!   drops them (`localnet`). IPv6 has no such switch, so a mapped port of ::1 stays with a program that listens there.
 //! - **UDP** has no connections to end: the kernel would go on sending a busy client's packets to the first
 //!   destination. So it forgets a mapped port's entries when a mapping comes or goes (`conntrack`).
 
@@ -87,9 +87,9 @@ impl fmt::Display for Protocol {
 /// One port. Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Protocol.
+    /// The protocol of both ports.
     pub protocol: Protocol,
-    /// The host's address, `None` for all of both families; 0.0.0.0 and :: are all of theirs.
+    /// The host's address. `None` stands for all addresses, 0.0.0.0 and :: for all of their family.
     pub host_ip: Option<IpAddr>,
     /// The host's port.
     pub host_port: u16,
