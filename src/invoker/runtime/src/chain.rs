@@ -71,7 +71,7 @@ impl Invoker {
             container_id: attach.container_id.clone(),
             ifname: attach.ifname.clone(),
             netns: attach.netns.clone(),
-            config: whole_document(network).to_string().into_bytes(),
+            config: inlined_config(network).to_string().into_bytes(),
             args: attach.args.clone(),
             capability_args: attach.capability_args.clone(),
             result: Some(added.document.clone()),
@@ -147,7 +147,7 @@ impl Invoker {
             Ok(result) => result.filter(|_| network.version >= Version::V0_4_0),
             Err(reason) => {
                 log::warn!("{reason}; DEL goes on without the result of ADD");
-                match self.cache.set_aside(attach.key(&network.name)) {
+                match self.cache.rename_corrupt(attach.key(&network.name)) {
                     Ok(path) => log::warn!("it is now {}", path.display()),
                     Err(err) => log::warn!("{err}"),
                 }
@@ -281,7 +281,7 @@ fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injectio
 /// The configuration to keep in the cache: the list as it was written, with the plugins of
 /// the network's folder written into it, so that DEL needs neither.
 #[doc(hidden)]
-pub fn whole_document(network: &NetworkList) -> Value {
+pub fn inlined_config(network: &NetworkList) -> Value {
     let mut document = network.document.clone();
     let inlined = json::get(&document, "plugins").and_then(Value::as_array);
     if inlined.map_or(0, Vec::len) != network.plugins.len()

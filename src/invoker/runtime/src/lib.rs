@@ -87,7 +87,7 @@ use serde_json::{Map, Value};
 
 pub use cnimble_cni::{self as cni, Verb};
 
-pub use chain::{Added, whole_document};
+pub use chain::{Added, inlined_config};
 
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};

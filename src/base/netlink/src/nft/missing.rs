@@ -69,17 +69,17 @@ mod tests {
 
     #[test]
     fn a_query_of_a_kernel_without_nf_tables_says_so() {
-        let bare = |kind| in_query(refusal("look for x", Errno::EINVAL, ""), kind).to_string();
+        let bare = |kind| in_query(refusal("read x", Errno::EINVAL, ""), kind).to_string();
         for kind in [NFT_MSG_GETGEN, NFT_MSG_GETTABLE] {
-            assert_eq!(bare(kind), "look for x: the kernel has no nf_tables (CONFIG_NF_TABLES)");
+            assert_eq!(bare(kind), "read x: the kernel has no nf_tables (CONFIG_NF_TABLES)");
         }
         assert!(bare(NFT_MSG_GETSETELEM).contains("CONFIG_NF_TABLES"));
         // Other refusals keep their words.
         for (errno, text) in [(Errno::EINVAL, "bad attribute"), (Errno::EPERM, ""), (Errno::ENOENT, "")] {
-            let err = refusal("look for x", errno, text);
+            let err = refusal("read x", errno, text);
             assert_eq!(in_query(err.clone(), NFT_MSG_GETTABLE), err);
         }
-        let pointed = refusal("look for x", Errno::EINVAL, "").pointed(Some(20));
+        let pointed = refusal("read x", Errno::EINVAL, "").pointed(Some(20));
         assert_eq!(in_query(pointed.clone(), NFT_MSG_GETTABLE), pointed);
     }
 

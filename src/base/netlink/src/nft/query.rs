@@ -21,7 +21,7 @@ const LISTINGS: usize = 20;
 impl Nft {
     /// Whether the table is there.
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
-        let what = format!("look for table {table}");
+        let what = format!("read table {table}");
         let query = Query::new(NFT_MSG_GETTABLE, table.family, &what);
         Ok(self.find(&query, |w| w.text(NFTA_TABLE_NAME, table.name), |_| Some(()))?.is_some())
     }
@@ -40,14 +40,14 @@ impl Nft {
 
     /// Whether the chain is there.
     pub fn has_chain(&mut self, chain: Chain<'_>) -> Result<bool> {
-        let what = format!("look for chain {chain}");
+        let what = format!("read chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
         Ok(self.find(&query, |w| chain.write(w), |_| Some(()))?.is_some())
     }
 
     /// Whether the set or map is there.
     pub fn has_set(&mut self, set: Set<'_>) -> Result<bool> {
-        let what = format!("look for set {set}");
+        let what = format!("read set {set}");
         let query = Query::new(NFT_MSG_GETSET, set.table.family, &what);
         Ok(self.find(&query, |w| set.write(w), |_| Some(()))?.is_some())
     }
@@ -55,7 +55,7 @@ impl Nft {
     /// Whether the chain is there and drops what none of its rules decides about
     /// (`policy drop`).
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
-        let what = format!("look for chain {chain}");
+        let what = format!("read chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
         let policy = self.find(&query, |w| chain.write(w), |attrs| attrs.u32_be(NFTA_CHAIN_POLICY))?;
         Ok(policy == Some(NF_DROP.cast_unsigned()))
@@ -152,7 +152,7 @@ impl Nft {
     /// # Errors
     /// A missing element, set or table (ENOENT) is no error.
     pub fn element(&mut self, set: Set<'_>, key: &Key) -> Result<Option<Element>> {
-        let what = format!("look for element {key} in set {set}");
+        let what = format!("read element {key} of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
         let first = |attrs: Attributes<'_>| Element::parse_list(attrs).into_iter().next();
         self.find(&query, |w| batch::write_key(w, set, key), first)

@@ -25,7 +25,9 @@ impl Transaction {
         let changes = Changes::after_look::<L>(nft, wanted, None).map_err(|refusal| match refusal {
             Refusal::Kernel(err) => err,
             Refusal::Taken(old) => Error::new(format!("create element {}", old.element.key), Errno::EEXIST),
-            Refusal::Lacks(sets) => Error::new(format!("look for set {}", sets.join(", ")), Errno::ENOENT),
+            Refusal::Lacks(sets) => {
+                Error::new(format!("add elements to set {}", sets.join(", ")), Errno::ENOENT)
+            }
         })?;
         changes.fill::<L>(&mut self.batch, &mut self.tables);
         if let Some((placed, _)) = changes.inserted.first() {

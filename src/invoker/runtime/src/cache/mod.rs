@@ -280,7 +280,7 @@ impl Cache {
     ///
     /// # Errors
     /// Fails if the file system refuses it.
-    pub fn set_aside(&self, key: Key<'_>) -> Result<PathBuf, CacheError> {
+    pub fn rename_corrupt(&self, key: Key<'_>) -> Result<PathBuf, CacheError> {
         let path = self.path(key);
         let mut name = std::ffi::OsString::from(".corrupt-");
         name.push(path.file_name().unwrap_or_default());

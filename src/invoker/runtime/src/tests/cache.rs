@@ -131,7 +131,7 @@ fn what_is_no_file_is_neither_waited_for_nor_followed() {
         plant();
         assert!(matches!(cache.get(KEY).unwrap(), Lookup::Corrupt(_)));
         assert_eq!(cache.list().unwrap(), []);
-        let aside = cache.set_aside(KEY).unwrap();
+        let aside = cache.rename_corrupt(KEY).unwrap();
         assert_eq!(cache.get(KEY).unwrap(), Lookup::Nothing);
         cache.put(&entry()).unwrap();
         cache.remove(KEY).unwrap();

@@ -99,7 +99,7 @@ impl Sandboxes {
             resolv_conf: (!config.dns.is_empty()).then(|| self.run_path(&id).join("resolv.conf")),
             ips: Vec::new(),
             cgroup_path: config.cgroup.clone().or_else(|| options.cgroup_root.as_ref().map(cgroup)),
-            network: network.map(|network| cnimble_runtime::whole_document(&network.list)),
+            network: network.map(|network| cnimble_runtime::inlined_config(&network.list)),
             id,
         })
     }
