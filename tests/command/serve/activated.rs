@@ -10,9 +10,11 @@ const MANAGER: &str = r#"
 import os, select, socket, sys
 path, line, pid = sys.argv[1:]
 listener = socket.socket(socket.AF_UNIX)
-listener.bind(path)
-os.chmod(path, 0o660)
+listener.bind(path + '.new')
+os.chmod(path + '.new', 0o660)
 listener.listen(64)
+# The path appears when connections are accepted.
+os.rename(path + '.new', path)
 while True:
     select.select([listener], [], [])
     child = os.fork()
