@@ -53,6 +53,19 @@ fn add_writes_what_the_reference_writes() {
     assert_eq!(node.add("c1").unwrap(), ["10.0.0.3", "fd00::2"]);
 }
 
+#[test]
+fn an_excluded_address_is_given_neither_in_turn_nor_on_request() {
+    let mut node = Node::new(json!({ "subnet": "10.0.0.0/29", "exclude": ["10.0.0.3", "10.0.0.4/30"] }));
+    assert_eq!(node.add("c1").unwrap(), ["10.0.0.2"]);
+    let full = node.add("c2").unwrap_err();
+    assert_eq!(full.code, Code::NO_ADDRESS);
+    assert!(full.msg.ends_with("no IP addresses available in range set: 10.0.0.1-10.0.0.2"), "{}", full.msg);
+    node.extra = json!({ "runtimeConfig": { "ips": ["10.0.0.5"] } });
+    node.del("c1");
+    assert_eq!(node.add("c2").unwrap_err().msg, "failed to allocate all requested IPs: 10.0.0.5");
+    assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
+}
+
 /// As with the Go plugin: it may still be in use, and DEL releases it.
 #[test]
 fn an_add_in_an_edited_subnet_leaves_the_lease_of_the_old_one_to_its_del() {

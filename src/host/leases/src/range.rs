@@ -48,6 +48,12 @@ pub enum RangeError {
     /// `rangeEnd` is before `rangeStart`.
     #[error("RangeEnd {end} is before RangeStart {start} in network {subnet}")]
     Backwards { start: IpAddr, end: IpAddr, subnet: IpNetwork },
+    /// An excluded prefix has no address of the subnet.
+    #[error("exclude: {prefix} is not in network {subnet}")]
+    ExcludedOutside { prefix: IpNetwork, subnet: IpNetwork },
+    /// No address of the range is left.
+    #[error("exclude leaves no address of {0}")]
+    AllExcluded(Box<Range>),
 }
 
 /// A run of addresses inside one network, both ends included.
@@ -129,6 +135,40 @@ impl Range {
             return Err(RangeError::Backwards { start, end, subnet });
         }
         Ok(Range { subnet, start, end, gateway: gateway.unwrap_or(first), on_shared_link: false })
+    }
+
+    /// The rest of the range without some prefixes, as ranges in ascending order.
+    ///
+    /// # Errors
+    /// Fails if a prefix is outside the subnet, and if no address is left.
+    pub fn without(self, excluded: &[IpNetwork]) -> Result<Vec<Range>, RangeError> {
+        let subnet = self.subnet;
+        if let Some(&prefix) = excluded.iter().find(|prefix| !subnet.contains(prefix.ip())) {
+            return Err(RangeError::ExcludedOutside { prefix, subnet });
+        }
+        let mut spans: Vec<_> =
+            excluded.iter().map(|prefix| (number(prefix.network()), number(prefix.broadcast()))).collect();
+        spans.sort_unstable();
+        let end = number(self.end);
+        let piece = |from, to| Range {
+            start: address(from, self.start),
+            end: address(to, self.start),
+            ..self.clone()
+        };
+        let mut left = Vec::new();
+        // None: behind the last number.
+        let mut from = Some(number(self.start));
+        for (first, last) in spans {
+            let Some(start) = from.filter(|start| *start <= end) else { break };
+            if let Some(before) = first.checked_sub(1).filter(|before| start <= *before) {
+                left.push(piece(start, before.min(end)));
+            }
+            from = last.checked_add(1).map(|next| next.max(start));
+        }
+        if let Some(start) = from.filter(|start| *start <= end) {
+            left.push(piece(start, end));
+        }
+        if left.is_empty() { Err(RangeError::AllExcluded(Box::new(self))) } else { Ok(left) }
     }
 
     /// Whether `ip` lies in the range.
@@ -368,6 +408,58 @@ mod tests {
         let two = set(&[("10.0.0.0/30", "", ""), ("10.0.1.0/30", "", "")]);
         assert_eq!(addresses(&two, "10.0.0.1"), ["10.0.0.2", "10.0.1.1", "10.0.1.2", "10.0.0.1"]);
         assert_eq!(addresses(&two, "10.0.1.1"), ["10.0.1.2", "10.0.0.1", "10.0.0.2", "10.0.1.1"]);
+    }
+
+    #[test]
+    fn excluded_prefixes_split_a_range() {
+        let rest = |subnet: &str, start: &str, end: &str, excluded: &[&str]| {
+            let excluded: Vec<IpNetwork> = excluded.iter().map(|prefix| prefix.parse().unwrap()).collect();
+            match build(subnet, start, end, "").unwrap().without(&excluded) {
+                Ok(ranges) => RangeSet::new(ranges).unwrap().to_string(),
+                Err(err) => err.to_string(),
+            }
+        };
+        for ((subnet, start, end), excluded, expected) in [
+            (("10.0.0.0/24", "", ""), &[][..], "10.0.0.1-10.0.0.254"),
+            (("10.0.0.0/24", "", ""), &["10.0.0.9"], "10.0.0.1-10.0.0.8,10.0.0.10-10.0.0.254"),
+            // In any order, touching, one in another, and at both ends.
+            (
+                ("10.0.0.0/24", "", ""),
+                &["10.0.0.240/28", "10.0.0.16/28", "10.0.0.20", "10.0.0.0/28", "10.0.0.33/32"],
+                "10.0.0.32-10.0.0.32,10.0.0.34-10.0.0.239",
+            ),
+            (
+                ("10.0.0.0/24", "10.0.0.10", "10.0.0.20"),
+                &["10.0.0.0/29", "10.0.0.64/26"],
+                "10.0.0.10-10.0.0.20",
+            ),
+            (
+                ("10.0.0.0/24", "10.0.0.10", "10.0.0.20"),
+                &["10.0.0.12/30"],
+                "10.0.0.10-10.0.0.11,10.0.0.16-10.0.0.20",
+            ),
+            (("fd00::/64", "", ""), &["fd00::/65"], "fd00::8000:0:0:0-fd00::ffff:ffff:ffff:ffff"),
+            (("::/0", "", ""), &["8000::/1"], "::1-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            (
+                ("0.0.0.0/0", "0.0.0.0", "255.255.255.255"),
+                &["0.0.0.0", "255.255.255.255"],
+                "0.0.0.1-255.255.255.254",
+            ),
+            (
+                ("10.0.0.0/24", "", ""),
+                &["10.0.0.0/25", "10.0.0.128/25"],
+                "exclude leaves no address of 10.0.0.1-10.0.0.254",
+            ),
+            (
+                ("::/0", "", ""),
+                &["::/0"],
+                "exclude leaves no address of ::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+            ),
+            (("10.0.0.0/24", "", ""), &["10.0.1.0/28"], "exclude: 10.0.1.0/28 is not in network 10.0.0.0/24"),
+            (("10.0.0.0/24", "", ""), &["fd00::1"], "exclude: fd00::1/128 is not in network 10.0.0.0/24"),
+        ] {
+            assert_eq!(rest(subnet, start, end, excluded), expected, "{subnet} without {excluded:?}");
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Code, Error};
 use cnimble_os::files::{self as files, Links};
 
-use super::{address, number};
 use crate::boot;
 use crate::range::{Range, RangeSet};
 
@@ -166,9 +166,9 @@ impl Share {
             });
             // A range knows its own gateway only; those of other ranges are cut out.
             let parts = parts.flat_map(|part| {
-                gateways.iter().filter(|ip| **ip != part.gateway).fold(vec![part.clone()], |parts, ip| {
-                    parts.iter().flat_map(|part| without(part, *ip)).collect()
-                })
+                let others = gateways.iter().filter(|ip| **ip != part.gateway && part.contains(**ip));
+                let others: Vec<_> = others.map(|ip| IpNetwork::from(*ip)).collect();
+                part.without(&others).unwrap_or_default()
             });
             RangeSet::new(parts.collect()).ok()
         };
@@ -183,16 +183,6 @@ fn clip(range: &Range, first: IpAddr, last: IpAddr) -> Option<Range> {
     }
     let (start, end) = (range.start.max(first), range.end.min(last));
     (start <= end).then(|| Range { start, end, ..range.clone() })
-}
-
-/// `range` without `ip`: none, one or two ranges.
-fn without(range: &Range, ip: IpAddr) -> Vec<Range> {
-    if !range.contains(ip) {
-        return vec![range.clone()];
-    }
-    let before = number(ip).checked_sub(1).and_then(|end| clip(range, range.start, address(end, ip)));
-    let behind = number(ip).checked_add(1).and_then(|start| clip(range, address(start, ip), range.end));
-    before.into_iter().chain(behind).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! | key | meaning |
 //! |---|---|
-//! | `ipam.subnet`, `rangeStart`, `rangeEnd`, `gateway` | one range, the oldest form |
+//! | `ipam.subnet`, `rangeStart`, `rangeEnd`, `gateway`, `exclude` | one range, the oldest form |
 //! | `ipam.ranges` | range sets; an attachment gets one address of each |
 //! | `runtimeConfig.ipRanges` | range sets of the runtime (capability `ipRanges`) |
 //! | CNI_ARGS `IP`, `args.cni.ips`, `runtimeConfig.ips` | addresses that are asked for |
@@ -73,6 +73,7 @@ struct Ipam {
     range_end: Option<IpAddr>,
     #[serde(deserialize_with = "fields::ip_opt")]
     gateway: Option<IpAddr>,
+    exclude: Vec<RequestedIp>,
     ranges: Vec<Vec<RangeFields>>,
     routes: Vec<Route>,
     #[serde(deserialize_with = "fields::text_opt")]
@@ -206,11 +207,16 @@ impl Config {
             }
         }
 
+        if ipam.subnet.is_none() && !ipam.exclude.is_empty() {
+            return Err(Error::config("ipam.exclude: ipam.subnet is missing")
+                .details("hint: each range of ipam.ranges has an exclude of its own"));
+        }
         let legacy = ipam.subnet.map(|subnet| RangeFields {
             subnet: Some(subnet),
             range_start: ipam.range_start,
             range_end: ipam.range_end,
             gateway: ipam.gateway,
+            exclude: ipam.exclude,
         });
         let named = |sets: Vec<Vec<RangeFields>>, key: &'static str| {
             let sets = sets.into_iter().enumerate();

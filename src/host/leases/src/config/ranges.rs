@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use cnimble_cni::{Error, Version, fields};
+use cnimble_cni::fields::{self, RequestedIp};
+use cnimble_cni::{Error, Version};
 
 use crate::range::{Range, RangeError, RangeSet};
 
@@ -24,6 +25,20 @@ pub(super) struct RangeFields {
     pub(super) range_end: Option<IpAddr>,
     #[serde(deserialize_with = "fields::ip_opt")]
     pub(super) gateway: Option<IpAddr>,
+    pub(super) exclude: Vec<RequestedIp>,
+}
+
+impl RangeFields {
+    /// The ranges that `exclude` leaves of the range.
+    fn ranges(&self) -> Result<Vec<Range>, RangeError> {
+        let subnet = self.subnet.ok_or(RangeError::NoSubnet)?;
+        let excluded: Vec<IpNetwork> = self
+            .exclude
+            .iter()
+            .filter_map(|of| of.prefix.map_or(Some(of.ip.into()), |len| IpNetwork::new(of.ip, len).ok()))
+            .collect();
+        Range::new(subnet, self.range_start, self.range_end, self.gateway)?.without(&excluded)
+    }
 }
 
 /// Each set with the key that it came from.
@@ -40,15 +55,11 @@ pub(super) fn range_sets(
         };
         let mut ranges = Vec::with_capacity(fields.len());
         for (at, fields) in fields.iter().enumerate() {
-            let range = fields
-                .subnet
-                .ok_or(RangeError::NoSubnet)
-                .and_then(|subnet| Range::new(subnet, fields.range_start, fields.range_end, fields.gateway));
             let place = || match key.as_str() {
                 "ipam.subnet" => key.clone(),
                 _ => format!("{key}[{at}]"),
             };
-            ranges.push(range.map_err(|err| invalid(err, &place()))?);
+            ranges.extend(fields.ranges().map_err(|err| invalid(err, &place()))?);
         }
         sets.push(RangeSet::new(ranges).map_err(|err| invalid(err, &key))?);
         keys.push(key);

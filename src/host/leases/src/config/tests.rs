@@ -47,6 +47,32 @@ fn ranges_are_awaited_where_the_runtime_gives_them_and_has_not() {
 }
 
 #[test]
+fn excluded_addresses_are_in_no_range() {
+    let ranges = json!([[{ "subnet": "10.0.0.0/28", "exclude": ["10.0.0.8/29", "10.0.0.3"] }]]);
+    for document in [
+        json!({ "ipam": { "ranges": ranges } }),
+        json!({ "ipam": {}, "runtimeConfig": { "ipRanges": ranges } }),
+        json!({ "ipam": { "subnet": "10.0.0.0/28", "exclude": ["10.0.0.3", "10.0.0.12/29"] } }),
+    ] {
+        assert_eq!(sets(&document), ["10.0.0.1-10.0.0.2,10.0.0.4-10.0.0.7"], "{document}");
+        let config = read(&document).unwrap();
+        // All of the two ranges but the gateway.
+        let capacity: u128 = config.sets[0].ranges().iter().map(|range| config.capacity(range)).sum();
+        assert_eq!(capacity, 5);
+    }
+    let message = |ipam: Value| read(&json!({ "ipam": ipam })).unwrap_err().to_string();
+    let outside = message(json!({ "ranges": [[{ "subnet": "10.0.0.0/28", "exclude": ["10.0.1.1"] }]] }));
+    assert!(outside.contains("exclude: 10.0.1.1/32 is not in network 10.0.0.0/28"), "{outside}");
+    assert!(outside.contains("see ipam.ranges[0][0]"), "{outside}");
+    let all = message(json!({ "subnet": "10.0.0.0/28", "exclude": ["10.0.0.0/28"] }));
+    assert!(all.contains("exclude leaves no address of 10.0.0.1-10.0.0.14"), "{all}");
+    let nothing = message(json!({ "ranges": ranges, "exclude": ["10.0.0.4"] }));
+    assert!(nothing.contains("ipam.exclude: ipam.subnet is missing"), "{nothing}");
+    let text = message(json!({ "subnet": "10.0.0.0/28", "exclude": ["ten"] }));
+    assert!(text.contains("invalid IP address: ten"), "{text}");
+}
+
+#[test]
 fn early_versions_have_one_address_of_a_family() {
     let reads = |version: &str, subnets: &[&str]| {
         let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();

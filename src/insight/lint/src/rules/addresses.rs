@@ -78,6 +78,14 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
         let at = range.get("rangeEnd").unwrap_or(node);
         return error(at, format!("rangeEnd: {end} is before rangeStart, {start}"));
     }
+    for at in range.get("exclude").map(Node::elements).unwrap_or_default() {
+        let excluded = at.text().and_then(cidr::parse_ip_or_cidr);
+        if let Some((ip, _)) = excluded
+            && !subnet.contains(ip)
+        {
+            return error(at, format!("exclude: {ip} is not in {subnet}"));
+        }
+    }
     if let Some(at) = range.get("gateway")
         && let Some(gateway) = at.text().and_then(cidr::parse_ip)
     {
