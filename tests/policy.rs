@@ -321,9 +321,15 @@ const PUBLISHED: [&str; 5] = ["cni", "netlink", "os", "plugin", "runtime"];
 fn only_the_libraries_are_published() {
     let packages = packages();
     let ours = packages.iter().filter(|package| package["source"].is_null() && package["publish"].is_null());
-    let names = ours.map(|package| package["name"].as_str().unwrap().strip_prefix("cnimble-").unwrap());
+    let names =
+        ours.clone().map(|package| package["name"].as_str().unwrap().strip_prefix("cnimble-").unwrap());
     let published: BTreeSet<&str> = names.collect();
     assert_eq!(published, PUBLISHED.into());
+    for package in ours {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let library = std::fs::read_to_string(manifest.with_file_name("src/lib.rs")).unwrap();
+        assert!(library.contains("#![warn(missing_docs)]"), "{}", manifest.display());
+    }
 }
 
 /// A crate from another source than crates.io has had no review.

@@ -13,6 +13,8 @@
 //! | [`owner`], [`hash`] | the owner of an attachment, and names made of it |
 //! | [`verb`], [`args`], [`version`] | the verbs, `CNI_ARGS`, the versions of the protocol |
 
+#![warn(missing_docs)]
+
 pub mod args;
 mod attachments;
 pub mod capability;

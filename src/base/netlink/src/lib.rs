@@ -18,6 +18,8 @@
 //! A function that talks to the kernel fails if the kernel refuses the request. Its section "Errors" names only other
 //! reasons.
 
+#![warn(missing_docs)]
+
 pub mod addr;
 pub mod arp;
 pub mod conntrack;

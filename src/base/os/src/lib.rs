@@ -7,6 +7,8 @@
 //! | [`privileges`] | drops capabilities, new privileges and system calls |
 //! | [`dbus`] | calls one method on the system bus |
 
+#![warn(missing_docs)]
+
 pub mod child;
 pub mod dbus;
 pub mod files;

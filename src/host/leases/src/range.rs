@@ -13,7 +13,6 @@ use ipnetwork::IpNetwork;
 
 /// Why a range or a set of ranges can't be used. The texts are the reference's where it
 /// has one.
-#[allow(missing_docs)] // the fields are what the texts name
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// A set without ranges.

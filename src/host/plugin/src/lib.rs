@@ -17,6 +17,8 @@
 //! | `begun` | marks a DEL that has begun |
 //! | `log` | the log file and the levels |
 
+#![warn(missing_docs)]
+
 mod begun;
 mod call;
 pub mod delegate;

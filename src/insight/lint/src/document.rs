@@ -37,7 +37,6 @@ pub struct Node {
 
 /// A JSON value. Its members and elements have positions, too.
 #[derive(Debug, Clone)]
-#[allow(missing_docs)] // named as in JSON
 pub enum Data {
     Null,
     Bool(bool),

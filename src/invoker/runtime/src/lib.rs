@@ -59,6 +59,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 mod cache;
 mod cached_del;
 mod chain;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 /// The reason why a collection is not available now. Another attempt may succeed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum Error {
     /// A file cannot be read.
     #[error("can't read {}: {source}", path.display())]
@@ -30,7 +29,6 @@ pub enum Error {
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum HttpError {
     /// The server cannot be reached, or its identity is wrong.
     #[error("{0}")]
@@ -54,7 +52,6 @@ pub enum HttpError {
 
 /// The reason why a source cannot be used at all.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum StartError {
     /// A URL is not valid.
     #[error("\"{}\" is not an http or https URL: {reason}", url.escape_debug())]

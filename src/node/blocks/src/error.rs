@@ -2,7 +2,6 @@ use cnimble_cni::{Code, Error};
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum BlocksError {
     /// No member of etcd answers with a quorum. Another try may succeed.
     #[error("etcd doesn't answer: {0}")]

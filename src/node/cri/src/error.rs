@@ -9,7 +9,6 @@ use crate::clean::clean;
 
 /// The reason that a call to a runtime failed. Texts of the runtime have no control characters here.
 #[derive(Debug, Clone, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum CriError {
     /// No runtime's socket is there.
     #[error("no container runtime's socket is there: {}", list(.tried))]

@@ -7,7 +7,6 @@ use cnimble_cni::{Code, Error};
 
 /// A failure on the disk.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum StoreError {
     /// The file system refused an operation.
     #[error("{what} {}: {source}", path.display())]

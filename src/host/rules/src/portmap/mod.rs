@@ -43,7 +43,6 @@ use nftables::Portmap;
 
 /// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)]
 pub enum Protocol {
     Tcp,
     Udp,

@@ -25,7 +25,6 @@ pub struct Socket {
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SocketError {
     /// A process listens there.
     #[error("{}: another process listens there", .0.display())]

@@ -2,7 +2,6 @@
 //!
 //! A protobuf reader skips unknown fields, and an absent field has its default. `api.proto` of
 //! [kubernetes/cri-api](https://github.com/kubernetes/cri-api) describes the fields.
-#![allow(missing_docs, reason = "the fields have the names of CRI's definition, which documents them")]
 
 mod config;
 mod runtime;

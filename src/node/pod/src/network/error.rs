@@ -73,7 +73,6 @@ impl fmt::Display for Operation {
 
 /// An operation on a pod's network that failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum NetworkError {
     /// There is no network.
     #[error(transparent)]

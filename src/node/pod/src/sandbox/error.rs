@@ -10,7 +10,6 @@ use crate::network::{All, BandwidthError, NetworkError, NetworkNotReady};
 
 /// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum Cause {
     /// There is no network to set it up with.
     #[error(transparent)]
@@ -83,7 +82,6 @@ impl fmt::Display for Action {
 
 /// An operation on sandboxes that failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SandboxError {
     /// All failures of an operation on a sandbox. Failures of the undo follow their cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]

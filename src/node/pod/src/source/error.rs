@@ -8,7 +8,6 @@ use crate::manifest::{ManifestError, Origin};
 
 /// Why a source, or a pod of it, can't be had now. It is tried again.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SourceError {
     /// A manifest is wrong.
     #[error(transparent)]
