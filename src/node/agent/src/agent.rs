@@ -14,12 +14,9 @@ use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
-/// The settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of this node.
     pub node: String,
-    /// The runtime's configuration file.
     pub conflist: Conflist,
     /// The pods' MTU, if it differs from the uplink's.
     pub mtu: Option<u32>,
@@ -31,14 +28,11 @@ pub struct Options {
     pub remove_on_delete: bool,
 }
 
-/// The result of a reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The networks of the pods on this node.
     pub own: Vec<IpNetwork>,
-    /// The number of existing routes to other nodes' pods.
+    /// Existing routes to other nodes' pods.
     pub routes: usize,
-    /// The number of writes: routes, the table, the file.
     pub writes: usize,
     /// The problems as sentences, each with its node.
     pub conditions: Vec<(String, String)>,
@@ -46,19 +40,16 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
-/// An agent for this host.
 #[derive(Debug)]
 pub struct Agent {
     options: Options,
     netlink: Netlink,
     nft: Nft,
-    /// The table after the last reconciliation.
     masquerade: masquerade::Known,
     servers: BTreeSet<IpAddr>,
 }
 
 impl Agent {
-    /// Returns an agent for the current network namespace.
     pub fn new(options: Options) -> netlink::Result<Self> {
         Ok(Agent {
             options,
@@ -74,7 +65,6 @@ impl Agent {
         self.servers.clone_from(servers);
     }
 
-    /// The name of this node.
     pub fn node(&self) -> &str {
         &self.options.node
     }
@@ -102,8 +92,7 @@ impl Agent {
         Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
     }
 
-    /// Returns the addresses of the default route's link and of hardware, by which others reach this host. Bridges,
-    /// pairs and tunnels may have addresses of the pods' network.
+    /// Addresses by which others reach this host: not those of bridges, pairs and tunnels, which may be the pods'.
     fn own_addresses(&mut self) -> netlink::Result<BTreeSet<IpAddr>> {
         let uplink = self.netlink.default_link()?;
         let links = self.netlink.links(&Filter::default())?;

@@ -1,5 +1,4 @@
-//! The bridge for pods of a shared subnet. The plugin makes it only for the first pod, but its routes must exist
-//! before.
+//! The bridge for pods of a shared subnet. Its routes must exist before the first pod, for which the plugin makes it.
 
 use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
@@ -7,7 +6,6 @@ use cnimble_netlink::link::{self, Change, Mac, NewBridge};
 
 use crate::conflist::BRIDGE;
 
-/// Returns its link number.
 pub(crate) fn ensure(netlink: &mut Netlink) -> netlink::Result<u32> {
     let bridge = match netlink.find_link(BRIDGE)? {
         Some(bridge) => bridge,

@@ -14,37 +14,28 @@ use cnimble_os::files::{self as files, Links};
 use crate::LIMIT;
 use crate::shares::ClusterLocal;
 
-/// The plugin that connects pods to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
-    /// The pods share a bridge.
     #[default]
     Bridge,
-    /// Each pod has its own veth pair.
     Ptp,
 }
 
-/// The settings of the file.
 #[derive(Debug, Clone)]
 pub struct Conflist {
-    /// The directory of the file.
     pub dir: PathBuf,
-    /// The name of the network.
     pub name: String,
-    /// The plugin that connects pods to the host.
     pub plugin: Plugin,
     /// A template of the administrator that replaces the built-in text, in containerd's syntax.
     pub template: Option<PathBuf>,
     /// The `dataDir` of host-local, if it is not the default.
     pub data_dir: Option<PathBuf>,
-    /// The settings for addresses of a cluster's subnet, with blocks in etcd.
     pub cluster: Option<ClusterLocal>,
 }
 
 pub(crate) const BRIDGE: &str = "cni0";
 
 impl Conflist {
-    /// The path of the file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(format!("10-{}.conflist", self.name))
     }
@@ -111,7 +102,6 @@ impl Conflist {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
 
-    /// Returns the networks in the current file; empty without a file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -151,7 +141,6 @@ impl Conflist {
         Ok(true)
     }
 
-    /// Removes the file. Returns whether it existed.
     pub fn remove(&self) -> io::Result<bool> {
         match std::fs::remove_file(self.path()) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),

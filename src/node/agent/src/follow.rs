@@ -19,31 +19,25 @@ const WATCH: Duration = Duration::from_secs(300);
 /// Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
-/// The nodes, and whether they are known.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The nodes of the server's last answers.
     pub nodes: Nodes,
-    /// Whether the server has listed all nodes.
     pub listed: bool,
     /// The reason why the server cannot be asked now.
     pub trouble: Option<String>,
-    /// The addresses of the API server, as last resolved.
+    /// As last resolved.
     pub servers: BTreeSet<IpAddr>,
 }
 
-/// State that the follower and its users share.
 #[derive(Debug, Clone, Default)]
 pub struct Shared(Arc<Mutex<Known>>);
 
 impl Shared {
-    /// Locks the state.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records why there are no updates, and keeps the nodes. Returns whether the reason is new; only then it is
-    /// logged.
+    /// Returns whether the reason is new; only then it is logged. The nodes stay.
     pub fn troubled(&self, why: String) -> bool {
         let mut known = self.known();
         let is_news = known.trouble.as_ref() != Some(&why);
@@ -55,7 +49,6 @@ impl Shared {
     }
 }
 
-/// Follows the nodes of a server.
 #[derive(Debug)]
 pub struct Follower {
     connection: Connection,
@@ -71,12 +64,10 @@ impl Follower {
         Ok(Follower { connection, nodes, shared: Shared::default(), changed: watch::Sender::new(()) })
     }
 
-    /// Returns the nodes, and a receiver for changes.
     pub fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
 
-    /// Lists and watches the nodes forever.
     pub async fn run(mut self) {
         let mut pace = Pace::new(BACKOFF, MAX_BACKOFF);
         let mut version: Option<String> = None;
@@ -99,7 +90,6 @@ impl Follower {
         }
     }
 
-    /// Lists all nodes once.
     pub async fn once(&mut self) -> Result<(), Error> {
         self.connection.renew().await?;
         // The server may forget the list once while it is read.
@@ -184,7 +174,6 @@ impl Follower {
     }
 }
 
-/// Returns whether the node has changed.
 fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
     let (name, node): (String, Node) = match node::read(text) {
         Ok(read) => read,

@@ -1,8 +1,6 @@
 //! Configures the network of a cluster's node from the nodes that an API server or etcd lists: the runtime's
-//! configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading ([`masquerade`]).
-//!
-//! [`plan`] decides without changes, and refuses invalid data from an API server. [`Agent`] applies the plan
-//! repeatedly.
+//! configuration ([`conflist`]), routes ([`routes`]) and masquerading ([`masquerade`]). [`plan`] decides without
+//! changes, and refuses invalid data. [`Agent`] applies the plan repeatedly.
 
 mod agent;
 mod bridge;

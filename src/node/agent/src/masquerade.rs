@@ -22,7 +22,6 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
-/// The agent's table.
 pub const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble-node");
 const CHAIN: &str = "postrouting";
 const GUARD: &str = "guard";
@@ -32,14 +31,10 @@ const FILTER: i32 = 0;
 /// The value of `NF_CT_STATE_INVALID_BIT`.
 const STATE_INVALID: u32 = 0x1;
 
-/// The content of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masquerade {
-    /// The networks of the pods on this node.
     pub own: BTreeSet<IpNetwork>,
-    /// The networks of all pods of the cluster.
     pub pods: BTreeSet<IpNetwork>,
-    /// Other destinations that are not masqueraded.
     pub others: BTreeSet<IpNetwork>,
 }
 
@@ -65,12 +60,10 @@ impl Masquerade {
     }
 }
 
-/// The table after the last reconciliation.
 #[derive(Debug, Default)]
 pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 
-/// Brings the table to `wanted`, or changes nothing. Returns whether anything was written. `known` is from this agent's
-/// last call.
+/// Brings the table to `wanted`, or changes nothing. Returns whether it wrote. `known` is of this agent's last call.
 pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
     let exists = nft.has_table(TABLE)?;
     let rules = if exists { nft.rules(TABLE, None)? } else { Vec::new() };
@@ -114,7 +107,6 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
     Ok(written)
 }
 
-/// Removes the table. Returns whether there was one.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
     if !nft.is_supported()? || !nft.has_table(TABLE)? {
         return Ok(false);
@@ -146,7 +138,7 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
     }
 }
 
-/// Returns the rules, each with its chain and its comment.
+/// Each rule with its chain and its comment.
 fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     let mut rules = Vec::new();
     for own in &wanted.own {

@@ -1,5 +1,3 @@
-//! The fields of a node that matter to the agent.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -12,20 +10,15 @@ use cnimble_api::tame;
 const MANY: usize = 16;
 const NAME: usize = 253;
 
-/// A node of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// The networks in `spec.podCIDRs`.
     pub cidrs: Vec<IpNetwork>,
-    /// The addresses of the type InternalIP.
     pub ips: Vec<IpAddr>,
     /// The text of `metadata.creationTimestamp`. Its order is that of time.
     pub created: String,
-    /// The problems of the node, as sentences.
     pub wrong: Vec<String>,
 }
 
-/// The nodes by their names.
 pub type Nodes = BTreeMap<String, Node>;
 
 #[derive(Deserialize, Default)]

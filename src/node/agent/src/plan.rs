@@ -1,8 +1,7 @@
-//! Computes the planned state from the nodes of the API server or etcd, and from this host's state.
-//!
-//! All data is checked before anything is changed. A network is refused with a sentence if another node has it, or if
-//! this host is connected to it. The same holds if it contains an address of a node, of this host or of the API server.
-//! A block from etcd must also be part of a subnet that nodes have blocks of.
+//! Computes the planned state from the nodes of the API server or etcd, and from this host's state. All data is checked
+//! before anything is changed. A network is refused if another node has it, or if this host is connected to it. The
+//! same holds if it contains an address of a node, of this host or of the API server. A block from etcd must also be
+//! part of a subnet that nodes have blocks of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,14 +15,12 @@ use crate::{Node, Nodes};
 /// The protocol of the agent's routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
 pub const PROTOCOL: u8 = 203;
 
-/// The current state of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
     /// The routes of the main table, with the protocol of each.
     pub routes: Vec<(NewRoute, u8)>,
     /// The networks of living pods on this node, if the node now has other networks.
     pub living: Vec<IpNetwork>,
-    /// The addresses of all links.
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses that no pod may have, with a description of each.
     pub reserved: BTreeMap<IpAddr, &'static str>,
@@ -38,40 +35,31 @@ impl Host {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }
 
-    /// Returns why no node may have a network that would cut this host off from itself or from the API server.
+    /// Why no node may have a network: it would cut this host off from itself or from the API server.
     fn reserves(&self, cidr: IpNetwork) -> Option<String> {
         let (ip, what) = self.reserved.range(cidr.network()..=cidr.broadcast()).next()?;
         Some(format!("{} {cidr} is refused: {ip} is the address of {what}", self.noun()))
     }
 }
 
-/// The next hop to a node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// The node's address, or `None` for this node's own bridge.
     pub via: Option<IpAddr>,
-    /// The link of the address.
     pub index: u32,
-    /// The name of the node.
     pub node: String,
 }
 
-/// The planned state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The networks of the pods on this node.
     pub own: Vec<IpNetwork>,
-    /// The routes to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
     /// The routes to local pods through the bridge: the subnets with all blocks, and borrowed addresses in them.
     pub local: BTreeMap<IpNetwork, Hop>,
-    /// The networks of all nodes.
     pub pods: BTreeSet<IpNetwork>,
-    /// The problems as sentences, by node.
     pub conditions: Vec<(String, String)>,
 }
 
-/// Returns the planned state for the node `own`.
 pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     let mut planner = Planner {
         nodes,
@@ -153,7 +141,6 @@ impl Planner<'_> {
         self.ways.foreign(cidr).map_or_else(|| self.ways.hop(cidr, &node.ips), Err)
     }
 
-    /// Plans the routes to local pods of a shared subnet.
     fn plan_local(&mut self) {
         let shared = &self.host.shared;
         if let Some(index) = self.host.bridge {

@@ -1,5 +1,3 @@
-//! The agent's routes in the kernel.
-
 use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
@@ -10,15 +8,11 @@ use cnimble_netlink::{self as netlink, Netlink, Request};
 
 use crate::plan::{Hop, PROTOCOL};
 
-/// Requests in one message to the kernel.
 const AT_ONCE: usize = 64;
 
-/// The result of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// The number of requests to the kernel.
     pub writes: usize,
-    /// The routes that could not be written, as sentences.
     pub failures: Vec<String>,
 }
 
@@ -50,7 +44,6 @@ fn deletion(route: &NewRoute) -> Request {
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
 
-/// Writes the differences to the kernel.
 pub fn apply(
     netlink: &mut Netlink,
     current: &[(NewRoute, u8)],

@@ -21,12 +21,10 @@ use crate::{Node, Nodes};
 
 const PLUGIN: &str = "cluster-local";
 
-/// The configuration of the IPAM plugin for this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterLocal {
     /// The plugin's part of the network's file.
     pub ipam: Value,
-    /// The name of the node.
     pub node: String,
     /// The subnets that nodes own blocks of.
     pub subnets: Vec<IpNetwork>,
@@ -35,17 +33,13 @@ pub struct ClusterLocal {
 /// Keys that the agent adds to those of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Added<'a> {
-    /// `nodeName`
     pub node: Option<&'a str>,
-    /// `dataDir`
     pub data_dir: Option<&'a Path>,
-    /// `routed`, for a bridge.
     pub routed: bool,
 }
 
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and adds missing ones: type, routes, and those of `added`. Fails if the
-    /// plugin would refuse it.
+    /// Reads a file with the keys of `ipam`, and adds missing ones. Fails if the plugin would refuse it.
     pub fn read(path: &Path, network: &str, added: &Added<'_>) -> Result<Self, String> {
         let shown = path.display();
         let text = files::read(path, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;

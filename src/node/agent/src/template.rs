@@ -55,9 +55,7 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
 }
 
 struct Iteration<'t> {
-    /// The variable with the number, or an empty text.
     index: &'t str,
-    /// The variable with the item.
     value: &'t str,
     number: usize,
     item: &'t str,

@@ -15,8 +15,7 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     }
 }
 
-/// Returns the uplink's first address of each family, by which others reach this host. Addresses set by hand precede
-/// those that expire.
+/// By these addresses, one of each family, others reach this host. Those set by hand precede those that expire.
 pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };

@@ -9,8 +9,7 @@ use cnimble_netlink::monitor::RouteMonitor;
 
 use crate::plan::PROTOCOL;
 
-/// Returns a receiver for route changes by other programs, including removals of the agent's routes. Its thread runs as
-/// long as the process.
+/// Reports route changes by other programs, also removals of the agent's routes. Its thread never ends.
 pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
     let mut monitor = RouteMonitor::open()?;
     let (sender, receiver) = watch::channel(());
