@@ -12,7 +12,6 @@ use crate::record::Owner;
 use crate::session::{Session, parse};
 use crate::{Result, keys};
 
-/// How many keys are read at once.
 const WINDOW: i64 = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

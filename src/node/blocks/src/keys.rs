@@ -17,7 +17,6 @@ pub(crate) fn text(ip: IpAddr) -> String {
     }
 }
 
-/// The address that a key ends in.
 pub(crate) fn ip(key: &str) -> Option<IpAddr> {
     let last = key.rsplit('/').next()?;
     let (family, digits) = last.split_once('-')?;
@@ -35,7 +34,6 @@ impl Keys {
         Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
     }
 
-    /// Identifies the etcd of the set-up.
     pub(crate) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }

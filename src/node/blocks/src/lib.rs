@@ -1,6 +1,5 @@
 //! Blocks of a cluster's addresses in etcd (`docs/CLUSTER.md` has the protocol). [`node`] is for the plugin,
-//! [`operator`] for the command, [`watch`] for the agent. All use a [`session::Session`], which checks that etcd still
-//! is what it was.
+//! [`operator`] for the command, [`watch`] for the agent. A [`session::Session`] checks that etcd still is what it was.
 
 mod claim;
 mod error;
@@ -15,5 +14,4 @@ pub mod watch;
 
 pub use error::BlocksError;
 
-/// A result of this crate.
 pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

@@ -1,8 +1,7 @@
-//! `cluster-local-etcd`: one task on etcd for each start, for the plugin cluster-local.
-//!
-//! The plugin's configuration is on stdin, CNI_ARGS in the environment. An error is JSON on stdout. `cnimble ipam`
-//! starts it for an operator's task, with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`,
-//! which prints a line of JSON for each state.
+//! `cluster-local-etcd`: one task on etcd for each start, for the plugin cluster-local. The plugin's configuration is
+//! on stdin, CNI_ARGS in the environment, an error is JSON on stdout. `cnimble ipam` starts it for an operator's task,
+//! with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`, which prints a line of JSON for
+//! each state.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -19,13 +18,11 @@ use cnimble_leases::cluster::share::Share;
 use cnimble_os::privileges::{Caps, Level, Restraint};
 
 const LIMIT: u64 = 16 << 20;
-/// The time limit of a whole task.
 const DEADLINE: Duration = Duration::from_secs(12);
 
 enum Task {
     /// A set needs as many free addresses.
     More(usize, usize),
-    /// The pod is to get this address.
     Address(IpAddr),
     Confirm,
     Tidy,

@@ -29,7 +29,6 @@ pub const LOCK: &str = ".cnimble-share-lock";
 /// How often another node may be faster.
 const TRIES: u32 = 30;
 
-/// A node that etcd has confirmed.
 pub struct Node<'c> {
     pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
@@ -206,7 +205,7 @@ impl<'c> Node<'c> {
         Ok(true)
     }
 
-    /// Returns single addresses without a lease, and blocks long without one, but for one in a set. After a failure the
+    /// Returns single addresses without a lease, and blocks long without one, but for one in a set. If it fails, the
     /// next process of this node takes the block over again.
     pub async fn tidy(&mut self) -> Result<()> {
         let Some(store) = Store::lock(&self.dir).map_err(Error::from)? else { return Ok(()) };

@@ -1,5 +1,3 @@
-//! The operator's part.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -14,16 +12,12 @@ use crate::{BlocksError, Result, keys};
 /// How often the offset is read: writes in between make it look larger than it is.
 const LOOKS: u32 = 5;
 
-/// A block, or a single address, as the operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The first address of the block.
     pub first: IpAddr,
-    /// Whether it is one address.
     pub is_single: bool,
-    /// The name of the node.
     pub node: String,
-    /// From when on others may claim it, in milliseconds since 1970, if it was released.
+    /// Milliseconds since 1970, from which on others may claim a released block.
     pub free: Option<u64>,
 }
 
@@ -44,7 +38,6 @@ pub async fn init(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is claimed, by address.
 pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     let mut session = Session::open(cluster, 0).await?;
     let mut claims = BTreeMap::new();
@@ -58,9 +51,8 @@ pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     Ok(claims.into_values().collect())
 }
 
-/// Releases what `name` owns. Others may claim it when the node's right to give addresses without etcd has ended, plus
-/// a tenth of that time, because clocks differ. Returns the number, and until when others wait, in milliseconds since
-/// 1970. After a failure another call continues.
+/// Releases what `name` owns. Returns the number, and until when others wait, in milliseconds since 1970: the time for
+/// which the node works without etcd, plus a tenth, because clocks differ. After a failure another call continues.
 pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = Session::open(cluster, 0).await?;
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));

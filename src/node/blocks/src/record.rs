@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fence {
     pub(crate) cluster: u64,
-    /// The index of the log minus the revision. It only falls when a restored backup begins the log anew: the revision
-    /// stays.
+    /// The log's index minus the revision. It only falls when a restored backup begins the log anew.
     pub(crate) offset: i64,
-    /// A block has two to the power of this many addresses.
     pub(crate) host_bits: u32,
     /// Why nothing may be claimed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -20,11 +18,10 @@ pub(crate) struct Fence {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) node: String,
-    /// The instance of the node's share.
     pub(crate) instance: String,
-    /// For how many milliseconds the node goes on without etcd.
+    /// Milliseconds that the node goes on without etcd.
     pub(crate) offline: u64,
-    /// From when on others may claim a released one, in milliseconds since 1970.
+    /// Milliseconds since 1970, from which on others may claim a released one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
 }
@@ -38,11 +35,9 @@ impl Owner {
 /// How others reach a node and its pods. It changes seldom, and all nodes watch it: it has a key of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
-    /// The node's addresses on the link between nodes.
     pub(crate) ips: Vec<IpAddr>,
 }
 
-/// Milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,5 +1,3 @@
-//! A connection to one member of an unchanged etcd.
-
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
@@ -23,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the offset is read before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
 
-/// A connection to etcd.
 pub struct Session {
     client: Client,
     pub(crate) keys: Keys,
@@ -84,8 +81,7 @@ pub(crate) fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
 }
 
 impl Session {
-    /// Connects to the first member that answers with a quorum, and checks the fence. `seen` is the latest revision
-    /// that the caller knows of.
+    /// Connects to the first member with a quorum, and checks the fence. `seen` is the latest revision that is known.
     pub async fn open(cluster: &Cluster, seen: i64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let kv = session.get(&session.keys.fence()).await?;
@@ -159,7 +155,6 @@ impl Session {
         Ok(self.range(key, None).await?.into_iter().next())
     }
 
-    /// Keys by the options; of one prefix with [`GetOptions::with_prefix`].
     pub(crate) async fn range(
         &mut self,
         key: impl Into<Vec<u8>>,
@@ -174,8 +169,8 @@ impl Session {
         self.range(prefix, Some(GetOptions::new().with_prefix())).await
     }
 
-    /// Does all of `operations` if all of `conditions` hold and the fence is unchanged; returns whether. Without an
-    /// answer it may have been done.
+    /// Does all `operations` if all `conditions` hold and the fence is unchanged. It may also have done so if no answer
+    /// comes.
     pub(crate) async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
         let mut conditions = conditions;
         conditions.push(match self.fence.is_empty() {

@@ -21,8 +21,8 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and the last
-/// confirmation is younger than a third of `offline`. The plugin asks for one after a half.
+/// Whether etcd has the node's addresses, each set has a spare block, and the last confirmation is younger than a third
+/// of `offline`. The plugin asks for one after a half.
 pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(false) };
     if !ips.is_empty() && share.announced != ips {
@@ -35,8 +35,7 @@ pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
 }
 
 impl Node<'_> {
-    /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks. Returns whether a set
-    /// still lacks a spare block.
+    /// Returns whether a set still lacks a spare block.
     pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<bool> {
         if !ips.is_empty() {
             self.tell(ips).await?;

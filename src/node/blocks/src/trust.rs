@@ -6,7 +6,7 @@ use cnimble_leases::cluster::config::Etcd;
 const ALERTS: [&str; 5] =
     ["BadCertificate", "CertificateExpired", "CertificateRequired", "CertificateUnknown", "UnknownCA"];
 
-/// The sentence for a failure with the member at `url`; `None` if it isn't about trust.
+/// Returns `None` if the failure isn't about trust.
 pub(crate) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> {
     if !url.starts_with("https://") {
         return None;

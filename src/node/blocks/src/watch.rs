@@ -1,6 +1,5 @@
-//! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods.
-//!
-//! It only reads, without a lock. [`follow`] ends with the first failure: the agent keeps its state, and starts again.
+//! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods. It only reads, without
+//! a lock. [`follow`] ends with the first failure: the agent keeps its state, and starts again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +29,6 @@ const LOOK: Duration = Duration::from_secs(10);
 struct Shares<'s> {
     ips: &'s [IpAddr],
     blocks: Vec<IpAddr>,
-    /// Single addresses outside its blocks.
     singles: Vec<IpAddr>,
 }
 
@@ -104,8 +102,8 @@ impl State {
     }
 }
 
-/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest revision that the
-/// agent knows of, `patience` the limit before the first line. Fails if etcd is another one, or the reader is gone.
+/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest known revision,
+/// `patience` the limit before the first line. Fails if etcd is another one, or the reader is gone.
 pub async fn follow(
     cluster: &Cluster,
     seen: i64,
@@ -148,7 +146,6 @@ pub async fn follow(
     }
 }
 
-/// Reads everything, and watches from there on.
 async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchStream; 3])> {
     let share = Share::read(&cluster.base.store)?;
     let seen = seen.max(share.map_or(0, |share| share.revision));
@@ -164,7 +161,6 @@ async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchSt
     Ok((session, state, streams))
 }
 
-/// Reads a list at one revision, and returns the revision.
 async fn read(
     session: &mut Session,
     state: &mut State,
