@@ -1,5 +1,4 @@
-//! Access to an API server by a kubeconfig. It is read repeatedly, because tokens and certificates are replaced while
-//! the process runs.
+//! Access to an API server by a kubeconfig, read repeatedly: tokens and certificates are replaced meanwhile.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,19 +20,14 @@ use crate::{Error, HttpError, Secret, StartError};
 /// The longest token. Servers accept headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
 
-/// The source of a server's address and credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Server {
-    /// The path of a kubeconfig.
     pub kubeconfig: PathBuf,
-    /// The context to use, if it is not the current one.
     pub context: Option<String>,
-    /// Whether the service account of this pod is used instead of a kubeconfig.
     pub in_cluster: bool,
 }
 
 impl Server {
-    /// Returns the server of a kubeconfig's current context.
     pub fn kubeconfig(path: impl Into<PathBuf>) -> Self {
         Server { kubeconfig: path.into(), ..Server::default() }
     }
@@ -46,13 +40,10 @@ impl Server {
     }
 }
 
-/// A server with its current address and credentials.
 pub struct Connection {
     way: Server,
     access: Access,
-    /// The credential that a program gave, if the kubeconfig names one.
     given: Option<Credential>,
-    /// Whether the server has refused that credential.
     refused: AtomicBool,
     server: String,
     client: Client,
@@ -65,10 +56,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Reads the configuration. The credential of a program is available only after [`Connection::renew`].
-    ///
-    /// # Errors
-    /// Fails if the kubeconfig or the service account is invalid.
+    /// The credential of a program is available only after [`Connection::renew`].
     pub fn new(way: &Server) -> Result<Self, StartError> {
         let way = way.clone();
         let access = way.read()?;
@@ -82,22 +70,18 @@ impl Connection {
         })
     }
 
-    /// The URL of the server.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// Returns the server's addresses. The set is empty if its name cannot be resolved now.
+    /// The set is empty if the server's name cannot be resolved now.
     pub async fn addresses(&self) -> BTreeSet<IpAddr> {
         let host = self.access.server.host().unwrap_or_default().trim_matches(['[', ']']);
         let found = tokio::net::lookup_host((host, 0)).await;
         found.into_iter().flatten().map(|address| address.ip()).collect()
     }
 
-    /// Reads the kubeconfig and its files again. If their content has changed, no earlier connection is used any more.
-    ///
-    /// # Errors
-    /// Fails if they are no longer valid.
+    /// Reads the kubeconfig and its files again. If their content has changed, earlier connections are not used again.
     pub async fn renew(&mut self) -> Result<(), Error> {
         let way = self.way.clone();
         let mut access = blocking(move || way.read()).await.map_err(Error::Access)?;
@@ -127,10 +111,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a GET request for a path and query.
-    ///
-    /// # Errors
-    /// Fails if the server cannot be reached.
     pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         let url = self.url(target)?;
         let headers = self.headers().await?;
@@ -138,10 +118,6 @@ impl Connection {
         Ok(self.heard(answer))
     }
 
-    /// Sends JSON, or content of the type `kind`, to a path.
-    ///
-    /// # Errors
-    /// Fails if the server cannot be reached.
     pub async fn send(
         &self,
         method: Method,
@@ -156,7 +132,6 @@ impl Connection {
         Ok(self.heard(answer.map_err(|err| self.error(target, err))?))
     }
 
-    /// Records that the server has refused the credential.
     fn heard(&self, answer: Response<Incoming>) -> Response<Incoming> {
         self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
         answer
@@ -166,7 +141,7 @@ impl Connection {
         Error::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
 
-    /// Returns the error of a request, without its query.
+    /// Without the query, which may contain a secret.
     pub fn error(&self, target: &str, source: HttpError) -> Error {
         let path = target.split('?').next().unwrap_or_default();
         Error::Http { url: format!("{}{path}", self.server), source }

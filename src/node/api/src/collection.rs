@@ -12,10 +12,9 @@ use crate::page::{ITEM_LIMIT, SplitError, Splitter};
 use crate::wire::EnvelopeMeta;
 use crate::{Error, HttpError, http, tame};
 
-/// The number of objects in one answer, and the time limit of such an answer.
+/// Objects in one answer.
 pub const PAGE: usize = 500;
 const PAGE_TIME: Duration = Duration::from_secs(60);
-/// The limits of a list in pages and bytes.
 const PAGES: usize = 1000;
 const LIST_LIMIT: usize = 1 << 30;
 /// The largest event of a watch.
@@ -23,17 +22,14 @@ const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
 /// The longest token for the next page. A usual one has a few hundred bytes.
 const TOKEN_LIMIT: usize = 16 << 10;
 
-/// A collection of objects, or a part of one.
 #[derive(Debug, Clone)]
 pub struct Collection {
     path: String,
-    /// The name of its objects.
     noun: String,
     /// The selector of the part, ending in `&`.
     query: String,
 }
 
-/// The reason to stop reading a page.
 enum Stop<E> {
     Caller(E),
     Split(SplitError),
@@ -59,7 +55,6 @@ impl Collection {
         self
     }
 
-    /// The URL of the collection, without the selector.
     pub fn url(&self, connection: &Connection) -> String {
         format!("{}{}", connection.server(), self.path)
     }
@@ -79,9 +74,6 @@ impl Collection {
 
     /// Passes the JSON of every object to `each`, page by page. Returns the version to watch from, or `None` if the
     /// server has forgotten the list in the meantime.
-    ///
-    /// # Errors
-    /// Fails if the server cannot be reached, refuses, or sends an invalid or endless answer. Fails if `each` does.
     pub async fn list<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -113,7 +105,6 @@ impl Collection {
         Err(Error::TooMuch { url: connection.server().to_owned(), limit }.into())
     }
 
-    /// Reads one page, and returns its metadata.
     async fn page<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -134,11 +125,7 @@ impl Collection {
         Ok(envelope.metadata)
     }
 
-    /// Watches from a version for a limited time, with bookmarks. Returns `None` if the server has forgotten the
-    /// version.
-    ///
-    /// # Errors
-    /// Fails if the server cannot be reached, or refuses.
+    /// Watches for a limited time, with bookmarks. Returns `None` if the server has forgotten the version.
     pub async fn watch(
         &self,
         connection: &Connection,
@@ -168,15 +155,12 @@ pub struct Lines {
     body: Incoming,
     limit: Duration,
     buffer: Vec<u8>,
-    /// The number of bytes that contain no end of a line. They are not searched again.
+    /// The number of bytes without an end of a line, which are not searched again.
     searched: usize,
 }
 
 impl Lines {
-    /// Returns the next line, or `None` when the watch ends. It is safe to drop this future while it waits.
-    ///
-    /// # Errors
-    /// Fails if the connection breaks or is silent for too long, or if a line is too large.
+    /// Returns `None` when the watch ends. It is safe to drop this future while it waits.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let failed = |url: &str, source| Error::Http { url: url.to_owned(), source };
         loop {

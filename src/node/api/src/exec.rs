@@ -14,14 +14,13 @@ use tokio::time::timeout;
 
 use crate::Secret;
 
-/// How long the program may take. It may have to ask another server.
+/// The program may have to ask another server.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The longest answer: a token and a certificate chain.
 const ANSWER: u64 = 4 << 20;
 /// A credential that expires within this many seconds is replaced before it is used.
 const MARGIN: i64 = 10;
 
-/// The program and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Program {
@@ -41,7 +40,6 @@ struct Variable {
     value: Secret,
 }
 
-/// The credential that a program has returned.
 #[derive(Default, PartialEq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,

@@ -2,10 +2,8 @@
 
 use crate::page::{SplitError, Splitter};
 
-/// A file that contains no key.
 const FILE: &[u8] = b"-----BEGIN CERTIFICATE-----\nYw==\n-----END CERTIFICATE-----\n";
 
-/// Parses any bytes as a kubeconfig, and as the files of one.
 pub fn kubeconfig(bytes: &[u8]) {
     crate::kubeconfig::fuzz(bytes, FILE);
     crate::kubeconfig::fuzz(KUBECONFIG, bytes);

@@ -20,15 +20,13 @@ use tokio::time::timeout;
 
 use crate::{HttpError, StartError, tame};
 
-/// How long a server may take to answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The trusted authorities and the client's certificate.
 #[derive(Default, PartialEq)]
 pub struct Tls {
     /// The PEM certificates of authorities. `None` stands for those of the system.
     pub authorities: Option<Vec<u8>>,
-    /// Whether any server is trusted.
+    /// Trusts any server.
     pub insecure: bool,
     /// The name to expect in the server's certificate instead of the URL's.
     pub server_name: Option<String>,
@@ -36,7 +34,6 @@ pub struct Tls {
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// An HTTP client.
 #[derive(Debug, Clone)]
 pub struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
@@ -89,12 +86,11 @@ impl Client {
         Ok(Client(Pool::builder(TokioExecutor::new()).build(connector)))
     }
 
-    /// Sends a GET request, and waits for the beginning of the answer.
+    /// Waits for the beginning of the answer.
     pub async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
-    /// Sends a request with a body, and waits for the beginning of the answer.
     pub async fn send(
         &self,
         method: Method,
@@ -121,7 +117,7 @@ pub fn without_query(url: &Uri) -> String {
     shown(&url.to_string())
 }
 
-/// Returns a text that is safe to show. It may be no URL, and may contain a password.
+/// The text may be no URL, and may contain a password.
 fn shown(text: &str) -> String {
     let place = text.split(['?', '#']).next().unwrap_or_default();
     match (place.split_once("://"), place.rsplit_once('@')) {
@@ -144,7 +140,6 @@ fn reasons(err: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads the rest of an answer, unless it is too large or too late.
 pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();
@@ -161,7 +156,7 @@ pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError
     timeout(ANSWER_LIMIT, all).await.unwrap_or(Err(HttpError::Timeout(ANSWER_LIMIT)))
 }
 
-/// Returns the next piece of an endless answer, or `None` at its end.
+/// Returns `None` at the end of an endless answer.
 pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
     loop {
         match timeout(limit, body.frame()).await {
@@ -177,8 +172,7 @@ pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>
     }
 }
 
-/// Returns the error of an unwanted answer. It contains the message of a Kubernetes Status, or the beginning of the
-/// text.
+/// The text is the message of a Kubernetes Status, or the beginning of the answer.
 pub async fn refused(response: Response<Incoming>) -> HttpError {
     let status = response.status().as_u16();
     let bytes = body(response.into_body(), 1 << 20).await.unwrap_or_default();
@@ -242,7 +236,6 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Parses an absolute http or https URL.
 pub fn parse_url(text: &str) -> Result<Uri, StartError> {
     let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
     let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;

@@ -1,7 +1,5 @@
-//! kubeconfig files: the address of an API server, and the credentials for it.
-//!
-//! The format is clientcmd's v1 Config. `auth-provider` and proxies are refused rather than ignored.
-//! A pod has no such file. Its service account contains the same information.
+//! kubeconfig files in clientcmd's v1 format, and a pod's service account, which has the same information.
+//! `auth-provider` and proxies are refused rather than ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +16,6 @@ use crate::exec::Program;
 use crate::http::{Tls, parse_url};
 use crate::{Secret, StartError};
 
-/// The largest file that is read, in bytes.
 const MAX_SIZE: usize = 10 << 20;
 
 #[derive(Deserialize, Default)]
@@ -30,7 +27,6 @@ struct Config {
     contexts: Vec<Named>,
 }
 
-/// A `name` with the object that it names.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -73,7 +69,6 @@ struct User {
     auth_provider: Option<Value>,
 }
 
-/// A server with its current address and credentials.
 #[derive(PartialEq)]
 pub(super) struct Access {
     pub(super) server: Uri,
@@ -81,17 +76,14 @@ pub(super) struct Access {
     pub(super) credentials: Credentials,
 }
 
-/// The credentials for the header Authorization.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
     None,
     Token(Secret),
-    /// Name and password, in base64.
     Basic(Secret),
     /// A token in a file. It is read for each request, because it changes.
     TokenFile(PathBuf),
-    /// A program returns the credentials.
     Exec(Box<Program>),
 }
 
@@ -100,10 +92,8 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartEr
     access(path, context).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
 }
 
-/// The directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Returns the access to the API server that a pod of the cluster has.
 pub(super) fn in_cluster() -> Result<Access, StartError> {
     let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
     let variable = |name: &str| {
@@ -128,7 +118,7 @@ fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
     understood(&limited(path)?, context, dir, &limited)
 }
 
-/// Interprets a kubeconfig. `file` reads the files that it names.
+/// `file` reads the files that the kubeconfig names.
 fn understood(
     bytes: &[u8],
     context: Option<&str>,
@@ -235,13 +225,11 @@ fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, 
     })
 }
 
-/// Decodes inline data in base64.
 fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
     let data: String = data.split_whitespace().collect();
     STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
 }
 
-/// Reads a kubeconfig, or one of its files.
 pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
 }

@@ -1,10 +1,6 @@
-//! A client of Kubernetes API servers: it connects to one, and follows a collection.
-//!
-//! [`Connection`] uses a kubeconfig or a pod's service account, and reads it again as tokens and certificates are
-//! replaced. [`Collection`] lists in pages and watches. The caller receives the bytes of the objects, one object at a
-//! time and within limits, and interprets them.
-//!
-//! Read `access` for connections, then `collection` for lists and watches. Both send their requests by [`http`].
+//! A client of Kubernetes API servers. A [`Connection`] uses a kubeconfig or a pod's service account, and reads it
+//! again as tokens and certificates are replaced. A [`Collection`] lists in pages and watches. It passes on the bytes
+//! of the objects, one at a time and within limits. Both send their requests by [`http`].
 
 mod access;
 mod collection;
@@ -28,7 +24,6 @@ pub use secret::{Secret, redact};
 pub use text::{is_unseen, tame};
 pub use wire::{Notice, notice};
 
-/// Entry points for fuzzers.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 

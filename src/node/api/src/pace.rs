@@ -4,16 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The end of a list or a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The list is complete.
     Listed,
-    /// The watch has ended in time.
     Over,
-    /// The server has forgotten the version.
     Gone,
-    /// The list or the watch has failed.
     Failed,
 }
 
@@ -27,12 +22,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns a pace that waits `first` after the first failure, and doubles that each time up to `most`.
+    /// Waits `first` after the first failure, and doubles that each time up to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
         Pace { first, most, wait: first, gone: None }
     }
 
-    /// Returns the pause after a call that began at `begun` and ended with `end`. `None` means no pause.
+    /// Returns the pause after a call that began at `begun` and ended with `end`.
     pub fn after(&mut self, begun: Instant, end: End) -> Option<Duration> {
         let failed = match end {
             End::Listed => return None,

@@ -4,14 +4,11 @@ use crate::wire::Envelope;
 
 /// The largest item. etcd accepts 1.5 MiB for an object in a shorter form than JSON.
 pub(super) const ITEM_LIMIT: usize = 8 << 20;
-/// The limit for the rest of the page.
 const ENVELOPE_LIMIT: usize = 64 << 10;
 
-/// Splits a page. It only counts braces and recognizes strings. Other JSON errors are found when the items and the rest
-/// are parsed.
+/// Only counts braces and recognizes strings. Parsing finds other JSON errors.
 #[derive(Default)]
 pub(super) struct Splitter {
-    /// The bytes outside of items.
     envelope: Vec<u8>,
     item: Vec<u8>,
     depth: usize,
@@ -21,7 +18,6 @@ pub(super) struct Splitter {
     in_items: bool,
 }
 
-/// The reason why a page cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SplitError {
     #[error("an item is larger than {ITEM_LIMIT} bytes")]
@@ -33,7 +29,7 @@ pub(super) enum SplitError {
 }
 
 impl Splitter {
-    /// Takes a piece, and passes on each item that ends in it.
+    /// Passes on each item that ends in the piece.
     pub(super) fn take<E: From<SplitError>>(
         &mut self,
         piece: &[u8],
@@ -88,7 +84,6 @@ impl Splitter {
         Ok(())
     }
 
-    /// Returns the rest of the page after all pieces.
     pub(super) fn finish(self) -> Result<Envelope, String> {
         serde_json::from_slice(&self.envelope).map_err(|err| err.to_string())
     }

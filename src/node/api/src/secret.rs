@@ -11,22 +11,19 @@ use serde::{Deserialize, Deserializer};
 const SHORTEST: usize = 6;
 /// The length of a truncated secret that is still hidden, in bytes.
 const BEGINNING: usize = 12;
-/// The replacement for a secret.
 const HIDDEN: &str = "[secret]";
 
 /// The number of secrets that are searched for. A replaced token remains valid for a while.
 const MANY: usize = 64;
 
-/// The secrets of this process, the latest last.
+/// The latest is the last.
 static KNOWN: Mutex<VecDeque<Arc<str>>> = Mutex::new(VecDeque::new());
 
-/// A token, a password, or the value of a header. It has no `Display`, and its `Debug` does not show it. After its
-/// creation, [`redact`] finds it in other texts.
+/// A token, a password, or the value of a header. Its `Debug` does not show it, and [`redact`] finds it in other texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Returns a secret with this text. Afterwards the process leaves no core dump (PR_SET_DUMPABLE, prctl(2)).
     pub fn new(text: &str) -> Self {
         let secret: Arc<str> = text.into();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,12 +35,11 @@ impl Secret {
             known.pop_front();
         }
         drop(known);
-        // If the kernel refuses, the secret is still hidden in texts.
+        // The process leaves no core dump. If the kernel refuses, the secret is still hidden in texts.
         let _ = nix::sys::prctl::set_dumpable(false);
         Secret(secret)
     }
 
-    /// Returns the secret itself, so that it can be sent.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -2,19 +2,16 @@
 
 use crate::redact;
 
-/// The longest error message of a server that is kept.
 const MESSAGE_LIMIT: usize = 300;
 
-/// Whether the character is a control character, changes the direction of writing, or is invisible. Displayed texts
-/// contain none of these.
+/// Whether the character is a control character, changes the direction of writing, or is invisible.
 pub fn is_unseen(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns one line of a text from outside, without secrets and without control characters for a terminal. Long texts
-/// are truncated.
+/// Returns one line without secrets and without control characters for a terminal. Long texts are truncated.
 pub fn tame(text: &str) -> String {
     redact(text).chars().filter(|char| !is_unseen(*char)).take(MESSAGE_LIMIT).collect()
 }

@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use crate::{Error, tame};
 
-/// A page of a list, without its items.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Envelope {
@@ -23,7 +22,7 @@ pub(crate) struct EnvelopeMeta {
     pub(crate) token: Option<String>,
 }
 
-/// The Status in an event of the type ERROR.
+/// In an event of the type ERROR.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
@@ -55,24 +54,19 @@ struct Version<'a> {
     resource_version: Option<Cow<'a, str>>,
 }
 
-/// The meaning of a watch's event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// The event is not about an object.
     Nothing,
-    /// An object is new or has changed. Contains its JSON.
+    /// An object is new or has changed.
     Put(&'a str),
-    /// An object was deleted. Contains its last JSON.
+    /// Contains the last JSON of the object.
     Drop(&'a str),
     /// The server has forgotten the version from which it was watched.
     Gone,
 }
 
-/// Reads a line of a watch of `url`, and updates `version`.
-///
-/// # Errors
-/// Fails if the line is no event, or if it reports that the watch failed. In the second case, the watch cannot be
-/// resumed, and `version` becomes `None`.
+/// Reads a line of a watch of `url`, and updates `version`. After a failure of the watch, `version` is `None`: it
+/// cannot be resumed.
 pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Result<Notice<'a>, Error> {
     if line.trim_ascii().is_empty() {
         return Ok(Notice::Nothing);
@@ -91,7 +85,6 @@ pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Re
             if status.code == Some(410) || matches!(reason.as_str(), "Expired" | "Gone") {
                 return Ok(Notice::Gone);
             }
-            // The watch cannot be resumed from the version of a failure.
             *version = None;
             return Err(Error::Watch {
                 url: url.to_owned(),

@@ -1,7 +1,5 @@
-//! YAML documents as trees that know their lines.
-//!
-//! Builds trees from the parser's events, within limits. A manifest of a few hundred bytes could otherwise take
-//! gigabytes by nested aliases, or have any depth.
+//! YAML documents as trees that know their lines, made from the parser's events. The limits are against nested aliases,
+//! by which a manifest of a few hundred bytes takes gigabytes, and against any depth.
 
 mod scalar;
 
@@ -10,51 +8,37 @@ use std::collections::{BTreeMap, HashMap};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::Value;
 
-/// How many values all documents of a text together may have, aliases resolved. A pod has some 50,
-/// and 250 as an API server shows it.
+/// All documents of a text together, aliases resolved. A pod has some 50, and 250 as an API server shows it.
 pub const MAX_VALUES: usize = 250_000;
-/// How deep a manifest may be nested. A Pod needs about 15.
+/// A Pod needs about 15.
 const MAX_DEPTH: usize = 100;
-/// How many bytes of text aliases may add.
 const MAX_ALIAS_BYTES: usize = 16 << 20;
 
-/// A value and where it begins, both from 1.
+/// A value and where it begins: line and column, both from 1.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The line and the column.
     pub position: (usize, usize),
-    /// The value at this place.
     pub content: Content,
 }
 
-/// The value of a node.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// Neither of the others.
     Scalar(Value),
-    /// A list of nodes.
     List(Vec<Node>),
-    /// A mapping; its keys are texts.
     Map(BTreeMap<String, Node>),
 }
 
-/// Why a text is no YAML that is taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It is neither YAML nor JSON.
     #[error("{0}")]
     Syntax(String),
-    /// It is nested too deeply, or aliases make it too large.
     #[error("{0}")]
     TooComplex(String),
 }
 
-/// One step of the way to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// A step into a mapping.
     Key(String),
-    /// A step into a list.
     Index(usize),
 }
 
@@ -70,17 +54,14 @@ impl From<usize> for Step {
     }
 }
 
-/// A document that can't be read, and where.
+/// Line and column count from 1.
 #[derive(Debug)]
 pub struct Fault {
-    /// Line and column, both from 1.
     pub position: (usize, usize),
-    /// The error.
     pub problem: Problem,
 }
 
 impl Node {
-    /// The tree as JSON.
     pub fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -89,7 +70,7 @@ impl Node {
         }
     }
 
-    /// Where the value at the end of this way is; where the way ends early, the last one on it.
+    /// Returns the position of the last existing value of the way.
     pub fn locate(&self, way: &[Step]) -> (usize, usize) {
         let mut node = self;
         for step in way {
@@ -120,7 +101,7 @@ impl Node {
     }
 }
 
-/// How many values and bytes of text there are in a value, and how deep it is nested.
+/// The number of values and of bytes of text, and the depth.
 #[derive(Clone, Copy)]
 struct Size {
     values: usize,
@@ -129,10 +110,8 @@ struct Size {
 }
 
 impl Size {
-    /// A list or mapping without anything in it.
     const LIST: Size = Size { values: 1, bytes: 0, depth: 1 };
 
-    /// With one more thing in it.
     fn and(self, inner: Size) -> Size {
         Size {
             values: self.values + inner.values,
@@ -146,7 +125,7 @@ impl Size {
     }
 }
 
-/// The documents in a text that hold something, and what is wrong after them, if anything is.
+/// The documents in a text that hold something, and the error after them, if any.
 pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     let mut loader = Loader::default();
     for event in Parser::new_from_str(text) {
@@ -158,9 +137,6 @@ pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     (loader.documents, None)
 }
 
-/// The only document of a text.
-///
-/// # Errors
 /// Fails with the error and its line.
 pub fn document(bytes: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
@@ -179,7 +155,7 @@ fn syntax(err: &ScanError) -> Fault {
 #[derive(Default)]
 struct Loader {
     documents: Vec<Node>,
-    /// Lists and mappings that are open, outermost first.
+    /// The outermost is first.
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     values: usize,
@@ -283,7 +259,6 @@ impl Loader {
         self.put(Node { position, content }, done.anchor)
     }
 
-    /// Puts a whole value where it belongs.
     fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
         let position = node.position;
         let fault = |problem| Fault { position, problem };
