@@ -25,7 +25,7 @@ pub struct Known {
     pub listed: bool,
     /// The reason why the server cannot be asked now.
     pub trouble: Option<String>,
-    /// As last resolved.
+    /// The addresses of the API server, as last resolved.
     pub servers: BTreeSet<IpAddr>,
 }
 

@@ -26,7 +26,7 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 pub struct Tls {
     /// The PEM certificates of authorities. `None` stands for those of the system.
     pub authorities: Option<Vec<u8>>,
-    /// Trusts any server.
+    /// Trusts any server, as insecure-skip-tls-verify does.
     pub insecure: bool,
     /// The name to expect in the server's certificate instead of the URL's.
     pub server_name: Option<String>,

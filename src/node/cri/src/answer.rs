@@ -10,111 +10,82 @@ use serde_json::Value;
 use crate::clean::{clean, is_hostile};
 use crate::{CriError, wire};
 
-/// More sandboxes than any node has.
 const MAX_SANDBOXES: usize = 20_000;
 
-/// The name and the version of a runtime, as its Version call returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Version {
-    /// The runtime's name, such as `containerd` or `cri-o`.
     pub name: String,
-    /// The runtime's version.
     pub version: String,
     /// The version of CRI, such as `v1`.
     pub api: String,
 }
 
-/// A condition of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The kind of the condition: `RuntimeReady`, `NetworkReady` or another.
+    /// `RuntimeReady`, `NetworkReady` or another.
     pub kind: String,
-    /// Whether the condition holds.
     pub holds: bool,
-    /// The reason in one word.
     pub reason: String,
     /// The reason in the runtime's words.
     pub message: String,
 }
 
-/// How a runtime is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The conditions that the runtime reports.
     pub conditions: Vec<Condition>,
-    /// The runtime's CNI configuration. Runtimes report different parts of it.
+    /// Runtimes report different parts of it.
     pub cni: Option<Cni>,
 }
 
-/// The CNI configuration that containerd reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cni {
-    /// Its directory with configurations.
     pub conf_dir: Option<PathBuf>,
-    /// Its directories with plugins.
     pub plugin_dirs: Vec<PathBuf>,
     /// The networks that it has loaded, without loopback.
     pub networks: Vec<Loaded>,
-    /// The error of the last loading of networks.
     pub load_error: Option<String>,
     /// The template from which it writes a configuration when it hears of the pods' addresses.
     pub conf_template: Option<PathBuf>,
 }
 
-/// A network that a runtime has loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The name of the network.
     pub name: String,
-    /// The CNI version of the network.
     pub version: String,
-    /// Types of its plugins.
     pub plugins: Vec<String>,
-    /// The interface that a pod gets in it.
     pub ifname: String,
 }
 
-/// The sandbox of a pod, as a list of sandboxes shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its ID, which is the plugins' container ID.
     pub id: String,
-    /// The name of the pod.
     pub name: String,
-    /// The pod's Kubernetes namespace.
     pub namespace: String,
-    /// The UID of the pod.
     pub uid: String,
     /// How many sandboxes the pod has had before.
     pub attempt: u32,
-    /// Whether it is `SANDBOX_READY`.
     pub ready: bool,
     /// When it was made, in seconds since 1970.
     pub created: u64,
 }
 
-/// A sandbox in detail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatus {
-    /// The sandbox, as in a list.
     pub sandbox: Sandbox,
-    /// The addresses that it has, as the runtime knows them.
     pub ips: Vec<IpAddr>,
-    /// Whether it uses the node's network.
     pub host_network: bool,
-    /// Its network namespace, where the runtime tells.
+    /// `None` if the runtime does not tell.
     pub netns: Option<PathBuf>,
-    /// Its process, where the runtime tells.
+    /// `None` if the runtime does not tell.
     pub pid: Option<u32>,
 }
 
 impl Sandbox {
-    /// The pod as `NAMESPACE/NAME`.
     pub fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Its state in a word.
     pub fn state(&self) -> &'static str {
         if self.ready { "Ready" } else { "NotReady" }
     }
@@ -187,7 +158,7 @@ fn netns(info: &Value) -> Option<PathBuf> {
     path(network.get("path")?)
 }
 
-/// An absolute path without strange characters.
+/// Refuses strange characters.
 fn path(value: &Value) -> Option<PathBuf> {
     let path = value.as_str()?;
     (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))

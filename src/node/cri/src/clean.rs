@@ -1,10 +1,9 @@
 //! A runtime's words, fit for a terminal.
 
-/// How much of a text is kept. Names and messages are far shorter.
+/// Names and messages are far shorter.
 const LIMIT: usize = 16 << 10;
 
-/// Without control characters, and without those that turn the direction of writing: a terminal
-/// would obey them. They are shown by their number.
+/// Replaces control characters, and those that turn the direction of writing, by their number.
 pub(crate) fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LIMIT));
     for letter in text.chars() {
@@ -13,7 +12,6 @@ pub(crate) fn clean(text: &str) -> String {
             break;
         }
         match letter {
-            // Messages may have lines.
             '\n' | '\t' => out.push(' '),
             letter if is_hostile(letter) => out.extend(letter.escape_unicode()),
             letter => out.push(letter),
@@ -22,7 +20,6 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
-/// Whether a terminal would do something else than show it.
 pub(crate) fn is_hostile(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,5 +1,3 @@
-//! Calls of the runtime service.
-
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,22 +14,19 @@ use crate::clean::clean;
 use crate::error::{CriError, innermost};
 use crate::{PodConfig, wire};
 
-/// How long a runtime may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long it may take to answer a question. The kubelet gives it two minutes for anything.
+/// The kubelet gives it two minutes for anything.
 const QUERY: Duration = Duration::from_secs(20);
 
-/// How long making or ending a sandbox may take: the kubelet's two minutes, twice.
+/// For making or ending a sandbox: the kubelet's two minutes, twice.
 pub const WORK_LIMIT: Duration = Duration::from_secs(240);
 
-/// The largest answer that is read, in bytes: 20,000 sandboxes are in it.
+/// The largest answer in bytes: 20,000 sandboxes are in it.
 const MAX_ANSWER: usize = 8 << 20;
 
-/// The largest header of an answer.
 const MAX_HEADERS: u32 = 64 << 10;
 
-/// A connection to a runtime.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
@@ -47,14 +42,11 @@ macro_rules! method {
 
 impl Client {
     /// Connects, and asks for the version: so it is known to be a CRI runtime.
-    ///
-    /// # Errors
-    /// It can't be reached, or it is something else.
     pub async fn connect(socket: &Path) -> Result<Client, CriError> {
         let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
         let path = std::path::absolute(socket).map_err(|err| failed(err.to_string()))?;
         let path = path.to_str().ok_or_else(|| failed("its path is not UTF-8".to_owned()))?.to_owned();
-        // For an error in the system's own words.
+        // The error is in the system's own words.
         let reached = limited(socket, "connect", CONNECT, tokio::net::UnixStream::connect(&path)).await?;
         reached.map_err(|err| match err.kind() {
             std::io::ErrorKind::NotFound => CriError::NoSocket { tried: vec![socket.to_owned()] },
@@ -72,12 +64,10 @@ impl Client {
         Ok(client)
     }
 
-    /// The runtime's name and version.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
-    /// The path of the runtime's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -102,38 +92,24 @@ impl Client {
         }
     }
 
-    /// The runtime's conditions, and what it tells about its networks.
-    ///
-    /// # Errors
-    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn status(&self) -> Result<answer::Status, CriError> {
         let answer = self.call(method!("Status"), wire::StatusRequest { verbose: true }, QUERY).await?;
         Ok(answer::status(answer))
     }
 
-    /// All sandboxes in any state.
-    ///
-    /// # Errors
-    /// The runtime's; an answer with something that can't be the name of a sandbox.
+    /// Fails if the answer has an ID that no sandbox can have.
     pub async fn sandboxes(&self) -> Result<Vec<Sandbox>, CriError> {
         let answer =
             self.call(method!("ListPodSandbox"), wire::ListPodSandboxRequest::default(), QUERY).await?;
         answer::sandboxes(&answer)
     }
 
-    /// A sandbox in detail.
-    ///
-    /// # Errors
-    /// Fails if there is no such sandbox, if the runtime does not answer in time, or if it refuses the call.
     pub async fn sandbox(&self, id: &str) -> Result<SandboxStatus, CriError> {
         let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         answer::sandbox(self.call(method!("PodSandboxStatus"), request, QUERY).await?)
     }
 
-    /// Makes a sandbox, with its network; returns its ID.
-    ///
-    /// # Errors
-    /// Fails if the runtime does not answer in time, or refuses the call.
+    /// Returns the sandbox's ID.
     pub async fn run(&self, config: PodConfig, handler: &str) -> Result<String, CriError> {
         let request =
             wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: handler.to_owned() };
@@ -142,30 +118,20 @@ impl Client {
         answer::id("RunPodSandbox", answer.pod_sandbox_id)
     }
 
-    /// Ends a sandbox' processes and takes its network away. May be repeated.
-    ///
-    /// # Errors
-    /// Fails if the runtime does not answer in time, or refuses the call.
+    /// The call may be repeated.
     pub async fn stop(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("StopPodSandbox"), request, WORK_LIMIT).await?;
         Ok(())
     }
 
-    /// Removes a sandbox. May be repeated.
-    ///
-    /// # Errors
-    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn remove(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("RemovePodSandbox"), request, WORK_LIMIT).await?;
         Ok(())
     }
 
-    /// Tells the runtime the node's share of the pods' addresses (UpdateRuntimeConfig).
-    ///
-    /// # Errors
-    /// The runtime's; that it doesn't implement it.
+    /// UpdateRuntimeConfig: the node's share of the pods' addresses.
     pub async fn set_pod_cidr(&self, cidr: &str) -> Result<(), CriError> {
         let network_config = Some(wire::NetworkConfig { pod_cidr: cidr.to_owned() });
         let runtime_config = Some(wire::RuntimeConfig { network_config });
@@ -175,9 +141,6 @@ impl Client {
     }
 
     /// Any call with one answer, by its path: `/runtime.v1.ImageService/ListImages`. [`wire`] has messages.
-    ///
-    /// # Errors
-    /// The runtime's; that it doesn't implement it.
     pub async fn ask<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
     where
         Q: Message + 'static,
@@ -199,7 +162,7 @@ impl Client {
     {
         let mut grpc = self.grpc.clone();
         let mut request = Request::new(request);
-        // The runtime hears of it, and gives up, too. A little later, for the error is ours then.
+        // The runtime gives up, too, but a little later: the error is ours then.
         request.set_timeout(limit + CONNECT);
         let call = async {
             grpc.ready().await.map_err(|err| Status::from_error(err.into()))?;
@@ -218,7 +181,6 @@ impl Client {
     }
 }
 
-/// With a limit of time.
 async fn limited<T>(
     socket: &Path,
     method: &'static str,
@@ -229,11 +191,7 @@ async fn limited<T>(
     tokio::time::timeout(limit, work).await.map_err(late)
 }
 
-/// Runs `work` with a client on a new thread, for callers without an async runtime. The caller's own thread may
-/// belong to one.
-///
-/// # Errors
-/// Fails if the runtime cannot be reached, or if `work` fails.
+/// For callers without an async runtime. It needs a new thread, because the caller's own may belong to one.
 pub fn blocking<T, F>(socket: &Path, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
 where
     T: Send,

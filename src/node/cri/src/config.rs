@@ -1,5 +1,3 @@
-//! The configuration of a pod's sandbox.
-
 use std::collections::BTreeMap;
 
 use crate::wire;
@@ -7,57 +5,38 @@ use crate::wire;
 /// The part of CRI's `PodSandboxConfig` that names the pod and describes its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodConfig {
-    /// The name of the pod.
     pub name: String,
-    /// The Kubernetes namespace of the pod.
     pub namespace: String,
-    /// The UID of the pod.
     pub uid: String,
-    /// How many sandboxes it has had before.
     pub attempt: u32,
-    /// Its host name; empty on the node's network.
+    /// Empty on the node's network.
     pub hostname: String,
-    /// The directory of the containers' logs.
     pub log_directory: String,
-    /// Addresses of name servers.
     pub dns_servers: Vec<String>,
-    /// Search domains.
     pub dns_searches: Vec<String>,
     /// Options, as in resolv.conf(5).
     pub dns_options: Vec<String>,
-    /// Ports that the node publishes.
     pub ports: Vec<Port>,
-    /// Labels of the sandbox.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the sandbox.
     pub annotations: BTreeMap<String, String>,
-    /// The control group above the pod's.
     pub cgroup_parent: String,
-    /// Whether the pod uses the node's network.
     pub host_network: bool,
 }
 
-/// A port that the node publishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// The protocol of the port.
     pub protocol: Protocol,
-    /// The port in the pod.
     pub container_port: u16,
-    /// The port on the node.
     pub host_port: u16,
-    /// The address on the node. Empty stands for every address.
+    /// Empty stands for every address.
     pub host_ip: String,
 }
 
 /// CRI's protocols of ports, by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP, number 0 in CRI.
     Tcp = 0,
-    /// UDP, number 1 in CRI.
     Udp = 1,
-    /// SCTP, number 2 in CRI.
     Sctp = 2,
 }
 

@@ -1,5 +1,3 @@
-//! Errors of calls to a runtime.
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,34 +5,25 @@ use tonic::{Code, Status};
 
 use crate::clean::clean;
 
-/// The reason that a call to a runtime failed. Texts of the runtime have no control characters here.
+/// Texts of the runtime have no control characters here.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CriError {
-    /// No runtime's socket is there.
     #[error("no container runtime's socket is there: {}", list(.tried))]
     NoSocket { tried: Vec<PathBuf> },
-    /// The given or configured endpoint is not a Unix socket.
     #[error("{endpoint} names no Unix socket{origin}: a path is needed, or unix:// and a path")]
     Endpoint { endpoint: String, origin: String },
-    /// The socket can't be connected to.
     #[error("{}: {why}", .socket.display())]
     Connect { socket: PathBuf, why: String },
-    /// Something else listens there.
     #[error("{} is not the socket of a CRI runtime: {why}", .socket.display())]
     NotCri { socket: PathBuf, why: String },
-    /// It took too long.
     #[error("{}: {method} had no answer within {} s", .socket.display(), .limit.as_secs())]
     Late { socket: PathBuf, method: &'static str, limit: Duration },
-    /// The runtime doesn't have this call.
     #[error("the runtime doesn't implement {method}")]
     Unimplemented { method: &'static str },
-    /// There is no such sandbox.
     #[error("the runtime has no such sandbox: {why}")]
     NoSandbox { why: String },
-    /// The runtime says no.
     #[error("{method}: {why} ({code})")]
     Refused { method: &'static str, code: String, why: String },
-    /// An answer that makes no sense.
     #[error("{method}: the runtime's answer can't be used: {why}")]
     Answer { method: &'static str, why: String },
 }
@@ -44,10 +33,9 @@ fn list(tried: &[PathBuf]) -> String {
 }
 
 impl CriError {
-    /// A call that failed.
     pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());
-        // A status that the runtime sent has no source. An error of the transport has one.
+        // A status that the runtime sent has no source, unlike an error of the transport.
         if let Some(source) = std::error::Error::source(status) {
             return CriError::NotCri { socket: socket.to_owned(), why: innermost(source) };
         }
@@ -59,11 +47,10 @@ impl CriError {
         }
     }
 
-    /// Whether there is no such sandbox (any more).
     pub fn is_no_sandbox(&self) -> bool {
         match self {
             CriError::NoSandbox { .. } => true,
-            // containerd 1.6 has no code for it in calls on the sandbox' task: the text is all there is.
+            // containerd 1.6 has no code for it in calls on the sandbox' task, only the text.
             CriError::Refused { code, why, .. } => code == "Unknown" && why.contains("not found"),
             _ => false,
         }

@@ -1,5 +1,3 @@
-//! Where the runtime listens.
-
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -9,14 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::CriError;
 use crate::clean::clean;
 
-/// The configuration file of crictl.
 pub const CRICTL_CONFIG: &str = "/etc/crictl.yaml";
 
-/// The variable that crictl reads.
 pub const ENDPOINT_VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
-/// Where runtimes listen unless they are told otherwise: containerd, CRI-O, k3s (and RKE2),
-/// cri-dockerd.
+/// The default sockets of containerd, CRI-O, k3s (and RKE2), cri-dockerd.
 pub const USUAL: [&str; 4] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
@@ -24,14 +19,9 @@ pub const USUAL: [&str; 4] = [
     "/run/cri-dockerd.sock",
 ];
 
-/// More than any configuration of crictl.
 const LIMIT: u64 = 64 << 10;
 
-/// The path of the runtime's socket: the given endpoint, else that of crictl (its variable, then its file), else
-/// the first usual path that exists.
-///
-/// # Errors
-/// Fails if no socket exists, or if the endpoint is not a Unix socket.
+/// Tries the given endpoint, then crictl's (its variable, then its file), then the usual paths.
 pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         return path_of(&given.to_string_lossy(), "");
@@ -46,13 +36,12 @@ pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
         .ok_or_else(|| CriError::NoSocket { tried: USUAL.into_iter().map(PathBuf::from).collect() })
 }
 
-/// The first of the usual sockets below `root` that is there.
 fn usual(root: &Path) -> Option<PathBuf> {
     let is_socket = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/'))).find(is_socket)
 }
 
-/// The path in an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself.
+/// Accepts `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself.
 fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     let path =
         endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
@@ -63,7 +52,6 @@ fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     Err(CriError::Endpoint { endpoint: clean(endpoint), origin })
 }
 
-/// `runtime-endpoint` of crictl's file, if there is one.
 fn configured(file: &Path) -> Option<String> {
     // A pipe in its place isn't waited for.
     let file = File::options().read(true).custom_flags(NONBLOCK).open(file).ok()?;
@@ -73,7 +61,6 @@ fn configured(file: &Path) -> Option<String> {
     endpoint(&text)
 }
 
-/// O_NONBLOCK, on every architecture that we are built for.
 const NONBLOCK: i32 = 0o4000;
 
 /// The file is YAML, of which crictl itself writes and documents one plain key a line.

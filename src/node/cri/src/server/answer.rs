@@ -1,5 +1,3 @@
-//! From our sandboxes and errors to CRI's.
-
 use std::collections::BTreeMap;
 
 use tonic::{Code, Status};
@@ -19,18 +17,15 @@ fn metadata(of: &Sandbox) -> wire::PodSandboxMetadata {
     }
 }
 
-/// Ready is what nothing is known against.
 pub(crate) fn state(fault: Option<Fault>) -> i32 {
     if fault.is_none() { wire::READY } else { wire::NOT_READY }
 }
 
-/// In nanoseconds since 1970.
 fn created(of: &Sandbox) -> i64 {
     let seconds = i64::try_from(of.created).unwrap_or(i64::MAX);
     seconds.saturating_mul(1_000_000_000).saturating_add(of.created_nanos.into())
 }
 
-/// As ListPodSandbox has it.
 pub(crate) fn item(of: Sandbox, fault: Option<Fault>) -> wire::PodSandbox {
     wire::PodSandbox {
         metadata: Some(metadata(&of)),
@@ -42,7 +37,7 @@ pub(crate) fn item(of: Sandbox, fault: Option<Fault>) -> wire::PodSandbox {
     }
 }
 
-/// As PodSandboxStatus has it. The addresses are those that the sandbox got at set-up.
+/// The addresses are those that the sandbox got at set-up.
 pub(crate) fn status(of: &Sandbox, fault: Option<Fault>) -> wire::PodSandboxStatus {
     let ips = of.ips.iter().filter(|_| fault.is_none());
     let mut ips = ips.map(ToString::to_string);
@@ -68,7 +63,7 @@ pub(crate) fn status(of: &Sandbox, fault: Option<Fault>) -> wire::PodSandboxStat
     }
 }
 
-/// An error of ours. Its code is of the first cause.
+/// The code is of the first cause.
 pub(crate) fn error(err: &SandboxError) -> Status {
     let code = match (err, err.causes().first()) {
         (SandboxError::Unknown { .. }, _) => Code::NotFound,
@@ -81,7 +76,6 @@ pub(crate) fn error(err: &SandboxError) -> Status {
     Status::new(code, cut(err.to_string()))
 }
 
-/// A message of a size that clients take.
 pub(crate) fn cut(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().find(|(index, letter)| index + letter.len_utf8() > MESSAGE) {
         text.truncate(end);

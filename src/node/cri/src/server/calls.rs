@@ -1,5 +1,3 @@
-//! The calls of CRI.
-
 use std::future::Future;
 use std::sync::Arc;
 
@@ -26,8 +24,7 @@ impl Service {
         })
     }
 
-    /// The network is as the configuration directory is now, and as its plugins said when they were asked last: a plugin
-    /// that hangs keeps no kubelet waiting.
+    /// The plugins' last answers count: a plugin that hangs keeps no kubelet waiting.
     pub(crate) async fn status(
         self: Arc<Self>,
         request: wire::StatusRequest,
@@ -47,7 +44,7 @@ impl Service {
         })
     }
 
-    /// Control groups are paths, made by any manager.
+    /// Any manager makes control groups that are paths.
     pub(crate) async fn runtime_config(
         self: Arc<Self>,
         _: wire::Empty,
@@ -72,7 +69,7 @@ impl Service {
         Ok(wire::Empty {})
     }
 
-    /// A client that has gone ends it: then nothing stays of the sandbox.
+    /// Undone if the client goes.
     pub(crate) async fn run_pod_sandbox(
         self: Arc<Self>,
         request: wire::RunPodSandboxRequest,
@@ -101,7 +98,7 @@ impl Service {
         Ok(wire::RunPodSandboxResponse { pod_sandbox_id: made?.id })
     }
 
-    /// To know no such sandbox is success: then it is stopped.
+    /// An unknown sandbox is success.
     pub(crate) async fn stop_pod_sandbox(
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
@@ -121,7 +118,7 @@ impl Service {
         stopped.await
     }
 
-    /// To know no such sandbox is success: then it is removed.
+    /// As for StopPodSandbox.
     pub(crate) async fn remove_pod_sandbox(
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
@@ -189,7 +186,6 @@ impl Service {
         Ok(wire::ListPodSandboxResponse { items: items.collect() })
     }
 
-    /// There are no containers and no images.
     pub(crate) async fn no_items(self: Arc<Self>, _: wire::Empty) -> Answer<wire::Items> {
         Ok(wire::Items::default())
     }
@@ -198,12 +194,11 @@ impl Service {
         Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
     }
 
-    /// The sandbox with this ID, or with a unique ID that begins with it.
+    /// A unique beginning of an ID is enough.
     fn find(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));
         }
-        // Nothing else is in an ID.
         if id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Ok(None);
         }
@@ -218,8 +213,7 @@ impl Service {
         }
     }
 
-    /// Does what must be finished, in a task of its own: it goes on when the client has gone, and the end of the server
-    /// waits for it.
+    /// Runs in a task of its own, which goes on when the client has gone, and for which the end of the server waits.
     async fn work<T: Send + 'static>(
         &self,
         work: impl Future<Output = Answer<T>> + Send + 'static,

@@ -1,5 +1,4 @@
-//! The node's share of the pods' addresses, as UpdateRuntimeConfig gives it. A kubelet says it when it starts, not when
-//! we do: so it is kept in a file.
+//! The pods' addresses from UpdateRuntimeConfig. A kubelet tells them when it starts, so a file keeps them.
 
 use std::path::Path;
 
@@ -7,10 +6,9 @@ use ipnetwork::IpNetwork;
 
 use cnimble_os::files::{self as files, Links};
 
-/// How large the file may be, in bytes.
 const LIMIT: usize = 4096;
 
-/// Reads a list such as `10.244.3.0/24,fd00:3::/64`.
+/// Such as `10.244.3.0/24,fd00:3::/64`.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     let one = |part: &str| {
         let why = |why: String| {
@@ -25,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
 }
 
-/// The saved networks. `None` if there are none, or they cannot be read.
+/// `None` if there are no saved networks, or they cannot be read.
 pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     let read = match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_absent(&err) => return None,
@@ -44,7 +42,6 @@ pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     }
 }
 
-/// Saves the networks for the next start.
 pub(crate) fn save(file: &Path, cidrs: &[IpNetwork]) -> Result<(), String> {
     let text: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
     let fresh = file.with_extension("new");

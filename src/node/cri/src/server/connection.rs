@@ -1,5 +1,3 @@
-//! Connections: who is let in, and how it ends.
-
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,27 +15,22 @@ use cnimble_pod::sandbox::Sandboxes;
 use crate::server::guest::{Guest, idlest};
 use crate::server::{Limits, Service, Socket, WORKS, cidr};
 
-/// How long an answer may take to be read in the end, and a client to answer a ping.
+/// For reading the last answer, and for answering a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two questions whether a client is still there.
 const PING: Duration = Duration::from_secs(60);
 
-/// The largest headers of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
 
-/// The bytes of one request that a client may send before they are read.
 const WINDOW: u32 = 256 << 10;
 
-/// A server of CRI.
 #[derive(Debug, Clone)]
 pub struct Server {
     service: Arc<Service>,
 }
 
 impl Server {
-    /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
-    /// next start.
     pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, limits: Limits) -> Self {
         let cidr_file = state_dir.join("pod-cidr");
         if let Some(cidrs) = cidr::load(&cidr_file) {
@@ -55,7 +48,7 @@ impl Server {
         Server { service: Arc::new(service) }
     }
 
-    /// Serves until `stop` is done and every change under way has ended. The sandboxes stay.
+    /// Ends when `stop` is done and every change has ended. The sandboxes stay.
     pub async fn run(self, socket: Socket, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut talks = Talks {
@@ -92,18 +85,17 @@ impl Server {
     }
 }
 
-/// The connections of a server, and their tasks.
 struct Talks {
     service: Arc<Service>,
     guests: Vec<Arc<Guest>>,
     tasks: JoinSet<()>,
-    /// Told of each call that ends.
+    /// Notified at the end of each call.
     freed: Arc<Notify>,
 }
 
 impl Talks {
-    /// Waits for a free place. If all are taken, dismisses the connection that has been without a call for longest.
-    /// A dismissed connection takes a while to end, so their number has a limit, too.
+    /// If all places are taken, dismisses the connection that was idle longest. It takes a while to end, so the number
+    /// of dismissed ones has a limit, too.
     async fn make_room(&mut self) {
         let limit = self.service.limits.connections.max(1);
         loop {
@@ -135,7 +127,6 @@ impl Talks {
     }
 }
 
-/// Talks with one client.
 async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
     let limits = service.limits;
     let streams = u32::try_from(limits.calls).unwrap_or(u32::MAX);
@@ -159,7 +150,7 @@ async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
         () = guest.over(&limits) => {
-            // Without a call there was nothing that could get lost.
+            // Without a call nothing can get lost.
             if !guest.has_called() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! How long a connection has been without a call, and which one makes room for another.
+//! The time since the last call of a connection, by which one makes room for another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,13 +7,11 @@ use tokio::time::Instant;
 
 use crate::server::Limits;
 
-/// A connection, as its task and the server see it.
 #[derive(Debug)]
 pub(crate) struct Guest {
     calls: Mutex<Calls>,
-    /// Whether it is to end.
     leaving: watch::Sender<bool>,
-    /// Told of each call that ends.
+    /// Notified at the end of each call.
     freed: Arc<Notify>,
 }
 
@@ -21,11 +19,10 @@ pub(crate) struct Guest {
 struct Calls {
     under_way: usize,
     any: bool,
-    /// The last time that a call began or ended; at first, when it connected.
+    /// When a call last began or ended, or the connection.
     last: Instant,
 }
 
-/// A call under way.
 pub(crate) struct Call(Arc<Guest>);
 
 impl Guest {
@@ -38,7 +35,7 @@ impl Guest {
         with(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins a call, which ends with the value.
+    /// The call ends with the value.
     pub(crate) fn call(self: &Arc<Self>) -> Call {
         self.change(|calls| {
             *calls = Calls { under_way: calls.under_way + 1, any: true, last: Instant::now() }
@@ -46,17 +43,15 @@ impl Guest {
         Call(Arc::clone(self))
     }
 
-    /// Since when there is no call; `None` with one under way.
+    /// `None` with a call under way.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.change(|calls| (calls.under_way == 0).then_some(calls.last))
     }
 
-    /// Whether there was ever a call.
     pub(crate) fn has_called(&self) -> bool {
         self.change(|calls| calls.any)
     }
 
-    /// Asks it to end.
     pub(crate) fn dismiss(&self) {
         self.leaving.send_replace(true);
     }
@@ -65,7 +60,6 @@ impl Guest {
         *self.leaving.borrow()
     }
 
-    /// Waits until it is asked to end, or has been without a call for too long.
     pub(crate) async fn over(&self, limits: &Limits) {
         let mut leaving = self.leaving.subscribe();
         loop {
@@ -93,7 +87,6 @@ impl Drop for Call {
     }
 }
 
-/// The connection that has been without a call for longest.
 pub(crate) fn idlest(guests: &[Arc<Guest>]) -> Option<&Arc<Guest>> {
     guests
         .iter()

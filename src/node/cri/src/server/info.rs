@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use cnimble_pod::network::{INTERFACE, NetworkPlugin};
 use cnimble_pod::sandbox::{Sandbox, Sandboxes};
 
-/// Of the networks, for Status.
 pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     let (conf_dir, plugin_dirs) = network.dirs();
     let networks: Vec<Value> = network
@@ -30,7 +29,7 @@ pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     let cni = json!({"PluginConfDir": conf_dir, "PluginDirs": plugin_dirs, "Networks": networks});
     let cidrs: Vec<String> = network.pod_cidrs().iter().map(ToString::to_string).collect();
     let mut problems = network.problems();
-    // A directory without files has no problem with one.
+    // A directory without files has no problem with a file.
     if problems.is_empty()
         && network.default_network().is_none()
         && let Err(why) = network.ready()
@@ -45,7 +44,6 @@ pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     ])
 }
 
-/// Of a sandbox, for PodSandboxStatus. Looks into its namespace.
 pub(crate) async fn sandbox(sandboxes: &Sandboxes, of: &Sandbox) -> BTreeMap<String, String> {
     let looked = sandboxes.inspect(&of.id).await;
     let (fault, ips) = match looked {

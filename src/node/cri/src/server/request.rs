@@ -1,5 +1,3 @@
-//! From CRI's PodSandboxConfig to ours.
-
 use std::sync::Arc;
 
 use tonic::Status;
@@ -9,13 +7,13 @@ use cnimble_pod::PodId;
 use cnimble_pod::network::{Dns, PortMapping, Protocol};
 use cnimble_pod::sandbox::SandboxConfig;
 
-/// The longest name, in bytes: Kubernetes' limit.
+/// Kubernetes' limit in bytes.
 const NAME: usize = 253;
 
-/// The longest path of a control group, in bytes: PATH_MAX.
+/// The limit is PATH_MAX, in bytes.
 const PATH: usize = 4096;
 
-/// The sandbox that is asked for, and which attempt it is.
+/// Returns the sandbox, and the number of the attempt.
 pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConfig, u32), Status> {
     if !request.runtime_handler.is_empty() {
         let handler = shown(&request.runtime_handler);
@@ -66,7 +64,6 @@ fn bad(why: impl Into<String>) -> Status {
     Status::invalid_argument(why)
 }
 
-/// A text for a message, escaped and cut.
 fn shown(text: &str) -> String {
     format!("{:.64}", text.escape_debug().to_string())
 }

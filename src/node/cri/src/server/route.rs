@@ -1,5 +1,3 @@
-//! From a path to a call.
-
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +15,6 @@ use tonic_prost::ProstCodec;
 use crate::server::Service;
 
 impl Service {
-    /// Answers a single request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -39,7 +36,7 @@ impl Service {
             return unknown(&path);
         };
         let limit = self.limits.message;
-        // Each call is a method of Service that takes and gives messages.
+        // Calls a method of Service that takes and gives messages.
         macro_rules! call {
             ($name:ident) => {{
                 let call = move |message| {
@@ -76,7 +73,6 @@ fn unknown(path: &str) -> Response<Body> {
     Status::unimplemented(why).into_http()
 }
 
-/// One message in, one out.
 async fn unary<Q, A, F, T>(request: Request<Incoming>, limit: usize, call: F) -> Response<Body>
 where
     Q: Message + Default + Send + 'static,
@@ -104,7 +100,7 @@ where
     }
 }
 
-/// How long the client waits: up to eight digits and a unit, as gRPC over HTTP/2 has it.
+/// Up to eight digits and a unit, as gRPC over HTTP/2 has it.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -1,5 +1,3 @@
-//! The listening Unix socket.
-
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,48 +9,38 @@ use nix::sys::socket::{self, getsockopt};
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// The owner, root, and its group may connect.
 const MODE: u32 = 0o660;
 
-/// A listening socket. Its file is removed on drop.
+/// The file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of our file. `None` for a file of a service manager.
+    /// Device and inode. `None` for a file of a service manager.
     file: Option<(u64, u64)>,
 }
 
-/// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A process listens there.
     #[error("{}: another process listens there", .0.display())]
     Taken(PathBuf),
-    /// Something else has this name.
     #[error("{}: there is a file of this name, and it is no socket", .0.display())]
     NoSocket(PathBuf),
-    /// What was passed to us is something else.
     #[error("what the service manager has passed is no Unix stream socket that listens")]
     NotListening,
-    /// The system says no.
     #[error("{doing} {}: {source}", path.display())]
     System { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Socket {
-    /// Listens at `path`, with mode 0660; makes its directory. A socket on which no process listens any more is
-    /// replaced, nothing else.
-    ///
-    /// # Errors
-    /// Fails if a process listens there, if the file is of another kind, or if the system refuses it.
+    /// Makes the directory. Replaces only a socket on which no process listens any more.
     pub async fn bind(path: &Path) -> Result<Socket, SocketError> {
         let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(|err| failed("making the directory of", err))?;
         }
         remove_stale(path).await?;
-        // Bound under another name, so that no one connects, or may, before the mode is right.
+        // Under another name, so that no process connects before the mode is right.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -60,7 +48,7 @@ impl Socket {
         let listener = UnixListener::bind(&draft).map_err(|err| failed("listening on", err))?;
         let placed = fs::set_permissions(&draft, fs::Permissions::from_mode(MODE))
             .and_then(|()| fs::symlink_metadata(&draft))
-            // Unlike a rename it fails if there is something by now.
+            // Unlike a rename it fails if the path exists by now.
             .and_then(|of| fs::hard_link(&draft, path).map(|()| (of.dev(), of.ino())));
         let _ = fs::remove_file(&draft);
         match placed {
@@ -72,17 +60,13 @@ impl Socket {
         }
     }
 
-    /// The socket that a service manager passed. Its file stays on drop, because clients wait there for the next server.
-    ///
-    /// # Errors
-    /// It is no Unix stream socket that listens; the system's.
+    /// The socket of a service manager. Its file stays, because clients wait there for the next server.
     pub fn passed(fd: OwnedFd) -> Result<Socket, SocketError> {
         let is_stream = getsockopt(&fd, SockType) == Ok(socket::SockType::Stream);
         if !is_stream || getsockopt(&fd, AcceptConn) != Ok(true) {
             return Err(SocketError::NotListening);
         }
         let listener = std::os::unix::net::UnixListener::from(fd);
-        // Of another family there is no such address.
         let address = listener.local_addr().map_err(|_| SocketError::NotListening)?;
         let path = address.as_pathname().unwrap_or(Path::new("the socket that was passed")).to_owned();
         let failed = |source| SocketError::System { doing: "listening on", path: path.clone(), source };
@@ -91,15 +75,10 @@ impl Socket {
         Ok(Socket { listener, path, file: None })
     }
 
-    /// Accepts a connection.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses it.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
 
-    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -107,7 +86,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Another server's isn't ours to remove.
+        // The file may be another server's by now.
         if let Some(file) = self.file
             && fs::symlink_metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == file)
         {
@@ -129,7 +108,7 @@ async fn remove_stale(path: &Path) -> Result<(), SocketError> {
             fs::remove_file(path).map_err(|err| failed("removing the stale socket", err))
         }
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A queue that is full is one, too.
+        // The queue is full.
         _ => Err(SocketError::Taken(path.to_owned())),
     }
 }

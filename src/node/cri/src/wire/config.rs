@@ -1,5 +1,3 @@
-//! Messages of a sandbox's configuration.
-
 use std::collections::BTreeMap;
 
 use prost::Message;

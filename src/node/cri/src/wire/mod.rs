@@ -1,7 +1,5 @@
-//! Messages of CRI, `runtime.v1`, for clients and servers. Each has only the fields that are used, with their numbers.
-//!
-//! A protobuf reader skips unknown fields, and an absent field has its default. `api.proto` of
-//! [kubernetes/cri-api](https://github.com/kubernetes/cri-api) describes the fields.
+//! Messages of CRI, `runtime.v1`, for clients and servers. Each has only the fields that are used, and a protobuf
+//! reader skips others. `api.proto` of [kubernetes/cri-api](https://github.com/kubernetes/cri-api) describes them.
 
 mod config;
 mod runtime;

@@ -1,17 +1,15 @@
-//! Messages about the runtime itself.
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::Message;
 
-/// Field 1 is the version of an API that is no more.
+/// Field 1 is the version of an obsolete API.
 #[derive(Clone, PartialEq, Message)]
 pub struct VersionRequest {}
 
 #[derive(Clone, PartialEq, Message)]
 pub struct VersionResponse {
-    /// Of an API that is no more.
+    /// The version of an obsolete API.
     #[prost(string, tag = "1")]
     pub version: String,
     #[prost(string, tag = "2")]
@@ -87,13 +85,12 @@ pub struct LinuxRuntimeConfiguration {
 /// A number of the enum `CgroupDriver`.
 pub const CGROUPFS: i32 = 1;
 
-/// The answer to a list call (containers, images, statistics, file systems). Its items are not decoded.
+/// The items of a list call are not decoded.
 #[derive(Clone, PartialEq, Message)]
 pub struct Items {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub items: Vec<Bytes>,
 }
 
-/// A message without fields that we use.
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}

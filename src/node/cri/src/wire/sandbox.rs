@@ -1,5 +1,3 @@
-//! Sandboxes as they are.
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -28,12 +26,11 @@ pub struct PodSandboxStateValue {
     pub state: i32,
 }
 
-/// A number of `PodSandboxState`.
+/// These are numbers of `PodSandboxState`.
 pub const READY: i32 = 0;
-/// A number of `PodSandboxState`.
 pub const NOT_READY: i32 = 1;
 
-/// The items are left as they are, so that they are counted before each of them takes memory.
+/// The items are not decoded, so that they are counted before each of them takes memory.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodSandboxResponse {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -46,10 +43,9 @@ pub struct PodSandbox {
     pub id: String,
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<PodSandboxMetadata>,
-    /// A number of `PodSandboxState`; 0 is `SANDBOX_READY`.
     #[prost(int32, tag = "3")]
     pub state: i32,
-    /// The time of creation in nanoseconds since 1970.
+    /// In nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
     #[prost(btree_map = "string, string", tag = "5")]
@@ -150,9 +146,7 @@ pub struct UserNamespace {
     pub mode: i32,
 }
 
-/// A number of `NamespaceMode`.
+/// These are numbers of `NamespaceMode`.
 pub const POD: i32 = 0;
-/// A number of `NamespaceMode`.
 pub const CONTAINER: i32 = 1;
-/// A number of `NamespaceMode`.
 pub const NODE: i32 = 2;
