@@ -158,7 +158,7 @@ fn netns(info: &Value) -> Option<PathBuf> {
     path(network.get("path")?)
 }
 
-/// Refuses strange characters.
+/// Refuses paths with strange characters.
 fn path(value: &Value) -> Option<PathBuf> {
     let path = value.as_str()?;
     (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))

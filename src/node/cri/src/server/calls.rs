@@ -118,7 +118,7 @@ impl Service {
         stopped.await
     }
 
-    /// As for StopPodSandbox.
+    /// An unknown sandbox is success, as for StopPodSandbox.
     pub(crate) async fn remove_pod_sandbox(
         self: Arc<Self>,
         request: wire::PodSandboxRequest,

@@ -8,7 +8,7 @@ use cnimble_os::files::{self as files, Links};
 
 const LIMIT: usize = 4096;
 
-/// Such as `10.244.3.0/24,fd00:3::/64`.
+/// A list such as `10.244.3.0/24,fd00:3::/64`.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     let one = |part: &str| {
         let why = |why: String| {
