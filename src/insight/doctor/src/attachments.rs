@@ -1,8 +1,6 @@
-//! Living attachments, compared with the wanted state that their plugins name.
-//!
-//! A plugin that is linked runs its CHECK in this process, which tells every difference and can put it back
-//! ([`cnimble_plugin::Examination`]). Any other plugin is asked by the verb, and tells the first difference only.
-//! Only what the cache knows can be compared: it has the configuration that the pod was added with.
+//! Living attachments, compared with the wanted state that their plugins name. A linked plugin runs its CHECK in this
+//! process, and can put back every difference ([`cnimble_plugin::Examination`]). Any other is asked by the verb, and
+//! tells the first difference only. The cache must know the pod's configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,16 +19,12 @@ use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
 use super::outcome::{Reach, Repair};
 use super::{Doctor, Finding, Kind, Subject};
 
-/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// The differences.
     pub findings: Vec<Finding>,
-    /// The parts that were not compared, in words.
     pub unchecked: Vec<String>,
 }
 
-/// Compares the attachments of the judged caches that `wanted` says.
 pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&Known) -> bool) -> Compared {
     let mut findings = Vec::new();
     let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
@@ -51,7 +45,7 @@ fn lives(known: &Known) -> bool {
     known.own && known.verdict == Verdict::Lives && known.has_namespace()
 }
 
-/// Adds the differences of an attachment. Returns what was not compared.
+/// Returns what was not compared.
 async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Finding>) -> Vec<String> {
     if begun::is_noted(&known.owner().tag()) {
         findings.push(leaving(known));
@@ -77,7 +71,6 @@ async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Fi
     skipped
 }
 
-/// Why only the host's part of a network's attachments is compared.
 fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     let why = if list.version < Version::V0_4_0 {
         format!("version {} has no CHECK", list.version)
@@ -89,7 +82,6 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     Some(format!("only the host's part is checked: {why}"))
 }
 
-/// A difference that can be put back.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,
@@ -98,12 +90,11 @@ pub(super) struct Action {
     place: Place,
 }
 
-/// The remaining differences, by the attachments that were repaired.
+/// The remaining differences of the repaired attachments.
 #[derive(Debug, Default)]
 pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
 
 impl Doctor<'_> {
-    /// The differences that one plugin tells.
     async fn compare(
         &self,
         known: &Known,
@@ -161,8 +152,8 @@ impl Doctor<'_> {
 }
 
 impl Action {
-    /// Puts back what the plugins of the attachment miss now, if it still lives. An attachment is repaired once: what one
-    /// plugin puts back, the next one builds on.
+    /// Puts back what the attachment misses now, if it still lives. This happens once for all of its plugins, because
+    /// each builds on what the others put back.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
         let aim = match (self.place, reach) {
             (Place::Pod, Reach::Host) => return self.unasked(),
@@ -186,7 +177,7 @@ impl Action {
         }
     }
 
-    /// Returns the attachment's entry in the cache, or `None` after its DEL.
+    /// `None` after the attachment's DEL.
     fn entry(&self) -> Result<Option<Entry>, Repair> {
         let attachment = &self.owner.attachment;
         let key = Key {
@@ -209,7 +200,7 @@ impl Action {
     }
 }
 
-/// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
+/// Returns what could not be put back; else why the attachment was left alone, or what failed.
 fn repair(
     doctor: &Doctor<'_>,
     entry: &Entry,
@@ -237,8 +228,7 @@ fn repair(
     Ok(left)
 }
 
-/// Whether a DEL has begun or is done. A DEL that begins later finds what was put back. A DEL removes the interface
-/// before the note, so the note is looked for first.
+/// Looks for the note first, because a DEL removes it last. A DEL that begins later finds what was put back.
 fn is_leaving(entry: &Entry, tag: &str) -> bool {
     let found = || {
         let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;

@@ -10,11 +10,9 @@ use cnimble_runtime::{Cache, Entry, Invoker};
 
 use super::{Doctor, Finding, Kind, Subject};
 
-/// The repair of an entry.
 #[derive(Debug, Clone)]
 pub(super) enum Action {
-    /// DEL with the recorded configuration. If another pod may have the addresses now, DEL gets no result, because it
-    /// could remove that pod's rules.
+    /// DEL gets no result if another pod may have the addresses now: it could remove that pod's rules.
     Del {
         entry: Box<Entry>,
         with_result: bool,
@@ -59,7 +57,6 @@ pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// Returns the files in a cache that are no entries.
 fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (path, why) in cache.broken().map_err(|err| failed(&err))? {

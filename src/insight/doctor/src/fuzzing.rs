@@ -1,5 +1,3 @@
-//! Fuzz targets for the doctor's parsers. Each takes any bytes.
-
 use std::path::Path;
 
 use cnimble_cni::Owner;

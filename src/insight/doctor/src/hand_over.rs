@@ -1,8 +1,5 @@
-//! Hands a node over to the Go plugins. Their DEL removes nothing from cnimble's tables. So living pods get rules in
-//! the form of the Go plugins, and cnimble's tables are removed.
-//!
-//! The whole node is locked meanwhile, and liveness is judged as everywhere. Unknown or unwritable rules stay as they
-//! are. Unless forced, such rules prevent any change.
+//! Hands a node over to the Go plugins. Their DEL removes nothing from cnimble's tables, so living pods get rules in
+//! their form. The whole node is locked meanwhile. Unless forced, unknown or unwritable rules prevent any change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,45 +19,36 @@ use super::lifetimes::{self, Ending};
 use super::rules::names;
 use super::{Doctor, Subject};
 
-/// How much to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Reports without any change.
     Look,
-    /// Hands over all pods, or none.
     All,
-    /// Hands over the pods for which it is possible.
     Possible,
 }
 
-/// The pods and rules that are handed over, and those that aren't.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The living pods, each with its rules.
+    /// Each pod with its rules.
     pub pods: Vec<(Subject, Vec<String>)>,
     /// Living pods with DHCP addresses that end with their lease. The addresses become permanent.
     pub addresses: Vec<(Subject, Vec<String>)>,
-    /// The policies of bridges.
     pub policies: Vec<String>,
-    /// The rules of removed pods. They are deleted.
+    /// Rules of removed pods are deleted.
     pub orphans: Vec<String>,
-    /// The pods that can't be handed over, each with the reason.
+    /// Each pod with the reason.
     pub refused: Vec<(Subject, String)>,
     /// The parts of cnimble's tables that remain although no pod has rules in them.
     pub left: Vec<String>,
-    /// Whether the node was handed over.
     pub done: bool,
 }
 
 impl Report {
-    /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         let rules = self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty();
         rules && self.refused.is_empty() && self.addresses.is_empty()
     }
 }
 
-/// The result of a look, and the changes that follow.
 struct Plan<'t> {
     over: HandOver,
     orphans: Vec<&'t Trace>,
@@ -69,11 +57,7 @@ struct Plan<'t> {
 }
 
 impl Doctor<'_> {
-    /// Hands the living pods' rules over to the Go plugins. May be repeated, also after a kill.
-    ///
-    /// # Errors
-    /// Fails if the evidence can't be read, the node can't be locked, or rules can't be written. After a failed write
-    /// all of cnimble's rules are kept.
+    /// May be repeated, also after a kill. After a failed write all of cnimble's rules are kept.
     pub async fn hand_over(&self, mode: Mode) -> Result<Report, Error> {
         let alone = match mode {
             Mode::Look => None,
@@ -180,7 +164,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     Ok(Plan { over, orphans, endings, report })
 }
 
-/// Returns the tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
+/// The tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
 fn surely(node: &Node) -> BTreeSet<String> {
     let mut surely = BTreeSet::new();
     let entries = node.entries.iter().filter(|known| known.verdict == Verdict::Lives);
@@ -196,7 +180,6 @@ fn surely(node: &Node) -> BTreeSet<String> {
     surely
 }
 
-/// Returns all owners with their full names and cache entries, by tag.
 fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
     let mut owners: BTreeMap<String, (Owner, Option<&Entry>)> = BTreeMap::new();
     let mut put = |owner: Owner, entry| {

@@ -1,5 +1,3 @@
-//! Finds orphaned leases of the IPAM plugin host-local.
-
 use std::path::PathBuf;
 
 use cnimble_cni::Error;
@@ -48,7 +46,6 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     })
 }
 
-/// Removes a file from the lease directory of a network.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     dir: PathBuf,

@@ -1,16 +1,9 @@
-//! Finds and removes orphans of a node (`cnimble doctor`).
-//!
-//! A crash of a runtime, a power cut or a ruleset flush leaves objects that no DEL will remove. These are leases,
-//! links, packet rules and entries of the result cache, from cnimble or the Go plugins. [`Doctor::look`] finds them and
-//! reports why each has no owner. [`Doctor::repair`] removes them. It also restores lost parts of a *living* pod.
-//!
-//! Liveness is [judged](cnimble_liveness) as everywhere. A finding in [doubt](Finding::doubt) is not repaired. The node
-//! changes between a look and a repair. So each finding is judged again before its repair, with its network locked
-//! against other work of cnimble.
-//!
-//! Each kind of object has a module that finds it: `cache_entries`, `leases`, `links`, `lifetimes` and `rules`.
-//! `attachments` compares living pods with the state that their plugins want. `runtime` compares a container runtime's
-//! sandboxes with the node. `repair` repairs findings, and `warnings` has conditions of the host.
+//! Finds and removes orphans of a node (`cnimble doctor`): leases, links, packet rules and entries of the result cache,
+//! from cnimble or the Go plugins, after a crash, a power cut or a ruleset flush.
+//! [`Doctor::look`] finds them, and [`Doctor::repair`] removes them and restores lost parts of *living* pods. A finding
+//! in [doubt](Finding::doubt) is not repaired. Each finding is judged again before its repair, under a lock of its
+//! network, because the node changes in between.
+//! Each kind of object has a module that finds it.
 
 mod attachments;
 mod cache_entries;
@@ -38,38 +31,30 @@ use cnimble_runtime::Invoker;
 pub use attachments::Compared;
 pub use outcome::{Reach, Repair};
 
-/// Examines a node: the network namespace of the calling thread, and the files.
+/// The node is the network namespace of the calling thread, and the files.
 pub struct Doctor<'a> {
-    /// Runs plugins and takes the locks.
     pub invoker: &'a Invoker,
-    /// The sources of evidence.
     pub evidence: Evidence,
-    /// The linked plugins. They know what an attachment needs, and can restore it.
+    /// Linked plugins know what an attachment needs, and can restore it.
     pub plugins: &'static [&'static dyn Plugin],
 }
 
-/// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// An entry of the result cache for a namespace that doesn't exist.
     CacheEntry,
     /// A file in the cache that is no entry.
     BrokenCacheEntry,
-    /// A lease of a removed pod.
     Lease,
     /// A lease without an owner.
     BrokenLease,
-    /// A file that a killed process did not complete.
     UnfinishedFile,
     /// The host end of a veth pair that leads to no pod.
     Veth,
-    /// A device of the plugin bandwidth for a removed pod.
     Ifb,
     /// Packet rules of a removed pod.
     Rules,
-    /// Unused chains and sets.
     EmptyRules,
-    /// A pod that has lost its packet rules.
     MissingRules,
     /// A part of a living pod on the host that differs from its state after ADD.
     HostState,
@@ -92,12 +77,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the finding is about a container runtime's sandbox.
     pub fn is_of_sandbox(self) -> bool {
         self >= Kind::SandboxInterface
     }
 
-    /// Returns the kind in JSON, `cache-entry` for example.
     pub fn name(self) -> &'static str {
         match self {
             Kind::CacheEntry => "cache-entry",
@@ -123,32 +106,24 @@ impl Kind {
     }
 }
 
-/// A fault on the node.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// The kind of the fault.
     pub kind: Kind,
     /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
     pub what: String,
-    /// The owner, if the object names one.
     pub subject: Subject,
-    /// Why it has no owner, in one sentence.
+    /// Why it has no owner.
     pub why: String,
     /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
     pub doubt: Option<String>,
-    /// The repair by [`Doctor::repair`], in one sentence.
     pub remedy: &'static str,
     action: Action,
 }
 
-/// An attachment, as far as its names are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// The name of the network.
     pub network: Option<String>,
-    /// The ID of the container.
     pub container_id: Option<String>,
-    /// The name of the interface.
     pub ifname: Option<String>,
 }
 
@@ -174,29 +149,22 @@ enum Action {
     Runtime,
 }
 
-/// The result of [`Doctor::look`].
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     /// The faults, in the order of their repair.
     pub findings: Vec<Finding>,
-    /// The number of living attachments.
     pub living: usize,
     /// The evidence that could not be read, in words.
     pub blind: Vec<String>,
-    /// The parts of living attachments that were not compared with their wanted state, in words.
+    /// Parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
-    /// Conditions of the host that stop pods, in words.
     pub warnings: Vec<String>,
-    /// The pods as `NAMESPACE/NAME`, by container ID. Sources are the runtime, if it was asked, and the arguments in
-    /// the cache.
+    /// `NAMESPACE/NAME` by container ID, from the runtime or from the arguments in the cache.
     pub pods: BTreeMap<String, String>,
 }
 
 impl Doctor<'_> {
-    /// Examines the node without changes. Compares living pods with what their plugins want.
-    ///
-    /// # Errors
-    /// Fails if the evidence can't be read.
+    /// Compares living pods with what their plugins want. Changes nothing.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
@@ -213,10 +181,7 @@ impl Doctor<'_> {
         Ok(Diagnosis { findings, living, blind, unchecked, warnings, pods })
     }
 
-    /// Returns the orphans of one network. Calls no plugins.
-    ///
-    /// # Errors
-    /// Fails as [`Doctor::look`] does.
+    /// Calls no plugins, unlike [`Doctor::look`].
     pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
@@ -227,12 +192,10 @@ impl Doctor<'_> {
         Ok(Diagnosis { findings, living, blind, pods, ..Diagnosis::default() })
     }
 
-    /// Compares the living attachments of one container with what their plugins want.
     pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
         attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
     }
 
-    /// Returns the objects without a living owner.
     fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
         findings.extend(leases::findings(&sight.node.leases));
@@ -243,7 +206,6 @@ impl Doctor<'_> {
 }
 
 impl Finding {
-    /// Returns the network, if its whole name is known.
     fn network(&self) -> Option<&str> {
         let subject = &self.subject;
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
@@ -251,7 +213,6 @@ impl Finding {
         subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
     }
 
-    /// Whether both findings are about the same object.
     pub fn is_again(&self, other: &Finding) -> bool {
         (self.kind, &self.what, &self.subject) == (other.kind, &other.what, &other.subject)
     }

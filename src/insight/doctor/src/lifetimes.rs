@@ -1,5 +1,4 @@
-//! Finds addresses that the kernel removes when their lease ends. The lease daemon of the Go plugins does not renew
-//! such a lease.
+//! Addresses that the kernel removes when their lease ends, because the Go plugins' lease daemon does not renew them.
 
 use std::path::Path;
 
@@ -17,7 +16,6 @@ use cnimble_rules::objects::lifetime;
 
 use super::Subject;
 
-/// A pod's interface with temporary addresses.
 pub(super) struct Ending {
     pub(super) subject: Subject,
     pub(super) nets: Vec<IpNetwork>,
@@ -25,10 +23,7 @@ pub(super) struct Ending {
     link: Link,
 }
 
-/// Returns the living pods with temporary addresses.
-///
-/// # Errors
-/// Fails if the kernel refuses a request. A missing namespace or interface is no error.
+/// A missing namespace or interface is no error.
 pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
     let mut endings = Vec::new();
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && has_lease(known)) {
@@ -58,9 +53,6 @@ fn has_lease(known: &Known) -> bool {
 
 impl Ending {
     /// Sets the lifetimes to forever. The lease daemon doesn't change them while it runs.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the request.
     pub(super) fn keep(&self) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         for net in &self.nets {

@@ -12,7 +12,6 @@ use cnimble_rules::survey;
 
 use super::{Finding, Kind, rules};
 
-/// Deletes a link of the host.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     found: Box<Link>,
@@ -31,7 +30,6 @@ impl Action {
     }
 }
 
-/// The evidence about links on a node.
 struct OnNode<'a> {
     node: &'a Node,
     ifbs: BTreeSet<String>,

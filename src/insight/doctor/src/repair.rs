@@ -1,9 +1,7 @@
-//! Repairs findings. Each is judged again immediately before its repair.
-//!
-//! Findings of a network are repaired with that network locked, others with the whole node locked. Under the lock the
-//! node is examined again, and only findings that still exist are repaired. A look is trusted for about as long as it
-//! took. Then the lock is released, so that ADDs can proceed, and the next batch begins. A repair of a living pod needs
-//! no look at the node. The pod's entry, its note of a DEL and its interface show whether it lives.
+//! Repairs findings of a network with that network locked, others with the whole node locked. The node is examined
+//! again under the lock. A look is trusted for about as long as it took. Then the lock is released, so that ADDs can
+//! proceed. A repair of a living pod needs no look: its entry, its note of a DEL and its interface show whether it
+//! lives.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,21 +15,18 @@ use super::attachments::Repaired;
 use super::outcome::{Reach, Repair};
 use super::{Action, Doctor, Finding, Kind, rules};
 
-/// The minimum time for which a look is trusted.
 const TRUST: Duration = Duration::from_millis(100);
 
 /// The pause between two batches of a network. A waiting process looks for the lock every 16 ms.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The orphans of a look, and the end of its validity.
 struct Look {
     orphans: Vec<Finding>,
     end: Instant,
 }
 
 impl Doctor<'_> {
-    /// Repairs the findings that still exist. Keeps their order, but handles one network after the other. Returns the
-    /// outcome of each finding.
+    /// Handles one network after the other. The outcomes are in the order of the findings.
     pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
         let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
         let mut repaired = Repaired::default();
@@ -113,10 +108,9 @@ async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair
     done.map_or_else(Repair::Failed, |()| Repair::Done)
 }
 
-/// Returns the finding in its current state.
 fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
     match finding.kind {
-        // There may be other empty rules now. All are removed together.
+        // Other rules may be empty now. All are removed together.
         Kind::EmptyRules => rules::idle(&mut Nft::new()),
         _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }

@@ -1,6 +1,5 @@
-//! Compares the runtime's sandboxes with the kernel, the leases and the caches.
-//!
-//! The runtime continues to work during a look. So there are two looks, and only a finding of both counts.
+//! Compares the runtime's sandboxes with the kernel, the leases and the caches. The runtime works meanwhile, so only a
+//! finding of two looks counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,13 +18,11 @@ use cnimble_runtime::Cache;
 
 use super::{Action, Doctor, Finding, Kind, Subject};
 
-/// The pause between the two looks. It is longer than the runtime's steps of creating or removing a sandbox.
+/// Longer than the runtime's steps of creating or removing a sandbox.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The interface that CRI runtimes give a pod.
 const INTERFACE: &str = "eth0";
 
-/// Returns the pods' names by container ID.
 pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     let cached =
         node.entries.iter().filter_map(|known| Some((known.entry.container_id.clone(), pod_of(known)?)));
@@ -33,15 +30,13 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     cached.chain(listed).collect()
 }
 
-/// Returns `NAMESPACE/NAME` of an attachment from a kubelet. Ignores names with control characters, which could steer a
-/// terminal.
+/// Ignores names with control characters, which could steer a terminal.
 fn pod_of(known: &Known) -> Option<String> {
     let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
     let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
 }
 
-/// Returns the findings about sandboxes. Empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;
@@ -79,15 +74,15 @@ impl Look<'_> {
         Ok(findings)
     }
 
-    /// Returns the caches that the runtime uses: the doctor's own, and each with an entry of a listed sandbox. The pods of
-    /// another cache can be another runtime's.
+    /// The doctor's cache, and each with an entry of a listed sandbox. The pods of another cache can be another
+    /// runtime's.
     fn caches(&self) -> BTreeSet<&Path> {
         let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
         let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());
         of_sandboxes.chain([self.doctor.invoker.cache().dir()]).collect()
     }
 
-    /// Returns the cache entries of a container, without loopback.
+    /// Leaves out loopback's interface.
     fn entries(&self, id: &str) -> Vec<&Known> {
         let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
         self.node.entries.iter().filter(of).collect()
@@ -152,7 +147,6 @@ impl Look<'_> {
         (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
-    /// Returns the finding for a namespace that exists although the runtime has no sandbox for it.
     fn gone(&self, known: &Known) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
@@ -172,7 +166,6 @@ impl Look<'_> {
     }
 }
 
-/// Returns the addresses of these interfaces, or why they can't be read.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
     let open = || Netlink::open_in(&NetNs::open(netns)?);
     let mut inside = match open() {

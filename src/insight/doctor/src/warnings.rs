@@ -1,5 +1,4 @@
-//! Conditions of the host that stop pods, or will. Nothing of ours is wrong and nothing is repaired: they are
-//! warnings.
+//! Conditions of the host that stop pods, or will. They are warnings, because nothing of ours can be repaired.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,15 +17,13 @@ use cnimble_rules::objects::rules::{self, ACCEPTING};
 /// Programs that occupy a port for the pod that it is published for (podman, Docker).
 const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
 
-/// Files of sockets in /proc, each with its protocol and the state of a socket that waits for what comes: LISTEN, and
-/// for UDP unconnected (net/tcp_states.h).
+/// Files in /proc, each with the protocol and the state of an open socket: LISTEN, or unconnected (net/tcp_states.h).
 const SOCKETS: [(&str, &str, &str); 4] =
     [("tcp", "tcp", "0A"), ("tcp6", "tcp", "0A"), ("udp", "udp", "07"), ("udp6", "udp", "07")];
 
-/// A table that is this full, in percent, counts as full.
+/// The percentage from which on a table counts as full.
 const FULL: u64 = 95;
 
-/// Each warning in a sentence.
 pub(super) fn warnings(node: &Node) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
     let published: Vec<(&Known, PortMapping)> =
@@ -40,14 +37,13 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-/// The ports that are published for an attachment.
 fn ports(known: &Known) -> Vec<PortMapping> {
     let ports = known.entry.capability_args.get("portMappings");
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
-/// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's rules
-/// accept its packets. Pods of one network may have been added with different configurations.
+/// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's
+/// rules accept its packets. Pods of one network may have been added with different configurations.
 fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     let mut networks = BTreeMap::new();
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
@@ -57,7 +53,6 @@ fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     networks
 }
 
-/// A socket of the host that waits for what comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listener {
     protocol: &'static str,
@@ -125,7 +120,6 @@ fn address(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// The ID and the name of a process that has the socket open.
 fn process(inode: &str) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -139,7 +133,6 @@ fn process(inode: &str) -> Option<(String, String)> {
     None
 }
 
-/// Rules of others that drop what pods send.
 fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
     let joined = |names: Vec<&str>| names.join(", ");
@@ -176,7 +169,7 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
     Ok(warnings)
 }
 
-/// Whether firewalld.conf(5) sets this key to yes.
+/// The file's format is firewalld.conf(5).
 fn is_yes(conf: &str, key: &str) -> bool {
     let value = |line: &str| {
         let rest = line.trim().strip_prefix(key)?.trim_start();
@@ -185,7 +178,6 @@ fn is_yes(conf: &str, key: &str) -> bool {
     conf.lines().filter_map(value).next_back().is_some_and(|value| value.eq_ignore_ascii_case("yes"))
 }
 
-/// Tables of the kernel that are full.
 fn of_tables() -> Vec<String> {
     let conntrack = "/proc/sys/net/netfilter/nf_conntrack";
     let (now, most) = (number(&format!("{conntrack}_count")), number(&format!("{conntrack}_max")));
@@ -208,12 +200,11 @@ fn of_tables() -> Vec<String> {
     warnings
 }
 
-/// The entries that a file of /proc/net/stat tells: hexadecimal, the first of each line.
+/// Hexadecimal numbers, the first of each line in /proc/net/stat.
 fn neighbours(text: &str) -> Option<u64> {
     u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok()
 }
 
-/// How full a table is, if it is full.
 fn full(now: Option<u64>, most: Option<u64>) -> Option<String> {
     let (now, most) = now.zip(most)?;
     let is_full = most > 0 && now.saturating_mul(100) >= most.saturating_mul(FULL);

@@ -7,7 +7,7 @@ use cnimble_rules::objects::pair;
 
 use super::model::{HostLink, Network, Place, Pod, PodInterface};
 
-/// Rows of a pod: a heading, and the lines under it.
+/// A heading, and the lines under it.
 pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
     // Of a port nothing is known here; a link without a bridge is the pod's gateway.
     let host = pod.link.iter().flat_map(|link| {
@@ -31,7 +31,7 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
     rows
 }
 
-/// The interface that joins a pod to its place: the host's end of its pair, or an interface on a link of the host.
+/// The host's end of the pod's pair, or an interface on a link of the host.
 pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     match (&pod.link, &pod.interface) {
         (Some(end), _) => Some(named(end)),
@@ -40,19 +40,17 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
-/// A link with what is worth saying about it.
 pub(super) fn named(of: &HostLink) -> String {
     let mut words = vec![of.name.clone()];
     words.extend(link(of));
     words.join(" ")
 }
 
-/// The kind of an interface, with its settings.
 fn kind(interface: &PodInterface) -> String {
     interface.settings.clone().unwrap_or_else(|| interface.kind.clone())
 }
 
-/// A route as `ip route` prints it, without its link.
+/// As `ip route` prints it, without its link.
 pub(super) fn route(route: &NewRoute) -> String {
     let mut text = match route.dst {
         net if net.prefix() == 0 && net.is_ipv6() && route.via.is_none() => "default (IPv6)".to_owned(),
@@ -65,7 +63,7 @@ pub(super) fn route(route: &NewRoute) -> String {
     if let Some(src) = route.src {
         text.push_str(&format!(" src {src}"));
     }
-    // IPv6 gives every route one.
+    // IPv6 gives every route a metric.
     if let Some(priority) = route.priority.filter(|priority| *priority != 0 && *priority != 1024) {
         text.push_str(&format!(" metric {priority}"));
     }
@@ -80,7 +78,6 @@ fn host_or_net(net: IpNetwork) -> String {
     }
 }
 
-/// Notes about a network, besides its name.
 pub(super) fn network(network: &Network) -> String {
     let pods: usize = network.places.iter().map(|place| place.pods.len()).sum();
     let mut words = Vec::new();
@@ -94,7 +91,6 @@ pub(super) fn network(network: &Network) -> String {
     words.join(", ")
 }
 
-/// The words for a place without a bridge.
 pub(super) fn without_bridge(place: &Place) -> &'static str {
     match place.pods.iter().any(|pod| pod.link.is_some()) {
         true => "routed by the host",
@@ -102,7 +98,6 @@ pub(super) fn without_bridge(place: &Place) -> &'static str {
     }
 }
 
-/// Notes about a link, besides its name and addresses.
 pub(super) fn link(link: &HostLink) -> Vec<String> {
     let mut words = Vec::new();
     if link.kind != pair::KIND && !link.kind.is_empty() {

@@ -1,5 +1,3 @@
-//! Pods: from the cache, and from the aliases of links that the cache doesn't know.
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -16,13 +14,12 @@ use super::model::{Pod, PodInterface};
 /// The scope RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
-/// An owner with possibly truncated names and a complete tag.
+/// The names may be truncated, the tag is complete.
 pub(super) struct Named {
     pub(super) owner: Owner,
     pub(super) tag: String,
 }
 
-/// A pod, and what it is joined by.
 pub(super) struct Attached {
     pub(super) owner: Named,
     pub(super) pod: Pod,
@@ -33,7 +30,6 @@ pub(super) struct Attached {
     pub(super) plugins: Vec<String>,
 }
 
-/// The cache's pods, each with what its namespace has.
 pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
     entries.into_iter().filter(|entry| entry.ifname != "lo").map(|entry| of_entry(&entry, links)).collect()
 }
@@ -89,7 +85,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     }
 }
 
-/// `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
+/// From the arguments that a kubelet's runtime passes: `NAMESPACE/NAME`.
 pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);
@@ -100,7 +96,6 @@ pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
 
-/// The addresses in the result of an ADD, with their prefixes.
 pub fn given_addresses(entry: &Entry) -> Vec<String> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
@@ -127,7 +122,6 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) ->
     found
 }
 
-/// The tag at the beginning of an alias of ours.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }
@@ -163,7 +157,6 @@ fn of_alias<'n>(
     })
 }
 
-/// Named namespaces with their links.
 struct Namespaces(Vec<(PathBuf, Vec<Link>)>);
 
 impl Namespaces {
@@ -190,7 +183,6 @@ impl Namespaces {
     }
 }
 
-/// An interface in a pod.
 struct Inside {
     link: Link,
     on: Option<String>,
@@ -227,7 +219,7 @@ fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     Ok(Inside { link, on, port_of, addresses, routes })
 }
 
-/// Addresses of a link, without IPv6 link-local ones, which every link has.
+/// Leaves out IPv6 link-local addresses, which every link has.
 pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
     let mut found = netlink.addrs(index)?;
     found.retain(|addr| addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
@@ -237,7 +229,7 @@ pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Ve
     Ok(nets.into_iter().map(text).collect())
 }
 
-/// Routes out of a link, without those that come with its addresses.
+/// Leaves out routes that come with the link's addresses.
 pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
     let own: Vec<_> = netlink.addrs(index)?.into_iter().map(|addr| addr.net).collect();
     let mut routes = netlink.routes(index, None)?;
@@ -257,13 +249,11 @@ fn parent<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
     links.iter().find(|link| link.index == parent)
 }
 
-/// The host's end of a pod's pair.
 fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
     if inside.kind != pair::KIND {
         return None;
     }
     let peer = inside.peer?;
-    // Both count from one: that the numbers fit both ways is no proof, but only another
-    // veth pair with the same two numbers would be mistaken.
+    // Both count from one: only another veth pair with the same two numbers could be mistaken.
     links.iter().find(|link| link.index == peer && link.kind == pair::KIND && link.peer == Some(inside.index))
 }

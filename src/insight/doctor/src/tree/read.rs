@@ -1,5 +1,3 @@
-//! The kernel's links, the cache's entries and the rules, put together.
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
@@ -15,32 +13,28 @@ use cnimble_runtime::{Cache, CacheError};
 use super::model::{HostLink, Network, Place, Pod, Port, Tree};
 use super::pods;
 
-/// Where to look besides the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
-    /// Caches that name the pods. Of two entries for one attachment the first counts.
+    /// Of two entries for one attachment the first counts.
     pub caches: &'a [Cache],
     /// Networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
-    /// Directories with namespaces, to find the pods in that no cache knows.
+    /// Directories with namespaces of pods that no cache knows.
     pub netns_dirs: &'a [PathBuf],
-    /// Knowledge of pods from another source.
     pub notes: &'a Notes,
 }
 
-/// Facts of a container runtime and findings of the doctor.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
-    /// `NAMESPACE/NAME` of containers, by their IDs.
+    /// `NAMESPACE/NAME`, by container ID.
     pub names: BTreeMap<String, String>,
-    /// Problems of containers, by ID.
+    /// Sentences by container ID.
     pub problems: Vec<(String, String)>,
 }
 
 impl Notes {
-    /// Puts on a pod what is known of it; `noted` has what needs no other place any more.
+    /// `noted` gets what needs no other place any more.
     pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
-        // From an alias alone the ID may be cut.
         let is = |id: &str| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
         if let Some((id, name)) = self.names.iter().find(|(id, _)| is(id)) {
             pod.name.get_or_insert_with(|| name.clone());
@@ -56,22 +50,16 @@ impl Notes {
     }
 }
 
-/// Why there is no picture at all.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    /// The kernel doesn't list the host's links.
     #[error("the host's links can't be read: {0}")]
     Kernel(#[from] netlink::Error),
-    /// The cache can't be listed.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
 
-/// Looks at everything, from the host's network namespace. Only reads. It takes about
-/// 1 ms for each pod.
-///
-/// # Errors
-/// If the host's links or the cache can't be listed. Anything smaller is noted in the tree.
+/// Only reads, in the host's network namespace. Takes about 1 ms for each pod. Unless the host's links or the cache
+/// can't be listed, a failure is noted in the tree.
 pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut host = Host::read()?;
     let mut tree = Tree::default();
@@ -141,12 +129,10 @@ fn stray(rule: &Listed) -> String {
     format!("{} ({owner})", rule.effect)
 }
 
-/// A network in the making.
 #[derive(Default)]
 struct Builder {
     cni_version: Option<String>,
     plugins: Vec<String>,
-    /// Bridges that the configuration names.
     bridges: Vec<String>,
     /// Pods by the index of their link's master.
     pods: BTreeMap<Option<u32>, Vec<Pod>>,
@@ -208,12 +194,10 @@ fn natural(text: &str) -> Vec<(String, u64)> {
     parts
 }
 
-/// The links of the host.
 struct Host {
     netlink: Netlink,
     links: Vec<Link>,
     by_index: HashMap<u32, usize>,
-    /// Links that a pod has been found behind.
     described: BTreeSet<u32>,
 }
 
@@ -230,8 +214,7 @@ impl Host {
         self.links.get(*self.by_index.get(&index)?)
     }
 
-    /// A port of a bridge has no addresses and routes that would matter, so the kernel isn't
-    /// asked for them.
+    /// Addresses and routes of a bridge's port do not matter, so the kernel isn't asked for them.
     fn describe(&mut self, link: &Link, problems: &mut Vec<String>) -> HostLink {
         self.described.insert(link.index);
         let mut described = HostLink {
@@ -257,7 +240,6 @@ impl Host {
         described
     }
 
-    /// The ports of a bridge that no pod has been found behind.
     fn strangers(&mut self, bridge: u32, problems: &mut Vec<String>) -> Vec<HostLink> {
         let ports = self.links.iter().filter(|link| link.master == Some(bridge));
         let ports: Vec<Link> = ports.filter(|link| !self.described.contains(&link.index)).cloned().collect();

@@ -1,6 +1,4 @@
-//! The picture for elsewhere: one SVG file without scripts, fonts or links to anything.
-//!
-//! Letters are monospaced, so that widths can be reckoned without knowing the font.
+//! One SVG file without scripts, fonts or links. Letters are monospaced: widths do not depend on the font.
 
 use std::fmt::Write;
 
@@ -13,9 +11,7 @@ const LINE: usize = 17;
 const MARGIN: usize = 20;
 const GAP: usize = 12;
 const PAD: usize = 10;
-/// Of the wire between a bridge and a pod.
 const WIRE: usize = 5 * LETTER;
-/// Letters of the column with headings.
 const HEADING: usize = 9;
 
 const STYLE: &str = "\
@@ -37,7 +33,6 @@ text { fill: #0f172a }
 }
 ";
 
-/// Draws the tree as an SVG document.
 pub fn svg(tree: &Tree) -> String {
     let mut sheet = Sheet::default();
     let mut y = MARGIN;
@@ -66,7 +61,7 @@ pub fn svg(tree: &Tree) -> String {
     )
 }
 
-/// The drawn elements. A frame is drawn before its content, but its size is known after it.
+/// A frame is drawn before its content, but its size is known after it.
 #[derive(Default)]
 struct Sheet {
     frames: String,
@@ -75,7 +70,7 @@ struct Sheet {
 }
 
 impl Sheet {
-    /// Draws a network from `y` on; returns where it ends.
+    /// Returns the lower end.
     fn network(&mut self, network: &Network, y: usize) -> usize {
         let title_y = y + LINE + PAD / 2;
         self.text(MARGIN + PAD, title_y, "name", &network.name);
@@ -97,8 +92,7 @@ impl Sheet {
         bottom + PAD
     }
 
-    /// A bridge as a box at the left, its pods below each other at the right. Returns the
-    /// lower and the right end.
+    /// The bridge is at the left, its pods below each other at the right. Returns the lower and the right end.
     fn place(&mut self, place: &Place, x: usize, y: usize) -> (usize, usize) {
         let about = about(place);
         let width = widest(&about) * LETTER + 2 * PAD;
@@ -125,7 +119,6 @@ impl Sheet {
         (bottom, right)
     }
 
-    /// From the bridge to the pod, with the port's name above it.
     fn wire(&mut self, label: &str, joined: bool, (from, to): (usize, usize), y: usize) {
         let y = y + LINE + PAD / 2;
         if joined {
@@ -177,7 +170,6 @@ impl Sheet {
     }
 }
 
-/// The lines in the box of a bridge.
 fn about(place: &Place) -> Vec<(&'static str, String)> {
     let Some(link) = &place.link else {
         return vec![("dim", label::without_bridge(place).to_owned())];
@@ -200,7 +192,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// For text and attributes of XML; what XML 1.0 forbids altogether becomes a question mark.
+/// XML 1.0 forbids some characters altogether: they become question marks.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,18 +1,13 @@
-//! The picture for a terminal.
-
 use super::label;
 use super::model::{Network, Place, Pod, Tree};
 
-/// How the text looks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Look {
-    /// Lines of ASCII letters only.
     pub ascii: bool,
-    /// How colours' escape codes begin, in place of ESC; empty for none.
+    /// Begins the escape codes of colours in place of ESC; empty for none.
     pub escape: &'static str,
 }
 
-/// The strokes of one picture.
 struct Strokes {
     branch: &'static str,
     last: &'static str,
@@ -49,14 +44,12 @@ impl Look {
     }
 }
 
-/// A line, lines that belong to it, and what hangs on it.
 struct Node {
     line: String,
     details: Vec<String>,
     children: Vec<Node>,
 }
 
-/// Draws the tree, a line for each thing, with a newline at the end.
 pub fn text(tree: &Tree, look: Look) -> String {
     let mut out = String::new();
     for (index, network) in tree.networks.iter().enumerate() {
