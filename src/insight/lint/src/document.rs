@@ -8,34 +8,25 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::{Finding, Rule};
 
-/// A file with its path and its text.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// The path, as findings show it.
     pub path: String,
-    /// The text of the file.
     pub text: String,
 }
 
-/// A file that is valid JSON.
 #[derive(Debug)]
 pub struct Document {
-    /// The file with its text.
     pub file: File,
-    /// The top-level value of the file.
     pub root: Node,
 }
 
-/// A value and its position.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The range of bytes in the text.
+    /// The range of bytes.
     pub range: Range<usize>,
-    /// The value at this position.
     pub data: Data,
 }
 
-/// A JSON value. Its members and elements have positions, too.
 #[derive(Debug, Clone)]
 pub enum Data {
     Null,
@@ -46,22 +37,15 @@ pub enum Data {
     Object(Vec<Member>),
 }
 
-/// A key and its value.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The key of the member.
     pub key: String,
-    /// The position of the key.
     pub range: Range<usize>,
-    /// The value of the member.
     pub value: Node,
 }
 
 impl Document {
-    /// Parses a file as JSON.
-    ///
-    /// # Errors
-    /// Returns the file with a finding in serde_json's words, if the text is not JSON.
+    /// An invalid text gives the file with a finding in serde_json's words.
     pub fn parse(file: File) -> Result<Self, Box<(File, Finding)>> {
         // serde_json decides, because its errors are those of the plugins and of the command.
         if let Err(err) = serde_json::from_str::<serde::Ignored>(&file.text) {
@@ -96,14 +80,13 @@ impl Document {
         Ok(Document { file, root })
     }
 
-    /// Returns line and column of a finding. Both start at 1, and columns count characters.
+    /// Line and column start at 1, and columns count characters.
     pub fn position(&self, finding: &Finding) -> (usize, usize) {
         self.file.position(finding.range.start)
     }
 }
 
 impl File {
-    /// Returns line and column of a byte. Both start at 1, and columns count characters.
     pub fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(&self.text);
         let line = before.rsplit('\n').next().unwrap_or_default();
@@ -111,7 +94,7 @@ impl File {
     }
 }
 
-/// Returns the byte of a position in serde_json's notation. Columns are bytes, and 0 is the end of the line before.
+/// In serde_json's notation columns are bytes, and 0 is the end of the line before.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (before + column.saturating_sub(1)).min(text.len());
@@ -141,7 +124,7 @@ fn member(property: &ast::ObjectProp<'_>) -> Member {
 }
 
 impl Node {
-    /// Returns the members of an object, or an empty slice for any other value.
+    /// Returns an empty slice for any other value.
     pub fn members(&self) -> &[Member] {
         match &self.data {
             Data::Object(members) => members,
@@ -149,7 +132,6 @@ impl Node {
         }
     }
 
-    /// Returns the elements of a list, or an empty slice for any other value.
     pub fn elements(&self) -> &[Node] {
         match &self.data {
             Data::List(list) => list,
@@ -157,8 +139,7 @@ impl Node {
         }
     }
 
-    /// Returns the member that plugins read for this key: case is ignored, the exact spelling wins, and null is no
-    /// value.
+    /// The member that plugins read: case is ignored, the exact spelling wins, and null is no value.
     pub fn member(&self, key: &str) -> Option<&Member> {
         let there = || self.members().iter().rev().filter(|member| !matches!(member.value.data, Data::Null));
         there()
@@ -166,17 +147,14 @@ impl Node {
             .or_else(|| there().find(|member| member.key.eq_ignore_ascii_case(key)))
     }
 
-    /// Returns the value under this key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.member(key).map(|member| &member.value)
     }
 
-    /// Returns the value below these keys.
     pub fn path(&self, keys: &[&str]) -> Option<&Node> {
         keys.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Returns the text, unless it is empty.
     pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Text(text) if !text.is_empty() => Some(text),
@@ -184,17 +162,14 @@ impl Node {
         }
     }
 
-    /// Returns the text under this key.
     pub fn text_of(&self, key: &str) -> Option<&str> {
         self.get(key)?.text()
     }
 
-    /// Whether the value of this key is true.
     pub fn is_true(&self, key: &str) -> bool {
         matches!(self.get(key).map(|node| &node.data), Some(Data::Bool(true)))
     }
 
-    /// Returns the value as a whole number.
     pub fn integer(&self) -> Option<i128> {
         match &self.data {
             Data::Number(text) => text.parse().ok(),
@@ -203,7 +178,7 @@ impl Node {
     }
 }
 
-/// The type that serde_json parses to check a text.
+/// serde_json parses this type to check a text.
 mod serde {
     pub(super) type Ignored = serde_json::Value;
 }

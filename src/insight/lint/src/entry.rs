@@ -1,21 +1,15 @@
-//! The entries of a network's file. Each is a plugin with the shape of its configuration.
-
 use std::path::Path;
 
 use super::page::page;
 use super::shape::{self, Fields, Shape};
 use super::{Data, Document, Node};
 
-/// A plugin's entry in a network's file.
 pub(crate) struct PluginEntry<'a> {
     pub(crate) node: &'a Node,
-    /// The value of `type`.
     pub(crate) plugin: &'a str,
-    /// The position of the plugin's name.
     pub(crate) place: std::ops::Range<usize>,
-    /// The value of `ipam.type`.
     pub(crate) ipam: Option<&'a str>,
-    /// The shape of its configuration, or `None` if the plugin is unknown.
+    /// `None` if the plugin is unknown.
     pub(crate) shape: Option<Shape>,
 }
 
@@ -29,8 +23,7 @@ impl<'a> PluginEntry<'a> {
 }
 
 impl PluginEntry<'_> {
-    /// Whether the runtime passes this capability to the plugin. If the capabilities are no object, another finding
-    /// says so.
+    /// Whether the runtime passes the capability. Another finding reports capabilities that are no object.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         self.node.get("capabilities").is_some_and(|map| match &map.data {
             Data::Object(_) => map.is_true(capability),
@@ -45,7 +38,6 @@ pub(crate) fn is_list(document: &Document) -> bool {
     ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
 }
 
-/// Returns the entries of a file.
 pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     if !is_list(document) {
         return PluginEntry::of(&document.root).into_iter().collect();
@@ -54,7 +46,6 @@ pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     list.iter().filter_map(PluginEntry::of).collect()
 }
 
-/// Returns the shape of an entry: the keys of the plugin and its IPAM plugin, and those of every plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
     let takes_ipam = shape::find(own, "ipam.type").is_some();
@@ -72,7 +63,6 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     Some(shape::merge(&shape, &every_plugins()))
 }
 
-/// Returns the keys that every plugin's entry may have.
 pub(crate) fn every_plugins() -> Shape {
     let open = || Shape::Object(Fields::new());
     let fields = [

@@ -1,11 +1,7 @@
-//! Findings with their rule and position.
-
 use std::ops::Range;
 
-/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// The finding is only information. Nothing is wrong.
     Note,
     /// The configuration works, but does not do what it says.
     Warning,
@@ -14,7 +10,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The name of the level. SARIF uses the same.
+    /// SARIF uses the same names.
     pub fn name(self) -> &'static str {
         match self {
             Level::Note => "note",
@@ -26,20 +22,16 @@ impl Level {
 
 macro_rules! rules {
     ($($variant:ident $name:literal $about:literal)*) => {
-        /// The rule that a finding breaks.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Rule { $(#[doc = $about] $variant,)* }
 
         impl Rule {
-            /// All rules in their order.
             pub const ALL: &[Rule] = &[$(Rule::$variant),*];
 
-            /// The name of the rule in reports.
             pub fn name(self) -> &'static str {
                 match self { $(Rule::$variant => $name),* }
             }
 
-            /// The description of the rule.
             pub fn about(self) -> &'static str {
                 match self { $(Rule::$variant => $about),* }
             }
@@ -64,31 +56,24 @@ rules! {
     UnknownPlugin "unknown-plugin" "A plugin whose keys aren't known here: they were not checked."
 }
 
-/// A problem in a file, or a remark about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule that is broken.
     pub rule: Rule,
-    /// The severity of the finding.
     pub level: Level,
-    /// The range of bytes in the file.
+    /// The range of bytes.
     pub range: Range<usize>,
-    /// The description of the problem.
     pub message: String,
 }
 
 impl Finding {
-    /// Returns a finding that is an error.
     pub fn error(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Error, range, message: message.into() }
     }
 
-    /// Returns a finding that is a warning.
     pub fn warning(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Warning, range, message: message.into() }
     }
 
-    /// Returns a finding that is a note.
     pub fn note(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Note, range, message: message.into() }
     }

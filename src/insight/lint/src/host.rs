@@ -6,29 +6,22 @@ use super::rules::addresses::share;
 use super::subnets::{gateway, of_host};
 use super::{Document, Finding, Rule};
 
-/// The state of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
-    /// The routes of the table main.
+    /// Only those of the table main.
     pub routes: Vec<Route>,
-    /// The addresses of bridges, by their names.
     pub bridges: Vec<(String, Vec<IpNetwork>)>,
 }
 
-/// A route of the host.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// The destination of the route.
     pub to: IpNetwork,
-    /// The name of its link.
     pub link: String,
-    /// Whether it has a next hop, so that its destination is not on the link itself.
     pub via: bool,
     /// Whether the link belongs to a pod, or to a network plugin.
     pub pods: bool,
 }
 
-/// Returns the conflicts of a network with this host.
 pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     for (entry, pools) in of_host(document) {

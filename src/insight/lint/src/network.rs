@@ -1,5 +1,3 @@
-//! A network's file: the keys of the list, and the keys of each plugin.
-
 use std::path::Path;
 
 use cnimble_cni::{Version, names};
@@ -10,24 +8,19 @@ use super::rules;
 use super::walk::{Walk, is_remark, nearest};
 use super::{Data, Document, Finding, Node, Rule};
 
-/// The keys of a list.
 const LIST_KEYS: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
 
-/// A plugin that a network names.
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// The plugin's name.
     pub name: String,
-    /// Whether the plugin's keys are known.
     pub known: bool,
-    /// The position of its name.
     pub place: std::ops::Range<usize>,
-    /// The number of its entry, counted from 0, and the range of bytes of that entry.
+    /// The number of its entry from 0, and its range of bytes.
     pub entry: (usize, std::ops::Range<usize>),
 }
 
-/// Returns the plugins of a network with their IPAM plugins, in their order.
+/// With the IPAM plugins, in the order of the file.
 pub fn named(document: &Document) -> Vec<Named> {
     let mut all = Vec::new();
     for (n, entry) in entries(document).iter().enumerate() {
@@ -60,7 +53,7 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
     place
 }
 
-/// Returns the findings of a file in a network's folder. Such a file is one plugin's entry without a name.
+/// Such a file is one plugin's entry without a name.
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
     let mut found = Vec::new();
     plugin(&document.root, true, &mut found);
@@ -76,7 +69,7 @@ fn count(document: &Document) -> usize {
     if is_list(document) { list } else { 1 }
 }
 
-/// Returns the findings that need only this file, in the order of their positions.
+/// The findings are sorted by position.
 pub fn lint(document: &Document) -> Vec<Finding> {
     let root = &document.root;
     if !matches!(root.data, Data::Object(_)) {
@@ -102,7 +95,6 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     found
 }
 
-/// Checks the keys that a list and a single plugin's file have in common.
 fn common(root: &Node, found: &mut Vec<Finding>) {
     let start = root.range.start..root.range.start + 1;
     let mut one = |node: &Node, key: &str| match &node.data {
@@ -206,7 +198,7 @@ fn list(document: &Document, found: &mut Vec<Finding>) {
     }
 }
 
-/// Checks the keys of a list. A runtime (nerdctl, podman) may add its own, so only likely mistakes are reported.
+/// A runtime (nerdctl, podman) may add keys, so only likely mistakes are reported.
 fn list_keys(root: &Node, found: &mut Vec<Finding>) {
     for (n, member) in root.members().iter().enumerate() {
         let key = member.key.as_str();
@@ -234,7 +226,6 @@ fn is_of_plugins(key: &str) -> bool {
         || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
 }
 
-/// Checks the keys of a plugin.
 fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
     if !matches!(node.data, Data::Object(_)) {
         found.push(Finding::error(Rule::WrongType, node.range.clone(), "a plugin's entry is an object"));
@@ -258,7 +249,6 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
     }
 }
 
-/// Checks a plugin that has a page.
 fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
     let Some(shape) = &entry.shape else { return };
     let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found: Vec::new() };
@@ -270,7 +260,7 @@ fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
     }
 }
 
-/// Checks an unknown plugin. Two such plugins delegate to known ones.
+/// Two unknown plugins delegate to known ones.
 fn strange(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     found.push(not_known(entry.plugin, entry.place.clone()));
     if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {

@@ -10,45 +10,32 @@ const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/p
 /// The page of keys that belong to no single plugin.
 const NETWORK: &str = include_str!("../network.md");
 
-/// The role of a plugin in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The plugin makes the interface.
     Main,
-    /// The plugin works on the interface of another plugin.
     Chained,
-    /// The plugin assigns IP addresses.
     Ipam,
 }
 
-/// A plugin and its keys.
 #[derive(Debug)]
 pub struct Page {
-    /// The name of the plugin.
     pub name: &'static str,
-    /// The plugin's role in a network.
     pub role: Role,
-    /// A sentence about the plugin.
     pub about: &'static str,
-    /// The keys in the page's order.
     pub keys: Vec<Key>,
-    /// The shape of the plugin's configuration.
     pub shape: Shape,
 }
 
-/// Returns all pages by name.
 pub fn pages() -> &'static [Page] {
     static ALL: OnceLock<Vec<Page>> = OnceLock::new();
     ALL.get_or_init(|| PAGES.iter().map(read).collect())
 }
 
-/// Returns the keys of a network's file that belong to no single plugin.
 pub fn network() -> &'static [Key] {
     static ALL: OnceLock<Vec<Key>> = OnceLock::new();
     ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())
 }
 
-/// Returns the page of this plugin.
 pub fn page(name: &str) -> Option<&'static Page> {
     pages().iter().find(|page| page.name == name)
 }
@@ -69,7 +56,6 @@ fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'stati
     Page { name, role, about, keys, shape }
 }
 
-/// Returns the keys of a table's row.
 fn row(line: &'static str) -> Vec<Key> {
     let mut cells = line.trim_start_matches("| ").trim_end_matches('|').split(" | ").map(str::trim);
     let mut cell = || cells.next().unwrap_or_default();

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::{File, Finding, Rule};
 
-/// Returns the report of a run: each file with its findings.
 pub fn report<'a>(version: &str, files: impl IntoIterator<Item = (&'a File, &'a [Finding])>) -> Value {
     let rules: Vec<Value> = Rule::ALL
         .iter()
@@ -49,7 +48,7 @@ fn result(file: &File, finding: &Finding) -> Value {
     })
 }
 
-/// Returns a path as a URI. Relative paths stay relative.
+/// Relative paths stay relative.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let escaped: String = path

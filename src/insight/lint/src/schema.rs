@@ -10,8 +10,7 @@ use super::shape::{self, Key, Shape};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// Returns the schema of one plugin's configuration, or `None` if the plugin is unknown. For an IPAM plugin, it is the
-/// schema of a delegating plugin, limited to IPAM.
+/// The schema of an IPAM plugin is that of a delegating plugin, limited to IPAM.
 pub fn of_plugin(name: &str) -> Option<Value> {
     let page = page(name)?;
     let mut schema = entry(page);
@@ -25,7 +24,6 @@ pub fn of_plugin(name: &str) -> Option<Value> {
     Some(schema)
 }
 
-/// Returns the schema of a network: a list of plugins, or a single plugin.
 pub fn of_network() -> Value {
     let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
     let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
@@ -74,7 +72,7 @@ fn version() -> Value {
     json!({"type": "string", "enum": all})
 }
 
-/// Returns the schema of a plugin's entry. Its `ipam` is that of the IPAM plugin which it names.
+/// The entry's `ipam` is that of the IPAM plugin which it names.
 fn entry(page: &Page) -> Value {
     let shape = match page.role {
         Role::Ipam => shape::merge(&page.shape, &every_plugins()),
@@ -109,7 +107,6 @@ fn entry(page: &Page) -> Value {
     schema
 }
 
-/// Whether a plugin delegates to an IPAM plugin.
 fn takes_ipam(page: &Page) -> bool {
     page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some()
 }
@@ -118,24 +115,20 @@ fn ipam_pages() -> impl Iterator<Item = &'static Page> {
     pages().iter().filter(|page| page.role == Role::Ipam)
 }
 
-/// Returns the name of the definition of an IPAM plugin's keys.
 fn definition(ipam: &Page) -> String {
     format!("ipam-{}", ipam.name)
 }
 
-/// Returns the definitions of the IPAM plugins' keys below `ipam`.
 fn ipams() -> impl Iterator<Item = (String, Value)> {
     ipam_pages().filter_map(|page| Some((definition(page), ipam(page)?)))
 }
 
-/// Returns the schema of an IPAM plugin's keys below `ipam`.
 fn ipam(page: &Page) -> Option<Value> {
     let mut schema = of(shape::find(&page.shape, "ipam")?, "ipam", page);
     schema.get_mut("properties")?.as_object_mut()?.insert("type".to_owned(), json!({"const": page.name}));
     Some(schema)
 }
 
-/// Returns the schema of a shape.
 fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     let mut schema = match shape {
         Shape::Any => json!({}),
@@ -190,7 +183,6 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     schema
 }
 
-/// Adds descriptions to the keys of the network itself.
 fn described(mut schema: Value) -> Value {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, property) in properties.into_iter().flatten() {

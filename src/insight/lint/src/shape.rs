@@ -13,66 +13,49 @@
 
 use std::collections::BTreeMap;
 
-/// A key with the columns of a page's table.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// The path of the key, such as `ipam.ranges[][].subnet`.
+    /// A path such as `ipam.ranges[][].subnet`.
     pub path: &'static str,
-    /// The text of the column *type*.
     pub kind: &'static str,
-    /// The column *default*. The word `required` means that there is no default.
+    /// `required` means that there is no default.
     pub default: &'static str,
-    /// The column *example*: of the key, or of one key in a row that several share.
+    /// Of the key, or of one key in a row that several share.
     pub example: &'static str,
-    /// The description of the key.
     pub about: &'static str,
 }
 
 impl Key {
-    /// Whether the plugin requires the key.
     pub fn required(&self) -> bool {
         self.default.starts_with("required")
     }
 }
 
-/// The values that a key accepts. `null` is no value.
+/// `null` is no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
-    /// Any value is accepted.
     Any,
-    /// `true` or `false`, without quotes.
     Bool,
-    /// A whole number in this range, both ends included.
+    /// Both ends are included.
     Integer(i128, i128),
-    /// A text without a form.
     Text,
-    /// One of these texts.
     OneOf(Vec<String>),
-    /// The name of an interface.
     Interface,
-    /// An IP address without a prefix length.
     Address,
-    /// An IP address and its prefix length.
     Network,
-    /// An address or a network.
     AddressOrNetwork,
-    /// A hardware address of one interface.
     Mac,
-    /// A list of values of this shape.
     List(Box<Shape>),
-    /// An object with values of this shape, under any keys.
+    /// Any keys, with values of this shape.
     Map(Box<Shape>),
-    /// An object with these keys.
     Object(Fields),
 }
 
-/// The keys of an object, and whether each is required.
+/// The boolean is whether the key is required.
 pub(crate) type Fields = BTreeMap<String, (Shape, bool)>;
 
-/// The shape of a number without bounds.
 const NATURAL: Shape = Shape::Integer(0, u64::MAX as i128);
 
-/// Returns the shape of a configuration with these keys.
 pub(crate) fn of(keys: &[Key]) -> Shape {
     let mut root = Shape::Object(Fields::new());
     // Keys that refer to other keys come last.
@@ -84,7 +67,7 @@ pub(crate) fn of(keys: &[Key]) -> Shape {
     root
 }
 
-/// Returns the shape of a key in a configuration of the shape `root`, or `None` for unknown words.
+/// Returns `None` for unknown words.
 pub(crate) fn of_key(key: &Key, root: &Shape) -> Option<Shape> {
     named(key.kind, root).or_else(|| similar(key, root))
 }
@@ -93,7 +76,6 @@ fn refers(kind: &str) -> bool {
     kind.starts_with("as ") || kind.starts_with("object of `")
 }
 
-/// Returns the shape that the words describe, or `None` for unknown words.
 pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     if let Some(of) = kind.strip_prefix("list of ").or_else(|| kind.strip_prefix("lists of ")) {
         return Some(Shape::List(Box::new(named(of, root)?)));
@@ -126,13 +108,13 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     })
 }
 
-/// Returns the shape for `as above`: that of the key with the same last name.
+/// `as above` means the key with the same last name.
 fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     let last = key.path.rsplit('.').next()?;
     find(root, last).filter(|_| key.kind == "as above").cloned()
 }
 
-/// Returns the shape below a path. `[]` stands for an element.
+/// `[]` stands for an element.
 pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     path.split('.').try_fold(root, |shape, part| {
         let Shape::Object(fields) = shape else { return None };
@@ -162,7 +144,7 @@ fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     insert(below, rest, leaf, required);
 }
 
-/// Merges two shapes, for a plugin and its IPAM plugin. Two objects become one.
+/// Two objects become one, for a plugin and its IPAM plugin.
 pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     let (Shape::Object(one), Shape::Object(other)) = (one, other) else { return one.clone() };
     let mut fields = one.clone();

@@ -6,25 +6,21 @@ use super::entry::{PluginEntry, entries};
 use super::rules::addresses::{Pool, sets, share};
 use super::{Document, Finding, Node, Rule};
 
-/// The addresses of a network, and the link of its pods.
 struct Net<'a> {
     document: &'a Document,
     name: &'a str,
     segment: Option<Segment<'a>>,
-    /// Whether the host has a route to the subnets.
     routed: bool,
     pools: Vec<Pool>,
 }
 
-/// The link that pods of several networks may share.
 #[derive(PartialEq)]
 enum Segment<'a> {
     Bridge(&'a str, i128),
     Master(&'a str, i128),
 }
 
-/// Returns the conflicts of a network with others. Of two networks, only the later one is reported.
-/// `networks` are in the order of their files' names.
+/// Of two networks, only the later one is reported. `networks` are in the order of their files' names.
 pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Finding> {
     let Some(own) = net(document) else { return Vec::new() };
     let before = networks.iter().take_while(|other| other.file.path != document.file.path);
@@ -71,13 +67,11 @@ fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
     }
 }
 
-/// Whether the host gets routes to the pods.
 pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
 }
 
-/// Returns the subnets that the host gets routes to, and the entries of their plugins.
 pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> {
     let all = entries(document).into_iter().filter(|entry| entry.ipam == Some("host-local") && routed(entry));
     all.map(|entry| {
@@ -87,7 +81,7 @@ pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> 
     .collect()
 }
 
-/// Returns the bridge's address for pods of this range.
+/// The bridge's address in this range.
 pub(crate) fn gateway(entry: &PluginEntry<'_>, pool: &Pool) -> Option<IpNetwork> {
     let ranges = entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default();
     let written = ranges.iter().flat_map(Node::elements).chain(entry.node.get("ipam"));

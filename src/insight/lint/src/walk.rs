@@ -8,20 +8,17 @@ use super::page::{Page, pages};
 use super::shape::{Fields, Shape};
 use super::{Data, Finding, Node, Rule};
 
-/// The state of a comparison.
 pub(crate) struct Walk<'a> {
     /// The owner of the keys: the plugin at the top, the IPAM plugin below `ipam`.
     pub(crate) plugin: &'a str,
     pub(crate) ipam: Option<&'a str>,
-    /// The shape of the complete configuration.
     pub(crate) root: &'a Shape,
-    /// Whether missing keys are reported.
     pub(crate) complete: bool,
     pub(crate) found: Vec<Finding>,
 }
 
 impl Walk<'_> {
-    /// Checks the value at `path`. `in_list` is for elements, because an empty text counts as an element.
+    /// `in_list` is for elements, because an empty text counts as an element.
     pub(crate) fn value(&mut self, node: &Node, shape: &Shape, path: &str, in_list: bool) {
         if matches!(node.data, Data::Null) {
             return;
@@ -76,7 +73,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reports repeated keys in an object. Plugins see only one of them.
+    /// Plugins see only one of several equal keys.
     fn twice(&mut self, node: &Node, path: &str, same: fn(&str, &str) -> bool) {
         let members = node.members();
         for (n, member) in members.iter().enumerate() {
@@ -125,7 +122,6 @@ impl Walk<'_> {
         self.ipam.filter(|_| path.starts_with("ipam")).unwrap_or(self.plugin)
     }
 
-    /// Returns the message for an unknown key.
     fn unknown(&self, fields: &Fields, path: &str, key: &str) -> String {
         let message = format!("{} has no key {}", self.subject(path), below(path, key));
         if let Some(near) = nearest(key, fields.keys().map(String::as_str)) {
@@ -145,7 +141,6 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the path of a key below another path.
 fn below(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
@@ -155,7 +150,6 @@ pub(crate) fn is_remark(key: &str) -> bool {
     key.starts_with(['_', '$', '#', '/']) || key.starts_with("x-") || key.starts_with("cni.dev/")
 }
 
-/// Returns the path of a key with this name elsewhere in the configuration.
 fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     match shape {
         Shape::List(of) => elsewhere(of, &format!("{path}[]"), key),
@@ -172,7 +166,7 @@ fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Returns the known word that is most similar, if one is similar enough.
+/// Returns nothing if no word is similar enough.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase();
     let far = (word.chars().count() / 3).clamp(1, 3);
@@ -200,7 +194,6 @@ fn is_text(shape: &Shape) -> bool {
     )
 }
 
-/// Returns what is wrong with a text of this form.
 fn problem(shape: &Shape, text: &str) -> Option<String> {
     let shown = format!("\"{}\"", text.escape_debug());
     match shape {

@@ -1,5 +1,3 @@
-//! Checks the ranges of host-local and the addresses of static.
-
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -9,13 +7,11 @@ use ipnetwork::IpNetwork;
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
-/// A range of addresses for host-local.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
     pub(crate) start: IpAddr,
     pub(crate) end: IpAddr,
-    /// The position of the subnet.
     pub(crate) place: Range<usize>,
 }
 
@@ -25,12 +21,11 @@ impl Pool {
     }
 }
 
-/// Whether two networks share an address.
 pub(crate) fn share(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
 }
 
-/// Returns the sets of ranges, without invalid ranges.
+/// Leaves out invalid ranges.
 pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
     written(entry)
         .into_iter()
@@ -38,7 +33,6 @@ pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
         .collect()
 }
 
-/// Returns the ranges of each set as they are written.
 fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     let Some(ipam) = entry.node.get("ipam") else { return Vec::new() };
     let oldest = ipam.text_of("subnet").map(|_| vec![ipam]);
@@ -49,7 +43,7 @@ fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     runtime.chain(oldest).chain(sets).collect()
 }
 
-/// Returns a range, or what is wrong with it. An invalid address gives neither, because another finding reports it.
+/// An invalid address is neither a range nor a finding, because another finding reports it.
 fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
     let error = |node: &Node, message: String| {
         Err(Some(Finding::error(Rule::InvalidValue, node.range.clone(), message)))
@@ -149,7 +143,6 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Checks the addresses of static and their gateways.
 pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let mut seen: Vec<IpAddr> = Vec::new();

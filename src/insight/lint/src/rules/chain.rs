@@ -1,5 +1,3 @@
-//! Checks the order of plugins, and their capabilities.
-
 use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::shape::{self, Shape};
@@ -55,12 +53,12 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a plugin makes the pod's interface. loopback does not, because it configures an existing one.
+/// loopback does not, because it configures an existing interface.
 fn makes_interface(plugin: &str) -> bool {
     plugin != "loopback" && page(plugin).is_some_and(|page| page.role == Role::Main)
 }
 
-/// Checks firewall's policy, which separates only bridges and pairs, by the host's end.
+/// The policy separates only bridges and pairs, by the host's end.
 fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));
@@ -74,7 +72,7 @@ fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<F
     }
 }
 
-/// Returns the capabilities that a plugin accepts, or `None` if they are unknown.
+/// `None` if the capabilities are unknown.
 fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
         Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),

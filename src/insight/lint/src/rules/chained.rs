@@ -1,5 +1,3 @@
-//! Checks for keys of chained plugins that exclude each other.
-
 use std::collections::BTreeMap;
 
 use crate::entry::PluginEntry;
@@ -86,7 +84,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the file of a key below /proc/sys. The first separator decides, as with sysctl(8).
+/// As with sysctl(8), the first separator decides.
 fn file_of(key: &str) -> String {
     let written = key.strip_prefix('/').unwrap_or(key);
     match written.find(['.', '/']).and_then(|at| written.get(at..)) {

@@ -10,7 +10,7 @@ use super::entry::PluginEntry;
 use super::page::{Role, page};
 use super::{Finding, Rule};
 
-/// Checks one plugin's entry. `first` is whether it is the first in the list.
+/// `first` is whether the entry is the first in the list.
 pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     // The meaning of an unknown plugin's keys is unknown, too.
     if entry.shape.is_none() {
@@ -34,7 +34,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
     }
 }
 
-/// Checks that an interface accepts the MTU. For 0 or an accepted negative number the kernel chooses.
+/// For 0 or an accepted negative number the kernel chooses.
 fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let Some(node) = entry.node.get("mtu") else { return };
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
@@ -43,7 +43,6 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that a plugin gets the addresses that it needs, and that addresses have a plugin that assigns them.
 fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
     if entry.ipam.is_some() {
