@@ -1,11 +1,8 @@
-//! Readers of what pods are made from, for fuzzers: each takes any bytes.
-
 use super::manifest::{Defaults, Manifest, Origin, Parsed};
 use super::sandbox::fuzzing as sandbox;
 use super::sandbox::{DnsOptions, SandboxConfig};
 use super::source::fuzzing as source;
 
-/// A manifest, YAML or JSON.
 pub fn manifest(bytes: &[u8]) {
     let origin = Origin::Other("here".to_owned());
     let nodes =
@@ -15,7 +12,7 @@ pub fn manifest(bytes: &[u8]) {
     for defaults in &nodes {
         let Parsed { pods, errors } = Manifest::parse_each(bytes, &origin, defaults);
         for err in errors {
-            // Messages are one line, and lead to a place that is there.
+            // Messages are one line, and lead to an existing place.
             assert!(!err.to_string().contains(char::is_control), "{err:?}");
             assert!(err.position.is_none_or(|(line, _)| line <= lines + 1), "{err:?}");
         }
@@ -45,22 +42,18 @@ fn settings(pod: &Manifest) -> SandboxConfig {
     config
 }
 
-/// Takes any bytes for a sandbox's record.
 pub fn checkpoint(bytes: &[u8]) {
     sandbox::checkpoint(bytes);
 }
 
-/// A node's resolv.conf, which pods inherit.
 pub fn resolv(bytes: &[u8]) {
     sandbox::resolv(&String::from_utf8_lossy(bytes));
 }
 
-/// A kubeconfig, and the certificates and keys that one names.
 pub fn kubeconfig(bytes: &[u8]) {
     cnimble_api::fuzzing::kubeconfig(bytes);
 }
 
-/// Takes any bytes for an API server's list page and watch events.
 pub fn server(bytes: &[u8]) {
     source::server(bytes);
 }

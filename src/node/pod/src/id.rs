@@ -3,17 +3,15 @@ use std::fmt::{self, Write};
 use cnimble_api::is_unseen;
 use serde::{Deserialize, Serialize};
 
-/// A pod's namespace and name. Shown as `namespace/name`.
+/// The text form is `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodId {
-    /// The Kubernetes namespace (not the network namespace).
+    /// Of Kubernetes, not of the network.
     pub namespace: String,
-    /// The name in it.
     pub name: String,
 }
 
 impl PodId {
-    /// The ID of a pod by its names.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         PodId { namespace: namespace.into(), name: name.into() }
     }

@@ -1,29 +1,24 @@
-//! How full the address ranges of a network are, by host-local's configuration and files
-//! (`<dataDir>/<network>/<address>`), whichever set of plugins writes them. Nothing is locked: the numbers may be a
-//! moment old.
+//! How full a network's address ranges are, by host-local's configuration and files (`<dataDir>/<network>/<address>`),
+//! also of the Go plugins. Nothing is locked: the numbers may be a moment old.
 
 use cnimble_cni::NetworkList;
 use cnimble_leases::config::{self, Config};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, StoreError};
 
-/// A range and its leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeUsage {
-    /// The range as `FIRST-LAST`.
+    /// The format is `FIRST-LAST`.
     pub range: String,
-    /// The number of leases in the range.
     pub used: u128,
-    /// Addresses that could still be given out.
     pub free: u128,
 }
 
-/// The ranges of the network's plugins with host-local. None if they come from elsewhere (the capability `ipRanges`).
-/// Fails if present leases can't be listed.
+/// Returns no ranges if they come from elsewhere (the capability `ipRanges`).
 pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {
     let mut found = Vec::new();
     for plugin in list.plugins.iter().filter(|plugin| config::is_used_by(plugin)) {
-        // What host-local refuses has no leases either.
+        // host-local refuses the configuration, so there are no leases.
         let Ok(config) = Config::of(list, plugin) else { continue };
         let leases = match Directory::open(&config.store)? {
             Some(dir) => dir.addresses()?,

@@ -1,13 +1,6 @@
-//! Pods the kubelet's way: from a manifest to a network, and back.
-//! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
-//! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
-//! - [`network`]: the network plugin layer. It knows the default network, tells plugins about a pod, one operation at a
-//!   time for each, and whether the network is ready (NetworkReady of a CRI server).
-//! - [`leases`]: how full the address ranges of a network are.
-//! - [`sandbox`]: a network namespace for each pod, and its record on disk.
-//! - [`sync`]: the loop that makes existing pods match the wanted ones.
-//!
-//! Everything is async on tokio, without state outside the values you make.
+//! Pods the kubelet's way, from a manifest to a network. [`manifest`] reads Pod objects, and [`source`] merges those of
+//! a directory, a URL and an API server. [`network`] tells plugins about a pod. [`sandbox`] has a network namespace and
+//! a record for each pod. [`sync`] makes existing pods match the wanted ones.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

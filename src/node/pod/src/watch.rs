@@ -1,7 +1,5 @@
-//! Watches directories by inotify(7), and by the clock as a safety net.
-//!
-//! inotify misses changes on network file systems, in missing directories, and above the user's watch limit. So a
-//! [`DirWatch`] also reports periodically. Then the waiter reads the directory, which is cheap.
+//! Watches directories by inotify(7). It misses changes on network file systems, in missing directories, and above the
+//! user's watch limit. So a [`DirWatch`] also reports periodically, and the waiter reads the directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +18,6 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// … but at most this long.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Watches directories for files that appear, change or go.
 #[derive(Debug)]
 pub struct DirWatch {
     dirs: Vec<PathBuf>,
@@ -39,8 +36,8 @@ impl AsRawFd for Handle {
 }
 
 impl DirWatch {
-    /// Watches these directories, missing ones too; reports at least every `poll`. Needs a tokio runtime with I/O.
-    /// Without inotify it warns, and only the clock is left.
+    /// Accepts missing directories. Reports at least every `poll`, also without inotify. Needs a tokio runtime with
+    /// I/O.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(io::Error::from)
@@ -58,8 +55,7 @@ impl DirWatch {
         watch
     }
 
-    /// Waits until a change has settled, or the poll time has passed. May return without a change. Changes between two
-    /// calls are not lost, also when the future is dropped.
+    /// May return without a change. Changes between two calls are not lost, also when the future is dropped.
     pub async fn changed(&mut self) {
         let end = Instant::now() + self.poll;
         let Some(inotify) = &self.inotify else {
@@ -78,7 +74,7 @@ impl DirWatch {
         self.attach();
     }
 
-    /// Watches each directory. For a known one the kernel returns the same descriptor.
+    /// The kernel returns the same descriptor for a known directory.
     fn attach(&mut self) {
         let Some(inotify) = &self.inotify else { return };
         let flags = AddWatchFlags::IN_CLOSE_WRITE

@@ -8,24 +8,19 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use super::Manifest;
 use crate::network::{Bandwidth, Dns, PortMapping, Protocol};
 
-/// Where a pod's name resolution begins, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsPolicy {
-    /// From the cluster's name servers.
     ClusterFirst,
-    /// From the node's resolv.conf.
     Default,
-    /// From nothing but dnsConfig.
     None,
 }
 
 impl Manifest {
-    /// Whether the pod lives in the node's network namespace.
     pub fn host_network(&self) -> bool {
         self.facts.host_network
     }
 
-    /// The pod's host name: `spec.hostname`, or its name, cut to 63 bytes as by the kubelet.
+    /// `spec.hostname`, or the pod's name, cut to 63 bytes as by the kubelet.
     pub fn hostname(&self) -> &str {
         match self.facts.hostname.as_deref() {
             Some(hostname) => hostname,
@@ -33,28 +28,26 @@ impl Manifest {
         }
     }
 
-    /// The ports that have a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
+    /// The ports with a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
     pub fn port_mappings(&self) -> &[PortMapping] {
         &self.facts.ports
     }
 
-    /// Traffic limits from the annotations.
     pub fn bandwidth(&self) -> Option<Bandwidth> {
         Bandwidth::from_annotations(self.annotations()).ok().flatten()
     }
 
-    /// Where name resolution begins. Under hostNetwork ClusterFirst means Default, as under the kubelet.
+    /// Under hostNetwork ClusterFirst means Default, as under the kubelet.
     pub fn dns_policy(&self) -> DnsPolicy {
         self.facts.dns_policy
     }
 
-    /// `spec.dnsConfig`, which adds to what [`Manifest::dns_policy`] says.
+    /// `spec.dnsConfig` adds to [`Manifest::dns_policy`].
     pub fn dns_config(&self) -> Dns {
         self.facts.dns.as_deref().cloned().unwrap_or_default()
     }
 
-    /// All of a static pod's. For an API server's see
-    /// [`ApiSource::annotations`](crate::source::ApiSource::annotations).
+    /// A static pod has all. For an API server's see [`ApiSource::annotations`](crate::source::ApiSource::annotations).
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         &self.facts.annotations
     }
@@ -74,34 +67,33 @@ impl Manifest {
         self.facts.annotations = annotations;
     }
 
-    /// How long the pod may take to stop; 30 s unless it says otherwise.
+    /// 30 s unless the pod says otherwise.
     pub fn termination_grace_period(&self) -> Duration {
         Duration::from_secs(u64::from(self.facts.grace.unwrap_or(30)))
     }
 
-    /// Whether the API server wants it gone: it has a deletionTimestamp.
+    /// A deletionTimestamp tells that the API server wants the pod gone.
     pub fn is_deleting(&self) -> bool {
         self.facts.deletion.is_some()
     }
 
-    /// How long a deleted pod's containers may still run: until its deletionTimestamp, which includes the grace period.
-    /// If clocks differ, at most its grace period.
+    /// Until the deletionTimestamp, which includes the grace period. If clocks differ, at most the grace period.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))
     }
 
-    /// Whether all its containers have ended for good: its phase is Succeeded or Failed.
+    /// Whether the phase is Succeeded or Failed.
     pub fn has_ended(&self) -> bool {
         self.facts.ended
     }
 
-    /// Whether it says that we look after it and no kubelet does: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
+    /// Whether no kubelet looks after the pod: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
     pub fn is_managed(&self) -> bool {
         self.facts.managed
     }
 
-    /// About how many bytes of unlimited content it has.
+    /// The bytes of unlimited content, roughly.
     pub(crate) fn weight(&self) -> usize {
         let texts =
             |list: &Vec<String>| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
@@ -115,7 +107,6 @@ impl Manifest {
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
     }
 
-    /// Whether a pod wants something else of the network now.
     pub(crate) fn differs(&self, other: &Manifest) -> bool {
         self.facts != other.facts
     }

@@ -5,18 +5,15 @@ use cnimble_api::yaml::Step;
 use super::{MAX_SIZE, Origin};
 use crate::PodId;
 
-/// A manifest's error: `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
+/// `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
-    /// The file or URL.
     pub origin: Origin,
-    /// Line and column, both from 1, where they are known.
+    /// Line and column, both from 1.
     pub position: Option<(usize, usize)>,
-    /// The pod, if its name could be read.
     pub pod: Option<Box<PodId>>,
     /// The field, like `spec.containers[0].name`; may be empty.
     pub path: String,
-    /// The error.
     pub problem: Problem,
 }
 
@@ -38,34 +35,26 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// An error in a manifest, or in one of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It is larger than [`MAX_SIZE`].
     #[error("it is larger than {MAX_SIZE} bytes")]
     TooLarge,
-    /// The text is not UTF-8.
     #[error("it is not UTF-8 text")]
     NotText,
-    /// There is nothing in it.
     #[error("there is no pod in it")]
     Empty,
-    /// It is neither YAML nor JSON.
     #[error("{0}")]
     Syntax(String),
-    /// It is nested too deeply, or aliases make it too large.
     #[error("{0}")]
     TooComplex(String),
-    /// It is another kind of object: which.
+    /// The name of another kind of object.
     #[error("expected a Pod, PodList or List of apiVersion v1, got {0}")]
     Kind(String),
-    /// There is more wrong than is told: how much.
+    /// The number of further faults.
     #[error("{0} more things are wrong")]
     More(usize),
-    /// A field of the wrong type.
     #[error("{0}")]
     Type(String),
-    /// A field with a value that isn't allowed.
     #[error("{0}")]
     Invalid(String),
 }
@@ -97,7 +86,7 @@ pub(super) fn shown(steps: &[Step]) -> String {
     short(text)
 }
 
-/// The number of characters of a text from outside that an error shows.
+/// In characters of a text from outside.
 const SHOWN: usize = 300;
 
 pub(super) fn short(text: String) -> String {

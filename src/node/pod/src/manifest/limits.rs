@@ -9,7 +9,7 @@ pub(crate) const MAX_MEMBERS: usize = 1000;
 /// Further faults of a text are only counted.
 pub(super) const MAX_FAULTS: usize = 100;
 
-/// No fewer values than JSON has, or than a parser makes of bad JSON.
+/// At least the values that JSON has, or that a parser makes of bad JSON.
 pub(super) fn values(json: &str) -> usize {
     let (mut count, mut in_string, mut escaped) = (1, false, false);
     for byte in json.bytes() {
@@ -24,7 +24,6 @@ pub(super) fn values(json: &str) -> usize {
     count
 }
 
-/// The first list in a pod's spec with too many entries.
 pub(super) fn crowded(pod: &Value) -> Option<Vec<Step>> {
     let spec = pod.get("spec")?.as_object()?;
     let (key, _) =

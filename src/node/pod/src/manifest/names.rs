@@ -1,6 +1,4 @@
-//! Kubernetes' names. Each function says what is wrong, or nothing.
-//!
-//! From apimachinery's `validation` package, by RFC 1123 and RFC 6335.
+//! Kubernetes' names. Each function says what is wrong, by apimachinery's `validation` package, RFC 1123 and RFC 6335.
 
 /// A DNS label by RFC 1123: a namespace, a container, a host name.
 pub(super) fn label(text: &str) -> Option<&'static str> {
@@ -51,7 +49,7 @@ pub(super) fn search(text: &str) -> Option<&'static str> {
     subdomain(&text.strip_suffix('.').unwrap_or(text).replace('_', "x"))
 }
 
-/// A port's name by RFC 6335 (IANA_SVC_NAME).
+/// A port's name (IANA_SVC_NAME).
 pub(super) fn port(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.is_empty() || bytes.len() > 15 {
@@ -98,7 +96,7 @@ pub(super) fn label_value(text: &str) -> Option<&'static str> {
     None
 }
 
-/// A pod's UID. Kubernetes takes any text; here it becomes part of file names and of CNI_ARGS.
+/// Kubernetes takes any text; here it becomes part of file names and of CNI_ARGS.
 pub(super) fn uid(text: &str) -> Option<&'static str> {
     if text.len() > 128 {
         return Some("is longer than 128 characters");

@@ -1,5 +1,3 @@
-//! Reads manifests from YAML or JSON, with any number of documents, pods and lists. Completes static pods.
-
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -20,13 +18,11 @@ struct Parser<'a> {
     origin: Arc<Origin>,
     defaults: &'a Defaults,
     parsed: Parsed,
-    /// The number of faults that aren't told of.
     more: usize,
     #[cfg(feature = "fuzzing")]
     whole: Vec<Pod>,
 }
 
-/// A wrong pod doesn't keep the others out.
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
@@ -44,7 +40,6 @@ pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed
     parser.parsed
 }
 
-/// For fuzzers: the completed pods.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<Pod> {
     let mut parser = Parser::new(origin, defaults);
@@ -99,7 +94,7 @@ impl<'a> Parser<'a> {
             }
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => {
-                    // YAML knows the lines of nearly all JSON; it is asked only on demand.
+                    // YAML tells the lines of nearly all JSON. It is parsed only on demand.
                     let tree = std::cell::OnceCell::new();
                     let locate = |way: &[Step]| {
                         let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());
@@ -159,7 +154,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `base` is its place in its document.
+    /// `base` is the pod's place in the document.
     fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
         if let Some(crowd) = limits::crowded(value) {
             let way: Vec<Step> = base.iter().cloned().chain(crowd).collect();
@@ -195,7 +190,7 @@ impl<'a> Parser<'a> {
         if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
             let mut hash = Sha256::new();
             hash.update(format!("host:{node}\0{:?}\0", self.origin));
-            // Of the pod rather than the text: another comment is no other pod.
+            // A hash of the pod rather than the text: another comment is no other pod.
             hash.update(serde_json::to_vec(pod).unwrap_or_default());
             let hash: String = hex(hash.finalize().into_iter().take(16));
             pod.metadata.uid = Some(hash);
@@ -218,7 +213,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Its ID, as far as that can be told.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")

@@ -122,7 +122,6 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
     }
 }
 
-/// All containers, each with its place.
 fn containers(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> {
     let init = spec.init_containers.iter().flatten().enumerate();
     let usual = spec.containers.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Traffic limits in a pod's annotations, as the kubelet reads them (Kubernetes' pkg/util/bandwidth).
+//! The kubelet's annotations for traffic limits, in bits per second (Kubernetes' pkg/util/bandwidth).
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 
 use super::quantity;
 
-/// The annotation that limits traffic to the pod.
 pub const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
-/// The annotation that limits traffic from the pod.
 pub const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 const MIN: u64 = 1_000;
@@ -17,38 +15,24 @@ const MAX: u64 = 1_000_000_000_000_000;
 /// The burst that a kubelet asks for: nearly no limit, and no overflow in plugins.
 const BURST: u64 = i32::MAX as u64;
 
-/// Traffic limits of a pod, in bits per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// The limit of traffic to the pod, in bits per second.
     pub ingress: Option<u64>,
-    /// The limit of traffic from the pod, in bits per second.
     pub egress: Option<u64>,
 }
 
-/// An annotation that limits traffic and can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation}: \"{}\" {reason}", value.escape_debug())]
 pub struct BandwidthError {
-    /// The key of the annotation.
     pub annotation: &'static str,
-    /// The value of the annotation.
     pub value: String,
-    /// The error in the value.
     pub reason: &'static str,
 }
 
 impl Bandwidth {
-    /// The limits in these annotations, or `None` without any.
-    /// ```
-    /// use cnimble_pod::network::Bandwidth;
-    ///
-    /// let annotations = [("kubernetes.io/egress-bandwidth".to_owned(), "1.5M".to_owned())].into();
-    /// let limits = Bandwidth::from_annotations(&annotations).unwrap().unwrap();
-    /// assert_eq!((limits.ingress, limits.egress), (None, Some(1_500_000)));
-    /// ```
-    /// Fails for a value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
-    /// below 1k or above 1P.
+    /// Fails for a value that is no
+    /// [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/), below 1k or above
+    /// 1P.
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Bandwidth>, BandwidthError> {

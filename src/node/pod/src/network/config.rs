@@ -1,8 +1,6 @@
-//! The configuration directory over time.
-//!
-//! As under the kubelet the first usable network by file name is the default one. Its file must make sense, and its
-//! plugins must be there and speak its version. If no file is usable, but the default network's is still there (being
-//! edited), its former content stays in use.
+//! The configuration directory over time. As under the kubelet the first usable network by file name is the default
+//! one. Its file must make sense, and its plugins must exist and speak its version. If no file is usable, but the
+//! default network's still exists (being edited), its former content stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +46,6 @@ pub(super) fn plugin_path(
     path
 }
 
-/// Includes plugins for address management.
 fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     network.plugins.iter().flat_map(|plugin| {
         let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));

@@ -6,20 +6,16 @@ use cnimble_runtime as runtime;
 use super::BandwidthError;
 use crate::PodId;
 
-/// Why no pod can get a network now.
-///
 /// Shown as the node's condition in `kubectl describe node` under a kubelet with containerd, with details behind it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", self.condition(), Details(details))]
 pub struct NetworkNotReady {
-    /// The message of the condition.
     pub message: String,
-    /// The errors, one fact each.
+    /// Each is one fact.
     pub details: Vec<String>,
 }
 
 impl NetworkNotReady {
-    /// The reason of the condition.
     pub const REASON: &str = "NetworkPluginNotReady";
 
     pub(super) fn uninitialized(details: Vec<String>) -> Self {
@@ -29,7 +25,6 @@ impl NetworkNotReady {
         }
     }
 
-    /// The condition without details.
     pub fn condition(&self) -> String {
         format!(
             "container runtime network not ready: NetworkReady=false reason:{} message:{}",
@@ -47,16 +42,11 @@ impl fmt::Display for Details<'_> {
     }
 }
 
-/// An operation on a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Adds the pod to the network.
     SetUp,
-    /// Removes the pod from the network.
     TearDown,
-    /// Is it as it was set up?
     Check,
-    /// Which addresses does it have?
     Status,
 }
 
@@ -71,19 +61,15 @@ impl fmt::Display for Operation {
     }
 }
 
-/// An operation on a pod's network that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// There is no network.
     #[error(transparent)]
     NotReady(#[from] NetworkNotReady),
-    /// The pod's limits make no sense.
     #[error("pod {pod}: {source}")]
     Bandwidth { pod: PodId, source: BandwidthError },
-    /// All failures of plugins or the cache, in order. Failures of the undo follow those of the set-up.
+    /// All failures in order. Failures of the undo follow those of the set-up.
     #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
     Plugins { operation: Operation, pod: PodId, sandbox: String, failures: Vec<runtime::Error> },
-    /// The pod's network namespace can't be looked at.
     #[error(
         "failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {source}{}",
         Then(rollback)
@@ -95,18 +81,17 @@ pub enum NetworkError {
         source: netlink::Error,
         rollback: Vec<runtime::Error>,
     },
-    /// At no moment within the limit nothing else was going on.
+    /// No moment without other work came within the limit.
     #[error(
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
     Busy { limit: std::time::Duration },
-    /// The clean-up of orphaned attachments failed in some networks.
     #[error("failed to clean up networks: {}", All(failures))]
     Gc { failures: Vec<runtime::Error> },
 }
 
 impl NetworkError {
-    /// Whether a failed set-up has left nothing behind, as far as the plugins say.
+    /// As far as the plugins say.
     pub fn is_clean(&self) -> bool {
         match self {
             NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => true,

@@ -1,11 +1,9 @@
-//! One operation at a time for each pod.
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// A lock for every key in use; it goes with the last user.
+/// A key's lock exists as long as its last user.
 #[derive(Debug)]
 pub(crate) struct Locks<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,

@@ -1,30 +1,9 @@
 //! The network plugin layer: between pods and CNI.
-//!
-//! A [`NetworkPlugin`] follows the configuration directory, whose first usable network is the default one. It sets up a
-//! pod's network (loopback, then the default network), checks it, and reads its addresses. It tears it down with the
-//! configuration of the set-up. Plugins get the same facts of a pod as from kubelets and their runtimes.
-//!
-//! Each pod has one operation at a time, and pods run in parallel. Only clean-up ([`NetworkPlugin::gc`]) works alone.
-//!
+//! A [`NetworkPlugin`] sets up loopback, then the first usable network of the configuration directory. It tears a pod's
+//! network down with the configuration of the set-up. Plugins get the same facts of a pod as from kubelets and their
+//! runtimes. Each pod has one operation at a time, and only clean-up ([`NetworkPlugin::gc`]) works alone.
 //! **Cancellation.** Dropping a future kills the plugin that it waits for. Call [`NetworkPlugin::tear_down`] after a
 //! dropped set-up; it needs neither a set-up nor a namespace.
-//! ```no_run
-//! # use cnimble_pod::PodId;
-//! # use cnimble_pod::network::{Bandwidth, NetworkError, NetworkOptions, NetworkPlugin, PodNetwork};
-//! # use cnimble_runtime::Invoker;
-//! # async fn example() -> Result<(), NetworkError> {
-//! let invoker = Invoker::new(["/opt/cni/bin"]).with_cache_dir("/var/lib/cnimble/cni");
-//! let plugin = NetworkPlugin::open(NetworkOptions::new("/etc/cni/net.d", invoker)).await;
-//! plugin.ready()?;
-//! let mut pod = PodNetwork::new(PodId::new("default", "web"), "c0ffee", "/run/netns/web");
-//! pod.bandwidth = Some(Bandwidth { ingress: Some(10_000_000), egress: None });
-//! // Kept, so that the pod can be torn down whatever becomes of the configuration.
-//! pod.network = plugin.default_network().map(|network| network.list.clone().into());
-//! println!("{:?}", plugin.set_up(&pod).await?.ips);
-//! plugin.check(&pod).await?;
-//! plugin.tear_down(&pod).await
-//! # }
-//! ```
 
 mod bandwidth;
 mod config;
@@ -57,38 +36,33 @@ pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
 
-/// The default time limit of an operation on a pod's network: a little less than the kubelet's limit of a CRI request,
-/// 4 minutes.
+/// A little less than the kubelet's limit of a CRI request, 4 minutes.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
-/// The default time limit of a clean-up. It holds everything else up, so it gets less than an operation on one pod.
+/// Less than for an operation on one pod, because a clean-up holds everything else up.
 pub const GC_LIMIT: Duration = Duration::from_secs(30);
 
-/// How a [`NetworkPlugin`] is made.
 #[derive(Debug, Clone)]
 pub struct NetworkOptions {
-    /// The configuration directory, `/etc/cni/net.d` as a rule. Need not exist yet.
+    /// `/etc/cni/net.d` as a rule. Need not exist yet.
     pub conf_dir: PathBuf,
-    /// Runs the plugins, with their directories and the cache.
     pub invoker: Invoker,
-    /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`; `None` is nowhere else.
+    /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`.
     pub vendor_prefix: Option<PathBuf>,
-    /// The node's share of the cluster's pod addresses, by family, for plugins with the capability `ipRanges`.
+    /// The node's share of the cluster's addresses, for plugins with the capability `ipRanges`.
     pub pod_cidrs: Vec<IpNetwork>,
-    /// How long an operation on a network may take in all.
     pub operation_limit: Duration,
-    /// The time limit of a clean-up of all networks ([`NetworkPlugin::gc`]), during which pods wait.
+    /// Pods wait during a clean-up.
     pub gc_limit: Duration,
-    /// How often the directory is read even if nothing was reported.
+    /// How often the directory is read without a sign of a change.
     pub poll: Duration,
-    /// Other runtimes' caches on this node: their entries count in a clean-up.
+    /// Their entries count in a clean-up.
     pub shared_caches: Vec<PathBuf>,
-    /// Networks that only cnimble adds pods to. Only there plugins clean up (the verb GC).
+    /// Only there plugins clean up (the verb GC): no other runtime adds pods to these networks.
     pub own_networks: Vec<String>,
 }
 
 impl NetworkOptions {
-    /// The kubelet's ways for everything else.
     pub fn new(conf_dir: impl Into<PathBuf>, invoker: Invoker) -> Self {
         NetworkOptions {
             conf_dir: conf_dir.into(),
@@ -104,7 +78,6 @@ impl NetworkOptions {
     }
 }
 
-/// The network plugin layer. Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct NetworkPlugin {
     inner: Arc<Inner>,
@@ -117,18 +90,16 @@ struct Inner {
     state: RwLock<Arc<State>>,
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
-    /// The last answer to STATUS.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
-    /// Initially [`NetworkOptions::pod_cidrs`].
     pod_cidrs: RwLock<Vec<IpNetwork>>,
-    /// Shared by operations on pods; a clean-up has it alone.
+    /// A clean-up has it alone, and operations on pods share it.
     everything: tokio::sync::RwLock<()>,
 }
 
 impl NetworkPlugin {
-    /// Reads the configuration directory and watches it in a task that ends with the last clone. A missing network is
-    /// no error here: see [`NetworkPlugin::ready`].
+    /// Watches the directory in a task that ends with the last clone. A missing network is no error here: see
+    /// [`NetworkPlugin::ready`].
     pub async fn open(options: NetworkOptions) -> Self {
         let inner = Inner {
             conf: ConfDir::new(&options.conf_dir),
@@ -154,7 +125,7 @@ impl NetworkPlugin {
         plugin
     }
 
-    /// Reads the directory now. Warns once of each unusable file.
+    /// Warns once of each unusable file.
     pub async fn reload(&self) {
         let _reading = self.inner.reading.lock().await;
         let before = self.state();
@@ -185,43 +156,37 @@ impl NetworkPlugin {
         self.inner.changes.send_modify(|count| *count += 1);
     }
 
-    /// Counts the times that something changed in the directory.
+    /// Counts the changes of the directory.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changes.subscribe()
     }
 
-    /// Where the results of set-ups are kept.
     pub fn cache(&self) -> &cnimble_runtime::Cache {
         self.inner.options.invoker.cache()
     }
 
-    /// The network that pods are set up with now.
     pub fn default_network(&self) -> Option<Arc<Network>> {
         self.state().default.clone()
     }
 
-    /// The node's share of the cluster's pod addresses.
     pub fn pod_cidrs(&self) -> Vec<IpNetwork> {
         self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Pods that are set up from now on get their addresses from these, if a plugin has the capability `ipRanges`.
+    /// Applies to later set-ups, if a plugin has the capability `ipRanges`.
     pub fn set_pod_cidrs(&self, cidrs: Vec<IpNetwork>) {
         *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
     }
 
-    /// The directory with configurations, and those with plugins.
     pub fn dirs(&self) -> (&Path, &[PathBuf]) {
         (self.inner.conf.dir(), self.inner.options.invoker.path())
     }
 
-    /// The unusable files of the configuration directory, with the reasons.
     pub fn problems(&self) -> Vec<String> {
         self.state().problems.clone()
     }
 
-    /// Whether there is a network, and its plugins could serve at the last [`NetworkPlugin::probe`].
-    /// The error has the condition of the node, and what is wrong with present files.
+    /// Whether a network exists whose plugins could serve at the last [`NetworkPlugin::probe`].
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
@@ -231,9 +196,8 @@ impl NetworkPlugin {
         }
     }
 
-    /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb STATUS, from version 1.1.0
-    /// on). Later calls of [`NetworkPlugin::ready`] know it, and a difference counts as a change.
-    /// The error may also be a plugin's.
+    /// Asks the plugins, too (the verb STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows it later, and a
+    /// difference counts as a change.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let asked = self.invoker(&network.list).with_time_limit(config::PROBE).status(&network.list).await;
@@ -261,7 +225,7 @@ impl NetworkPlugin {
         outcome
     }
 
-    /// Probes without end: every `period`, and as soon as the networks change.
+    /// Never ends. A change of the networks shortens the period.
     pub async fn keep_probing(&self, period: Duration) {
         let mut changes = self.changes();
         loop {

@@ -10,7 +10,7 @@ use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, PodNetworkStatus
 
 const LOOPBACK: &str = "lo";
 
-/// The loopback network as in containerd; its plugin brings `lo` up.
+/// As in containerd; its plugin brings `lo` up.
 fn loopback() -> Option<&'static NetworkList> {
     static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
     let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
@@ -18,9 +18,8 @@ fn loopback() -> Option<&'static NetworkList> {
 }
 
 impl NetworkPlugin {
-    /// Sets up loopback, then the pod's network: [`PodNetwork::network`] or the default one. Returns the addresses. A
-    /// failure is undone; [`NetworkError::is_clean`] tells whether that succeeded.
-    /// Fails without a network, and with failures of plugins or the namespace.
+    /// Uses [`PodNetwork::network`] or the default one, after loopback. A failure is undone; [`NetworkError::is_clean`]
+    /// tells whether that succeeded.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -55,7 +54,7 @@ impl NetworkPlugin {
         }
     }
 
-    /// DEL in reverse order; all failures.
+    /// Returns all failures. The order is reversed.
     async fn take_back(&self, added: &[(&NetworkList, Attach)]) -> Vec<Error> {
         let mut failures = Vec::new();
         for (list, attach) in added.iter().rev() {
@@ -64,16 +63,15 @@ impl NetworkPlugin {
         failures
     }
 
-    /// Takes a pod's network down, with the configuration of its set-up: from the cache, else from
-    /// [`PodNetwork::network`], else the default network. Repeatable, also without the namespace. Goes on past
-    /// failures. Returns all failures together. Then something may be left, and it should be called again.
+    /// Uses the configuration of the set-up: from the cache, else from [`PodNetwork::network`], else the default
+    /// network. Repeatable, also without the namespace. Goes on past failures, and should be called again after any.
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
         let failed = |failures| NetworkError::plugins(Operation::TearDown, pod, failures);
         let netns = self.living(&pod.netns);
         let mut entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
-        // In the reverse order of set-up: loopback goes last.
+        // Reverses the set-up: loopback goes last.
         entries.sort_by_key(|entry| entry.ifname == LOOPBACK);
         let mut failures = Vec::new();
         let mut known = Vec::new();
@@ -100,8 +98,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, from version 0.4.0 on).
-    /// Fails for a pod without a cache entry, and with the plugins' findings.
+    /// Runs the verb CHECK, from version 0.4.0 on. Fails for a pod without a cache entry.
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -126,7 +123,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// The pod's addresses as they are in its namespace now. Fails if the namespace or its interface is gone.
+    /// Fails if the namespace or its interface is gone.
     pub async fn status(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -155,7 +152,7 @@ impl NetworkPlugin {
         cache.list_of(&pod.sandbox_id).map_err(Error::from)
     }
 
-    /// The path for the plugins, empty without a namespace. A path alone may be left of a bind mount.
+    /// The path is empty without a namespace, because a path alone may be left of a bind mount.
     fn living(&self, netns: &Path) -> String {
         match NetNs::find(netns) {
             Ok(None) => String::new(),

@@ -1,5 +1,3 @@
-//! A pod as the network layer passes it to plugins.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,85 +13,61 @@ use cnimble_runtime::Attach;
 use super::Bandwidth;
 use crate::PodId;
 
-/// The interface that a pod has in its network.
 pub const INTERFACE: &str = "eth0";
 
-/// A transport protocol of a published port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// The protocol TCP.
     Tcp,
-    /// The protocol UDP.
     Udp,
-    /// The protocol SCTP.
     Sctp,
 }
 
-/// A port of the node that leads into the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
-    /// On the node, 1 to 65535.
     pub host_port: u16,
-    /// In the pod, 1 to 65535.
     pub container_port: u16,
-    /// The protocol of the port.
     pub protocol: Protocol,
-    /// The node's address to publish on; `None` is all.
+    /// `None` is all addresses.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<IpAddr>,
 }
 
-/// Name resolution as a pod is to have it, in the words of resolv.conf(5).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {
-    /// Name servers, by address.
     pub servers: Vec<String>,
-    /// Domains of the search list.
     pub searches: Vec<String>,
-    /// Options, `name` or `name:value`.
     pub options: Vec<String>,
 }
 
 impl Dns {
-    /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }
 }
 
-/// A pod, as far as its network is concerned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodNetwork {
-    /// The ID of the pod.
     pub pod: PodId,
-    /// The UID of the pod.
     pub uid: String,
-    /// The ID of its sandbox: the plugins' container ID.
+    /// The plugins' container ID.
     pub sandbox_id: String,
-    /// The path of its network namespace. For tear-down it may be gone.
+    /// May be gone for tear-down.
     pub netns: PathBuf,
-    /// The annotations of the pod.
     pub annotations: BTreeMap<String, String>,
-    /// The ports that the pod publishes.
     pub ports: Vec<PortMapping>,
-    /// The limits of the pod's traffic.
     pub bandwidth: Option<Bandwidth>,
-    /// The configuration of name resolution.
     pub dns: Dns,
-    /// Its names in the network.
     pub aliases: Vec<String>,
-    /// The control group of the pod.
     pub cgroup_path: Option<String>,
-    /// The network of the set-up; `None` is the present default. A caller that keeps this can tear the pod down after a
-    /// change of the configuration or a crash.
+    /// `None` is the present default. With the network of the set-up a caller can tear the pod down after a change of
+    /// the configuration or a crash.
     pub network: Option<Arc<NetworkList>>,
 }
 
 impl PodNetwork {
-    /// A pod without anything special.
     pub fn new(pod: PodId, sandbox_id: impl Into<String>, netns: impl Into<PathBuf>) -> Self {
         PodNetwork {
             pod,
@@ -148,10 +122,9 @@ impl PodNetwork {
     }
 }
 
-/// A pod's network as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodNetworkStatus {
-    /// The interface's addresses of global scope. IPv4 comes first: the first is what the kubelet calls the pod's IP.
+    /// Global addresses, IPv4 first: the first is what the kubelet calls the pod's IP.
     pub ips: Vec<IpAddr>,
 }
 

@@ -1,7 +1,6 @@
 //! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// The value rounded up, as by the kubelet's `Quantity.Value`. Negative values are 0, larger ones than fit the largest
-/// number. `None` if the text is no quantity.
+/// Rounds up, as the kubelet's `Quantity.Value`. A negative value is 0, a too large one the largest number.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'+' => (false, text.get(1..)?),

@@ -1,5 +1,3 @@
-//! A pod's addresses, read in its namespace.
-
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +6,7 @@ use cnimble_netlink::{Error, NetNs, Netlink, Result};
 /// `RT_SCOPE_UNIVERSE`, in rtnetlink(7).
 const GLOBAL: u8 = 0;
 
-/// Global addresses, IPv4 first. A thread of the blocking pool enters the namespace.
+/// IPv4 comes first. A thread of the blocking pool enters the namespace.
 pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
     let work = move || read(&netns, ifname);
     tokio::task::spawn_blocking(work)

@@ -1,12 +1,9 @@
-//! The record of each sandbox on disk.
-//!
-//! It is written first and removed last, so the next start after a crash knows what to take down. A record appears
-//! whole, by a rename, and is synced before networking starts: a power loss removes namespaces and packet rules, but
-//! not leases, and only the record names their owner. Without a sync a renamed file may be empty after a power loss.
-//!
-//! The directory of a record is named by the first two digits of its pod's key: a look-up takes the same time among
-//! thousands. Later states are appended, one JSON document a line, and the last whole one counts. That needs no other
-//! sync, because after a power loss the first document suffices.
+//! The record of each sandbox is written first and removed last, so the next start after a crash knows what to take
+//! down. It appears whole, by a rename, and is synced before networking starts. A power loss removes namespaces and
+//! packet rules, but not leases, and only the record names their owner. Without a sync a renamed file may be empty.
+//! The first two digits of the pod's key name a record's directory: a look-up takes the same time among thousands.
+//! Later states are appended, one JSON document a line, and the last whole one counts. They need no sync, because after
+//! a power loss the first document suffices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -25,7 +22,6 @@ use super::error::Cause;
 use crate::PodId;
 
 const ENDING: &str = ".json";
-/// The digits of a key that name the directory of a record.
 const SHARD: usize = 2;
 /// In bytes. The largest part is the network's configuration, which has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
@@ -41,7 +37,7 @@ type Known = BTreeMap<String, Seen>;
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Set by [`Store::pods`]. The inner `None` stands for an unwanted pod.
+    /// [`Store::pods`] sets it. The inner `None` stands for an unwanted pod.
     pod: Option<Option<PodId>>,
     shard: [u8; SHARD],
 }
@@ -66,7 +62,7 @@ impl Store {
         }
     }
 
-    /// Moves records of an older layout, with one directory. An unmovable record is found by its ID only.
+    /// An older layout has one directory. An unmovable record is found by its ID only.
     fn migrate(&self) {
         for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
             if let Some(shard) = name.get(..SHARD) {
@@ -85,13 +81,12 @@ impl Store {
         self.dir.join(key.get(..SHARD).unwrap_or(key))
     }
 
-    /// The name begins with the pod, so that its records are found without reading all.
+    /// The name begins with the pod, whose records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
         let key = key(pod);
         self.shard(&key).join(format!("{key}-{id}{ENDING}"))
     }
 
-    /// Replaces and syncs a record.
     pub(super) fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
@@ -107,7 +102,6 @@ impl Store {
         Ok(())
     }
 
-    /// Moves and syncs a record.
     fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
         let shard = to.parent().unwrap_or(&self.dir);
         // Another process may remove the empty directory.
@@ -125,7 +119,7 @@ impl Store {
         Err(io::Error::other("its directory is removed again and again"))
     }
 
-    /// Appends a record's new state. A kill leaves the old record or the new one.
+    /// A kill leaves the old record or the new one.
     pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
@@ -149,7 +143,7 @@ impl Store {
         Ok(())
     }
 
-    /// A pod's sandboxes, oldest first. One with an unreadable record must be taken down: it has the facts in its name.
+    /// The oldest is first. An unreadable record must be taken down: it has the facts in its name.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let key = key(pod);
         let (prefix, shard) = (format!("{key}-"), self.shard(&key));
@@ -207,8 +201,7 @@ impl Store {
         Ok(listing)
     }
 
-    /// The pods of `wanted` sandboxes, with unreadable records. `wanted` must always be the same: a record is read
-    /// once, because its pod does not change.
+    /// `wanted` must always be the same: a record is read once, because its pod does not change.
     pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
         let mut found = Pods::default();
         let mut before = std::mem::take(&mut *self.known());
@@ -235,7 +228,6 @@ impl Store {
         Ok(found)
     }
 
-    /// Records with `wanted` file names, and their IDs.
     fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
         let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
         let mut paths = Vec::new();
@@ -285,12 +277,10 @@ pub(crate) struct Pods {
     pub(crate) problems: Vec<(String, Cause)>,
 }
 
-/// The sandboxes on disk.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// All sandboxes, by pod, oldest first.
+    /// By pod, the oldest first.
     pub sandboxes: Vec<Sandbox>,
-    /// The IDs of unreadable records, with the reasons.
     pub problems: Vec<(String, Cause)>,
 }
 
@@ -322,7 +312,6 @@ fn decode(text: &[u8]) -> Result<Sandbox, String> {
     Ok(documents.map_while(Result::ok).last().unwrap_or(first))
 }
 
-/// For fuzzers: takes any bytes.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Ok(sandbox) = decode(bytes) else { return };

@@ -1,5 +1,3 @@
-//! Makes a sandbox beside others of its pod: for callers that count attempts themselves.
-
 use std::future::Future;
 use std::pin::{Pin, pin};
 
@@ -10,12 +8,10 @@ use super::config::{Sandbox, SandboxConfig};
 use super::error::{Action, Cause, Causes, SandboxError};
 
 impl Sandboxes {
-    /// Makes a sandbox of this attempt, as CRI's RunPodSandbox does. Sandboxes of other attempts or UIDs stay. A
-    /// useless one of the same attempt (unfinished, stopped, from before a reboot) is taken down first.
-    ///
+    /// For CRI's RunPodSandbox, whose callers count attempts. Sandboxes of other attempts or UIDs stay. A useless one
+    /// of the same attempt (unfinished, stopped, from before a reboot) is taken down first.
     /// **Cancellation.** `cancelled` ends it and undoes what was made; prefer that to dropping the future
-    /// ([`Sandboxes::run`]).
-    /// Fails with [`Cause::Exists`] if one is ready, with [`Cause::Cancelled`], or with every failure, the cause first.
+    /// ([`Sandboxes::run`]). Fails with [`Cause::Exists`] if one is ready, or with every failure, the cause first.
     pub async fn create(
         &self,
         config: &SandboxConfig,

@@ -13,20 +13,18 @@ const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 
-/// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
-    /// The cluster's name servers; none outside a cluster.
+    /// None outside a cluster.
     pub cluster_dns: Vec<IpAddr>,
-    /// The cluster's domain, `cluster.local` as a rule; may be empty.
+    /// `cluster.local` as a rule; may be empty.
     pub cluster_domain: String,
-    /// The resolv.conf that pods inherit.
     pub resolv_conf: PathBuf,
 }
 
 impl Default for DnsOptions {
-    /// No cluster, and the node's resolv.conf. If that only names systemd-resolved on the loopback interface, out of
-    /// reach for a pod, the servers behind it.
+    /// No cluster, and the node's resolv.conf. If that names only systemd-resolved on loopback, which no pod reaches,
+    /// the servers behind it.
     fn default() -> Self {
         let own = Path::new("/etc/resolv.conf");
         let behind = Path::new("/run/systemd/resolve/resolv.conf");
@@ -43,8 +41,7 @@ impl Default for DnsOptions {
 }
 
 impl DnsOptions {
-    /// A pod's name resolution in `namespace`; `own` is its `dnsConfig`. Warns of entries over the limits and drops
-    /// them.
+    /// `own` is the pod's `dnsConfig`. Warns of entries over the limits and drops them.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
         let node = || match fs::read_to_string(&self.resolv_conf) {
             Ok(text) => parse(&text),
@@ -138,7 +135,7 @@ pub(super) fn resolv_conf(dns: &Dns) -> String {
     text
 }
 
-/// For fuzzers. The pod's file holds servers, searches and options only, and reads back the same.
+/// The pod's file holds servers, searches and options only, and reads back the same.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
     let dns = parse(text);

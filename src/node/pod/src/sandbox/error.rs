@@ -8,37 +8,27 @@ use cnimble_runtime::locks::LockError;
 use crate::PodId;
 use crate::network::{All, BandwidthError, NetworkError, NetworkNotReady};
 
-/// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// There is no network to set it up with.
     #[error(transparent)]
     NotReady(#[from] NetworkNotReady),
-    /// Its traffic limits make no sense.
     #[error(transparent)]
     Bandwidth(#[from] BandwidthError),
-    /// There is one of this attempt, and it is ready.
+    /// A sandbox of this attempt is ready.
     #[error("attempt {attempt} has a sandbox that is ready: {id}")]
     Exists { id: String, attempt: u32 },
-    /// The caller has given up.
     #[error("the caller gave up")]
     Cancelled,
-    /// The network of the sandbox failed.
     #[error(transparent)]
     Network(Box<NetworkError>),
-    /// The namespace of the sandbox failed.
     #[error(transparent)]
     Namespace(#[from] netlink::Error),
-    /// A file or directory of ours.
     #[error("{doing} {}: {source}", path.display())]
     File { doing: &'static str, path: PathBuf, source: io::Error },
-    /// A checkpoint that is none.
     #[error("checkpoint {}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// The process that was to hold the namespace.
     #[error("pause process {program}: {source}")]
     Process { program: String, source: io::Error },
-    /// Other processes work on it for too long, or the lock can't be used.
     #[error(transparent)]
     Locked(#[from] LockError),
 }
@@ -56,16 +46,11 @@ impl Cause {
     }
 }
 
-/// An operation on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Made and its network set up.
     Run,
-    /// Its network torn down.
     Stop,
-    /// The removal of its record.
     Remove,
-    /// The reading of its state.
     Inspect,
 }
 
@@ -80,13 +65,11 @@ impl fmt::Display for Action {
     }
 }
 
-/// An operation on sandboxes that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// All failures of an operation on a sandbox. Failures of the undo follow their cause.
+    /// Failures of the undo follow their cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
     Pod { action: Action, pod: PodId, causes: Vec<Cause> },
-    /// There is no sandbox with this ID.
     #[error("there is no sandbox \"{id}\"")]
     Unknown { id: String },
     /// The directories are unusable, or the clean-up is incomplete.
@@ -95,7 +78,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// The failures in order. Empty for [`SandboxError::Unknown`].
+    /// There are none for [`SandboxError::Unknown`].
     pub fn causes(&self) -> &[Cause] {
         match self {
             SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,

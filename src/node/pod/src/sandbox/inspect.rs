@@ -1,5 +1,3 @@
-//! The state of a sandbox beyond its record.
-
 use std::fmt;
 use std::net::IpAddr;
 
@@ -9,24 +7,17 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, links, process};
 
-/// Why a sandbox is of no use to its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Its set-up has not been finished.
     Unfinished,
-    /// It is being stopped, or that has not been finished.
     Stopping,
-    /// The sandbox is stopped.
     Stopped,
-    /// It is from before a reboot.
     Stale,
-    /// Its network namespace is gone.
     NoNamespace,
-    /// Its pause process has died.
     NoProcess,
-    /// A link of its network is gone from the host.
+    /// A link of the network is gone from the host.
     NoLink,
-    /// An address that it was given is not in its namespace.
+    /// The namespace lacks an address of the set-up.
     NoAddress,
 }
 
@@ -45,19 +36,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A sandbox as it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxStatus {
-    /// The record of the sandbox.
     pub sandbox: Sandbox,
-    /// Why it is of no use; `None` if nothing is known against it.
+    /// `None` if nothing is known against the sandbox.
     pub fault: Option<Fault>,
-    /// The present addresses of the namespace. Empty on the node's network.
+    /// The present addresses. Empty on the node's network.
     pub ips: Vec<IpAddr>,
 }
 
 impl Sandboxes {
-    /// The fault of a sandbox that is visible without asking plugins.
+    /// The fault that is visible without asking plugins.
     pub fn fault(&self, sandbox: &Sandbox) -> Option<Fault> {
         match sandbox.state {
             _ if self.is_stale(sandbox) => return Some(Fault::Stale),
@@ -75,8 +64,8 @@ impl Sandboxes {
         dead.then_some(Fault::NoProcess)
     }
 
-    /// Looks at record, namespace, addresses, process and links. Asks no plugins.
-    /// Fails for an unknown ID, and if the namespace cannot be read, for example without the interface.
+    /// Asks no plugins. Fails for an unknown ID, and if the namespace cannot be read, for example without the
+    /// interface.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         let mut fault = self.fault(&sandbox);
@@ -101,8 +90,7 @@ impl Sandboxes {
         present.is_some_and(|present| links.iter().any(|link| !present.contains(link)))
     }
 
-    /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the node's network.
-    /// Fails for an unknown ID, and with the plugins' findings.
+    /// Runs the plugins' CHECK, unless the pod is on the node's network. Fails for an unknown ID.
     pub async fn check(&self, id: &str) -> Result<(), SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         if sandbox.config.host_network {

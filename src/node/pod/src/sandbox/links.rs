@@ -25,7 +25,7 @@ impl Sandboxes {
         }
     }
 
-    /// The cached result of the network's ADD, or `None` without one.
+    /// The cached result of the network's ADD.
     pub fn result_of(&self, sandbox: &Sandbox) -> Option<Value> {
         let network = sandbox.network_name()?;
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };

@@ -1,31 +1,8 @@
-//! Sandboxes: what a pod has of its own before any container, and how it is found again.
-//!
-//! A sandbox is a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace, so
-//! a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So every sandbox can be
-//! taken down after a crash, a kill or a reboot.
-//!
-//! Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in `RUN/pods/ID`, and locks in `RUN/locks`.
-//! Records must survive a reboot, and hold the ID of their boot. Processes may share these directories, one at a time
-//! for a pod.
-//!
-//! As root, with plugins and a network:
-//! ```no_run
-//! use cnimble_pod::PodId;
-//! use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
-//! use cnimble_pod::sandbox::{SandboxConfig, SandboxOptions, Sandboxes};
-//! use cnimble_runtime::Invoker;
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let invoker = Invoker::new(["/opt/cni/bin"]).with_cache_dir("/var/lib/cnimble/cni");
-//! let network = NetworkPlugin::open(NetworkOptions::new("/etc/cni/net.d", invoker)).await;
-//! let sandboxes = Sandboxes::open(SandboxOptions::new("/var/lib/cnimble", "/run/cnimble"), network).await?;
-//! let config = SandboxConfig::new(PodId::new("default", "web"), "a-uid");
-//! let sandbox = sandboxes.run(&config).await?;
-//! println!("{:?} in {:?}", sandbox.ips, sandbox.netns);
-//! sandboxes.remove(&sandbox.id).await?;
-//! # Ok(())
-//! # }
-//! ```
+//! Sandboxes: a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace, so a
+//! process is optional. The record ([`Sandbox`]) is written first and holds the progress. So every sandbox can be taken
+//! down after a crash, a kill or a reboot. Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in
+//! `RUN/pods/ID`, and locks in `RUN/locks`. Records must survive a reboot, and hold the ID of their boot. Processes may
+//! share these directories, one at a time for a pod.
 
 mod checkpoint;
 mod config;
@@ -66,23 +43,20 @@ pub use error::{Action, Cause, SandboxError};
 pub use inspect::{Fault, SandboxStatus};
 pub use process::PauseCommand;
 
-/// How [`Sandboxes`] are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
-    /// Where records are kept, `/var/lib/cnimble` as a rule.
+    /// `/var/lib/cnimble` as a rule.
     pub state_dir: PathBuf,
-    /// Where namespaces are pinned, `/run/cnimble` as a rule.
+    /// `/run/cnimble` as a rule.
     pub run_dir: PathBuf,
-    /// A process to start in each namespace.
     pub pause: Option<PauseCommand>,
-    /// Control groups of pods are said to be `<root>/pod<UID>`; they are not made.
+    /// The control group of a pod is said to be `<root>/pod<UID>`. It is not made.
     pub cgroup_root: Option<String>,
-    /// How long to wait for other processes' work on the same pod.
+    /// For other processes' work on the same pod.
     pub lock_limit: Duration,
 }
 
 impl SandboxOptions {
-    /// In these directories, without processes and control groups.
     pub fn new(state_dir: impl Into<PathBuf>, run_dir: impl Into<PathBuf>) -> Self {
         SandboxOptions {
             state_dir: state_dir.into(),
@@ -107,7 +81,7 @@ impl SandboxOptions {
     }
 }
 
-/// The sandboxes of a node. Cheap to clone; all clones are one.
+/// Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
@@ -131,8 +105,7 @@ struct PodLock {
 }
 
 impl Sandboxes {
-    /// The sandboxes in these directories, which are made if need be.
-    /// Fails if they can't be made, or the boot's ID can't be read.
+    /// Makes the directories if need be.
     pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
         for dir in [options.netns_dir(), options.pods_dir()] {
             make_dir(&dir, 0o755)?;
@@ -143,38 +116,33 @@ impl Sandboxes {
         Ok(Sandboxes { inner: Arc::new(inner) })
     }
 
-    /// The network plugin layer that they use.
     pub fn network(&self) -> &NetworkPlugin {
         &self.inner.network
     }
 
-    /// All sandboxes on record.
     pub fn list(&self) -> Result<Listing, SandboxError> {
         Ok(self.inner.store.list()?)
     }
 
-    /// The pods of `wanted` sandboxes, and unreadable records, as in [`Sandboxes::list`]. `wanted` must stay the same:
-    /// that is cheap to ask again.
+    /// `wanted` must stay the same: that is cheap to ask again.
     pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
         Ok(self.inner.store.pods(wanted)?)
     }
 
-    /// A pod's sandbox, the newest if there are several.
+    /// The newest of a pod's sandboxes.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
 
-    /// The sandbox with this ID. Fails if its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.get(id)?)
     }
 
-    /// The IDs of sandboxes that begin so.
     pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
         Ok(self.inner.store.beginning(prefix)?)
     }
 
-    /// Whether it is from before a reboot: then only its record and its leases are left.
+    /// After a reboot only the record and the leases are left.
     pub fn is_stale(&self, sandbox: &Sandbox) -> bool {
         sandbox.boot_id != self.inner.boot_id
     }

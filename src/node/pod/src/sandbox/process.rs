@@ -1,5 +1,3 @@
-//! Pause processes, and plugins that a crash has left.
-
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -21,12 +19,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 const MARK: &str = "CNIMBLE_SANDBOX";
 
-/// The program that idles in each sandbox's namespace until SIGTERM.
+/// The program idles in each sandbox's namespace until SIGTERM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseCommand {
-    /// The path of the program.
     pub program: PathBuf,
-    /// The arguments of the program.
     pub args: Vec<String>,
 }
 
@@ -57,7 +53,6 @@ pub(super) fn is_alive(process: PauseProcess) -> bool {
     start_time(process.pid) == Some(process.start_time)
 }
 
-/// Returns after its end.
 pub(super) async fn end(process: PauseProcess) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         if !is_alive(process) {
@@ -68,7 +63,7 @@ pub(super) async fn end(process: PauseProcess) {
     }
 }
 
-/// Ends plugins that a crash has left at work on sandbox `id`: they would set up what is being torn down.
+/// Ends plugins that a crash has left at work: they would set up what is being torn down.
 pub(super) async fn end_orphans(id: &str) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let left = orphans(id);
@@ -85,7 +80,7 @@ pub(super) async fn end_orphans(id: &str) {
     }
 }
 
-/// The processes with the sandbox' ID, which is random, in their environment.
+/// The sandbox' ID is random, and in the processes' environment.
 fn orphans(id: &str) -> Vec<PauseProcess> {
     let marks = [format!("CNI_CONTAINERID={id}"), format!("{MARK}={id}")];
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

@@ -11,17 +11,15 @@ use super::{Sandboxes, dns, netns, process, random_id};
 
 enum Left {
     Network,
-    /// It wasn't begun, or the plugins have taken it back.
     NoNetwork,
-    /// Some plugin could not take it back. The record stays, and the next call tries again.
+    /// The plugins could not undo it. The record stays, and the next call tries again.
     Unknown,
 }
 
 impl Sandboxes {
-    /// Makes a pod's sandbox and sets up its network. Returns a sound sandbox that [serves](SandboxConfig::serves) the
-    /// pod as it is. Takes down unfinished sandboxes and those of an earlier boot first. A failure is undone. The
-    /// record keeps a failure of the undo, and the next call for this pod repeats it.
-    ///
+    /// Returns a sound sandbox that [serves](SandboxConfig::serves) the pod as it is. Takes down unfinished sandboxes
+    /// and those of an earlier boot first. A failure is undone. The record keeps a failure of the undo, and the next
+    /// call for this pod repeats it.
     /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
@@ -44,7 +42,7 @@ impl Sandboxes {
         self.make_new(config, attempt, pin!(pending())).await
     }
 
-    /// Ends at `cancelled`. A failure is undone.
+    /// `cancelled` ends it. A failure is undone.
     pub(super) async fn make_new(
         &self,
         config: &SandboxConfig,

@@ -1,5 +1,3 @@
-//! Finishes what a crash has interrupted.
-
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt};
@@ -11,9 +9,8 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Causes, SandboxError};
 
 impl Sandboxes {
-    /// Removes sandboxes with an interrupted set-up, and finishes interrupted stops, for `parallel` pods at once. Waits
-    /// for concurrent operations and keeps their outcome. Goes on past failures.
-    /// The next call for a sandbox tries failures again.
+    /// Removes sandboxes with a set-up that a crash interrupted, and finishes interrupted stops, for `parallel` pods at
+    /// once. Waits for concurrent operations. The next call for a sandbox tries failures again.
     pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {
         let listing = self.list()?;
         let unsettled = listing.sandboxes.into_iter().filter(is_unsettled);

@@ -8,9 +8,8 @@ use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
-    /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A stop can be
-    /// repeated, also without the namespace.
-    /// Returns all failures, for the next call. Until the network is down the namespace stays: plugins may need it.
+    /// The record stays. A stop can be repeated, also without the namespace. Returns all failures, for the next call.
+    /// Until the network is down the namespace stays: plugins may need it.
     pub async fn stop(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Err(SandboxError::Unknown { id: id.to_owned() });
@@ -35,7 +34,7 @@ impl Sandboxes {
         Ok(self.amend(sandbox).await?)
     }
 
-    /// Stops a sandbox and removes its record. A missing sandbox is success. After a failure the record stays.
+    /// A missing sandbox is success. After a failure the record stays.
     pub async fn remove(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Ok(());
@@ -49,7 +48,7 @@ impl Sandboxes {
         }
     }
 
-    /// Removes all sandboxes of a pod, also with an unreadable record. Returns whether there were any.
+    /// Includes unreadable records. Returns whether there were any sandboxes.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Remove, pod);
         let _lock = self.lock(pod).await.map_err(failed)?;
@@ -62,8 +61,8 @@ impl Sandboxes {
     }
 
     /// Removes sandboxes from before a reboot, pinned namespaces without a record, and their remains in networks
-    /// ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc), with its time limit). For the last two it waits for a
-    /// quiet moment of all processes. Goes on past failures.
+    /// ([`NetworkPlugin::gc`](crate::network::NetworkPlugin::gc)). For the last two it waits for a quiet moment of all
+    /// processes. Goes on past failures.
     pub async fn gc(&self) -> Result<(), SandboxError> {
         let mut causes = Causes::default();
         // One by one: other pods needn't wait for slow plugins.
@@ -86,7 +85,6 @@ impl Sandboxes {
         Ok(causes.into_result()?)
     }
 
-    /// Removes entries of `dir` without a valid ID.
     fn sweep(&self, dir: &std::path::Path, valid: &[String]) -> Result<(), Cause> {
         for entry in std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?.flatten() {
             let name = entry.file_name();
@@ -130,7 +128,6 @@ impl Sandboxes {
         Ok(self.inner.store.remove(sandbox)?)
     }
 
-    /// Removes a sandbox without a network.
     pub(super) async fn discard(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.release(sandbox).await?;
         Ok(self.inner.store.remove(sandbox)?)
@@ -152,7 +149,6 @@ impl Sandboxes {
     }
 }
 
-/// Entries of these directories without a valid ID.
 fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {

@@ -1,8 +1,6 @@
-//! An API server: the pods that are bound to this node, listed once and then watched, as by client-go's reflector
-//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>).
-//!
-//! It lists in pages, then watches from the list's resourceVersion with bookmarks. A new watch continues from the last
-//! seen version, or with a new list if the server has forgotten that (410 Gone).
+//! An API server's pods on this node, listed once in pages and then watched, as by client-go's reflector
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>). A new watch
+//! continues from the last version, or with a new list if the server has forgotten that (410 Gone).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,39 +17,33 @@ use super::{Complaint, Reporter, SourceError};
 use crate::PodId;
 use crate::manifest::Manifest;
 
-/// The limits of one server's pods, in number and in kept bytes.
+/// The limits of a server's pods and their kept bytes.
 const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
 /// A server with so many unusable pods is not a Kubernetes API server.
 const BAD: usize = 1000;
-/// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
-    /// Says how to reach the server: token, tokenFile, client certificate, name and password, or a program (`exec`). It
-    /// is read again, with the files that it names, for each list and watch.
+    /// Read again for each list and watch, with the files that it names.
     pub kubeconfig: PathBuf,
-    /// Instead of a kubeconfig: what the pod is told that we run in.
+    /// Uses the pod's service account instead of a kubeconfig.
     pub in_cluster: bool,
-    /// Which context of it, if not the current one.
     pub context: Option<String>,
-    /// The node's name: pods with this `spec.nodeName` are ours.
+    /// Pods with this `spec.nodeName` are wanted.
     pub node: String,
-    /// How long to wait after a failure, doubled each time …
     pub backoff: Duration,
-    /// … up to this.
     pub max_backoff: Duration,
-    /// How long one watch lasts.
     pub watch_limit: Duration,
-    /// Whether plugins need all annotations of pods. Otherwise only bandwidth limits and a pod's manager are kept.
-    /// After a change [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
+    /// Whether plugins need all annotations, not only bandwidth limits and a pod's manager. After a change
+    /// [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
     pub annotations: Arc<AtomicBool>,
-    /// Whether only pods with [`MANAGED_ANNOTATION`](crate::manifest::MANAGED_ANNOTATION) are taken: beside a kubelet.
-    /// After a change [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
+    /// Only pods with [`MANAGED_ANNOTATION`](crate::manifest::MANAGED_ANNOTATION) are taken, beside a kubelet. After a
+    /// change [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
     pub only_managed: Arc<AtomicBool>,
 }
 
 impl ApiSource {
-    /// With client-go's times: 0.8 s to 30 s between failures, five minutes for a watch.
+    /// The times are client-go's.
     pub fn new(kubeconfig: impl Into<PathBuf>, node: impl Into<String>) -> Self {
         ApiSource {
             kubeconfig: kubeconfig.into(),
@@ -82,11 +74,8 @@ pub(super) struct Reader {
 }
 
 enum Step {
-    /// All pods, as of this version.
     Listed(String),
-    /// The watch has ended in time: continue.
     Over,
-    /// The server has forgotten the version.
     Gone,
 }
 
@@ -191,7 +180,7 @@ impl Reader {
     ) -> Result<Step, SourceError> {
         let watch = self.pods.watch(&self.connection, from, self.source.watch_limit).await?;
         let Some(mut lines) = watch else { return Ok(Step::Gone) };
-        // It works again: earlier problems are over.
+        // Earlier problems are over.
         reporter.complain(self.listed.complaints());
         while let Some(line) = lines.next().await? {
             match self.listed.event(&line, version)? {
@@ -210,7 +199,6 @@ impl Reader {
         Ok(Step::Over)
     }
 
-    /// Passes on a pod's change, within the limits.
     async fn change(&mut self, change: Change, reporter: &Reporter) {
         if let Change::Put(pod) = &change {
             let limit = match reporter.room(&pod.id) {

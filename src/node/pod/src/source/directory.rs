@@ -9,22 +9,17 @@ use super::{Complaint, Reporter, SourceError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
-/// A watched directory of manifests, or one file with manifests.
-///
-/// Reads files in the order of names, without those that begin with a dot and without subdirectories. A missing
+/// A watched directory of manifests, or one file. Leaves out files that begin with a dot, and subdirectories. A missing
 /// directory has no pods and is reported. An unreadable directory keeps its pods.
 #[derive(Debug, Clone)]
 pub struct Directory {
-    /// The path of the directory.
     pub path: PathBuf,
-    /// Defaults of its pods.
     pub defaults: Defaults,
-    /// How often it is read without a sign of a change. 20 s under the kubelet.
+    /// The directory is also watched. 20 s under the kubelet.
     pub period: Duration,
 }
 
 impl Directory {
-    /// A directory, without the node's name, read every 20 s besides being watched.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Directory { path: path.into(), defaults: Defaults::default(), period: Duration::from_secs(20) }
     }
@@ -79,12 +74,10 @@ impl Scan {
         self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
     }
 
-    /// Reads changed files; returns all complaints.
     fn pass(&mut self) -> Result<Vec<Complaint>, SourceError> {
         let path = &self.directory.path;
         let paths = match list(path) {
             Ok(paths) => paths,
-            // As under a kubelet a missing directory has no pods.
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 self.files.clear();
                 let error = SourceError::Read { path: path.clone(), source };
@@ -162,7 +155,6 @@ fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
     ]
 }
 
-/// Sorted by name.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if std::fs::metadata(dir)?.is_file() {
         return Ok(vec![dir.to_owned()]);
@@ -178,7 +170,7 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The pods of a changed text. If it has an error, earlier pods that are missing now stay: any may be the wrong one.
+/// If the text has an error, earlier pods that are missing now stay: any may be the wrong one.
 pub(super) fn keep_last_good(before: Vec<Arc<Manifest>>, parsed: Parsed) -> Vec<Arc<Manifest>> {
     let Parsed { pods, errors } = parsed;
     let mut pods: Vec<_> = pods.into_iter().map(Arc::new).collect();

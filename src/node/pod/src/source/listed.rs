@@ -1,5 +1,3 @@
-//! Pods of an API server, from a list and the events of a watch: which are to run, and the errors of the others.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,25 +10,22 @@ use super::{Complaint, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
-/// A mirror pod: the kubelet shows a static pod by it. Not to be run.
+/// The kubelet shows a static pod by a mirror pod, which is not to be run.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Further bad pods are reported without the reason.
 const DETAILED: usize = 100;
-/// The longest name.
 const NAME: usize = 253;
 
 pub(super) struct Listed {
     server: String,
     node: String,
     pub(super) origin: Arc<Origin>,
-    /// Plugins want all annotations.
     annotations: Arc<AtomicBool>,
-    /// Pods without our mark are another's.
     only_managed: Arc<AtomicBool>,
-    /// Most pods share them.
+    /// Most pods share these annotations.
     usual: Arc<BTreeMap<String, String>>,
-    /// Unusable pods; above the limit without the reason.
+    /// Further unusable pods have no reason.
     bad: BTreeMap<PodId, Option<Complaint>>,
     news: bool,
 }
@@ -39,7 +34,6 @@ pub(super) struct Listed {
 pub(super) enum Event {
     Nothing,
     Pod(Change),
-    /// The server has forgotten the version.
     Gone,
 }
 
@@ -71,7 +65,7 @@ impl Listed {
         std::mem::take(&mut self.news).then(|| self.complaints())
     }
 
-    /// Unusable pods: their wishes aren't known.
+    /// The wishes of unusable pods aren't known.
     pub(super) fn bad(&self) -> BTreeSet<PodId> {
         self.bad.keys().cloned().collect()
     }
@@ -89,7 +83,7 @@ impl Listed {
         self.bad.clear();
     }
 
-    /// An item of a list; returns a pod to run.
+    /// Returns a pod to run.
     pub(super) fn item(&mut self, text: &[u8]) -> Result<Option<Arc<Manifest>>, SourceError> {
         match self.judge(text)? {
             Some(Change::Put(pod)) => Ok(Some(pod)),
@@ -191,7 +185,6 @@ fn named(text: &str) -> Named<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// For fuzzers: a page of a list, or the lines of a watch.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());

@@ -1,7 +1,6 @@
-//! Merges sources into one set of pods, as the kubelet's PodConfig storage does.
-//!
-//! A source passes all wanted pods ([`Storage::set`]) or a change ([`Storage::change`]). The difference gives the
-//! updates. A change concerns pods with its name or its UID only, for any number of pods. There is no I/O here.
+//! Merges sources as the kubelet's PodConfig storage does, without I/O. A source passes all wanted pods
+//! ([`Storage::set`]) or a change ([`Storage::change`]), which concerns pods with its name or its UID only. The
+//! difference gives the updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use super::{Op, PodUpdate, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 
-/// The annotation that says which source a pod came from. The kubelet's.
+/// The kubelet's annotation for the source of a pod.
 pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +17,7 @@ pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
     pub(super) origin: Arc<Origin>,
-    /// The disputed UID, or `None` for the name.
+    /// `None` for a disputed name.
     pub(super) uid: Option<String>,
     pub(super) winner: Arc<Origin>,
 }
@@ -27,11 +26,11 @@ type Wanted = (SourceKind, Arc<Manifest>);
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// By source, in its order.
+    /// In the order of sources, then in a source's order.
     candidates: Vec<Wanted>,
     chosen: Option<Wanted>,
     losers: Vec<Loser>,
-    /// The UID that the winner of the name waits for.
+    /// The winner of the name waits for this UID.
     waits: Option<String>,
 }
 
@@ -40,9 +39,7 @@ pub(super) struct Storage {
     seen: BTreeSet<SourceKind>,
     slots: BTreeMap<PodId, Slot>,
     uids: BTreeMap<String, PodId>,
-    /// Names that wait for a UID.
     waiting: BTreeMap<String, BTreeSet<PodId>>,
-    /// The candidates' bytes.
     weight: usize,
 }
 
@@ -64,13 +61,12 @@ fn same_pod(a: &Wanted, b: &Wanted) -> bool {
 }
 
 impl Slot {
-    /// Returns the weight of what it forgets.
     fn forget(&mut self, source: SourceKind) -> usize {
         let gone = self.candidates.extract_if(.., |(of, _)| *of == source);
         gone.map(|(_, pod)| pod.weight()).sum()
     }
 
-    /// The present pod of the name, else the first by source and order.
+    /// The present pod of the name wins, else the first by source and order.
     fn winner(&self) -> Option<&Wanted> {
         let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
             self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
@@ -82,7 +78,6 @@ impl Slot {
 }
 
 impl Storage {
-    /// Whether the source has ever been read.
     pub(super) fn seen(&self, source: SourceKind) -> bool {
         self.seen.contains(&source)
     }
@@ -91,7 +86,6 @@ impl Storage {
         self.slots.values().filter_map(|slot| Some(Arc::clone(&slot.chosen.as_ref()?.1))).collect()
     }
 
-    /// The number of other names, and the bytes of other pods.
     pub(super) fn besides(&self, source: SourceKind, id: &PodId) -> (usize, usize) {
         let own = self.slots.get(id).into_iter().flat_map(|slot| &slot.candidates);
         let own = own.filter(|(of, _)| *of == source);
@@ -103,7 +97,7 @@ impl Storage {
         self.slots.values().flat_map(|slot| &slot.losers)
     }
 
-    /// Replaces a source's pods, but for names in `keep`, which it can't tell about.
+    /// Keeps names in `keep`, which the source can't tell about.
     pub(super) fn set(
         &mut self,
         source: SourceKind,
@@ -160,7 +154,7 @@ impl Storage {
         candidates.insert(behind, (source, pod));
     }
 
-    /// Decides again about these names, their UIDs, and pods that waited for a free UID.
+    /// Also decides again about pods that waited for a free UID.
     fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
         let mut outcome = Outcome::default();
@@ -205,7 +199,7 @@ impl Storage {
         outcome
     }
 
-    /// Gives the winner the name if its UID is free. Returns whether the losers have changed.
+    /// Returns whether the losers have changed. The winner needs a free UID.
     fn claim(&mut self, id: &PodId, winner: Option<Wanted>) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         let Some((source, pod)) = winner else {

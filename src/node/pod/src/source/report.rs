@@ -1,5 +1,3 @@
-//! Hands the sources' pods and problems to the listener, in order.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,7 +131,7 @@ impl Reporter {
         self.set_but(pods, &BTreeSet::new()).await;
     }
 
-    /// All pods of this source but for names in `keep`, which it can't tell about.
+    /// Leaves names in `keep` alone, which the source can't tell about.
     pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.set(self.kind, pods, keep);
@@ -146,7 +144,7 @@ impl Reporter {
         self.tell(outcome).await;
     }
 
-    /// The number and bytes of other pods, of all sources.
+    /// The number and bytes of other pods.
     pub(super) fn room(&self, id: &PodId) -> (usize, usize) {
         self.shared.state().storage.besides(self.kind, id)
     }

@@ -1,5 +1,4 @@
-//! Writes the status of pods without a kubelet to an API server, and confirms deletions, like the kubelet's status
-//! manager.
+//! Writes pods' status to an API server, and confirms deletions, like the kubelet's status manager.
 
 use std::net::IpAddr;
 
@@ -12,21 +11,16 @@ use cnimble_api::{Connection, HttpError, StartError, encode, http, tame};
 use super::{ApiSource, SourceError};
 use crate::PodId;
 
-/// How a pod's network is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodStatus {
-    /// It is up, with these addresses; none for a pod in the host's network.
+    /// The addresses are empty for a pod in the host's network.
     Ready(Vec<IpAddr>),
-    /// The pod is not ready.
     NotReady {
-        /// Why, in one word.
         reason: &'static str,
-        /// Why, in a sentence.
         message: String,
     },
 }
 
-/// Writes to an API server.
 pub struct StatusWriter {
     connection: Connection,
 }
@@ -38,14 +32,13 @@ impl std::fmt::Debug for StatusWriter {
 }
 
 impl StatusWriter {
-    /// A writer by a source's kubeconfig, which is read again for each request. Fails if the kubeconfig can't be used.
+    /// The source's kubeconfig is read again for each request.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
         let connection = Connection::new(&source.server())?;
         Ok(StatusWriter { connection })
     }
 
-    /// Writes a pod's phase, addresses and conditions. A missing pod is fine.
-    /// Fails if the server can't be reached, or refuses.
+    /// A missing pod is fine.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
         let target = format!("{}/status", path(pod));
         // The server merges lists by their key, so that others' conditions stay.
@@ -53,8 +46,7 @@ impl StatusWriter {
         self.send(Method::PATCH, &target, kind, &patch(uid, status, &now())).await
     }
 
-    /// Says that nothing is left of a deleted pod, whereupon the server forgets it. A missing pod is fine.
-    /// Fails if the server can't be reached, or refuses.
+    /// Confirms that nothing is left of a deleted pod. Then the server forgets it. A missing pod is fine.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
             "preconditions": {"uid": uid}});
@@ -110,7 +102,6 @@ fn path(pod: &PodId) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", encode(&pod.namespace), encode(&pod.name))
 }
 
-/// Kubernetes has whole seconds.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -20,27 +20,21 @@ const REDIRECTIONS: usize = 10;
 /// In bytes. Servers take less.
 const HEADERS: usize = 64 << 10;
 
-/// A URL that is asked again and again for manifests.
-///
-/// An empty answer means no pods; after a failure, nonsense or too much they stay. The system's certificate authorities
-/// are trusted; proxies are not used.
+/// Asked again and again for manifests. An empty answer means no pods; after a failure, nonsense or too much they stay.
+/// The system's certificate authorities are trusted; proxies are not used.
 #[derive(Debug, Clone)]
 pub struct UrlSource {
-    /// An http or https URL.
     pub url: String,
-    /// Headers to send, `NAME: VALUE` each, but not to another host after a redirection.
+    /// `NAME: VALUE` each. Another host gets none after a redirection.
     pub headers: Vec<String>,
-    /// Files of headers, one a line, read for each request: secrets don't belong on a command line, and may be
-    /// replaced.
+    /// Read for each request: secrets don't belong on a command line, and may be replaced. One header a line.
     pub header_files: Vec<PathBuf>,
-    /// Defaults of its pods.
     pub defaults: Defaults,
-    /// How often it is asked. 20 s under the kubelet.
+    /// 20 s under the kubelet.
     pub period: Duration,
 }
 
 impl UrlSource {
-    /// A URL without headers, asked every 20 s.
     pub fn new(url: impl Into<String>) -> Self {
         UrlSource {
             url: url.into(),
@@ -185,7 +179,7 @@ fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether a value is no secret: hiding `application/json` in texts would only confuse.
+/// Hiding `application/json` in texts would only confuse.
 fn is_public(name: &HeaderName) -> bool {
     [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT].contains(name)
 }
@@ -202,7 +196,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// The URL of a redirection. From https never to http.
+/// Never from https to http.
 fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();
@@ -213,7 +207,6 @@ fn follow(from: &Uri, place: &str) -> Option<Uri> {
     next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
 }
 
-/// For fuzzers: any text for a redirection.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(place: &str) {
     for from in ["https://a.example:8443/x?y", "http://a.example/"] {

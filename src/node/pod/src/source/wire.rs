@@ -36,7 +36,7 @@ pub(super) struct Meta {
     deletion_grace_period_seconds: Option<i64>,
 }
 
-/// A pod's status is an object, a Status' one a word.
+/// A pod's status is an object, that of a Status a word.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Value {

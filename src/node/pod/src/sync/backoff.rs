@@ -1,12 +1,10 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// How long to wait after failures in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffOptions {
-    /// The wait after the first failure.
     pub first: Duration,
-    /// At most. Every failure doubles the wait until then.
+    /// Every failure doubles the wait up to this.
     pub most: Duration,
 }
 
@@ -36,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// Up to a fifth more, so that failures don't come back together.
+/// Adds up to a fifth, so that failures don't come back together.
 pub(super) fn jittered(wait: Duration) -> Duration {
     let share = RandomState::new().hash_one(0) % 1024;
     wait + wait.mul_f64(0.2 * share as f64 / 1024.0)

@@ -15,12 +15,10 @@ pub(super) struct Entry<P> {
     pub(super) busy: bool,
     all_busy: Arc<AtomicUsize>,
     pub(super) want: Option<Arc<P>>,
-    /// It keeps what it has, and gets nothing new.
+    /// The pod keeps what it has, and gets nothing new.
     pub(super) ending: bool,
     backoff: Backoff,
-    /// Failed checks in a row.
     strikes: u32,
-    /// The time and cause of the next look.
     due: Option<(Instant, Cause)>,
 }
 
@@ -39,7 +37,6 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Replaces an order that has not begun.
     pub(super) fn order(&mut self, want: Option<Arc<P>>, cause: Cause) {
         self.serial += 1;
         if !std::mem::replace(&mut self.busy, true) {
@@ -51,7 +48,6 @@ impl<P> Entry<P> {
         let _ = self.orders.send(Some(Order { want, cause, serial: self.serial }));
     }
 
-    /// Returns whether an order was due.
     pub(super) fn order_due(&mut self, now: Instant) {
         if let Some((_, cause)) = self.due.take_if(|(at, _)| !self.busy && *at <= now) {
             self.order(self.want.clone(), cause);
@@ -67,7 +63,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Whether a finished order was the latest; then the pod is idle.
+    /// Then the pod is idle.
     pub(super) fn is_latest(&mut self, serial: u64) -> bool {
         let latest = serial == self.serial;
         if latest {
@@ -82,7 +78,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Plans the next check, unless the pod is ending.
+    /// Plans no check if the pod is ending.
     pub(super) fn succeeded(&mut self, check: Option<Duration>) {
         self.backoff.reset();
         self.strikes = 0;

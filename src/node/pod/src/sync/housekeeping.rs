@@ -10,7 +10,7 @@ use super::work::Work;
 use super::{Command, Event, Pods};
 
 impl<W: Work> SyncLoop<W> {
-    /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can be done.
+    /// Waits until the wanted pods are known, and while nothing can be done.
     pub(super) async fn keep_house(&mut self) -> Option<Command> {
         let mut backoff = Backoff::new(self.options.trouble);
         let existing = loop {
@@ -54,7 +54,7 @@ impl<W: Work> SyncLoop<W> {
         None
     }
 
-    /// Finishes work that has begun, or takes everything down, within a limit.
+    /// Finishes work that has begun, or takes everything down.
     pub(super) async fn stop(mut self, pods: Pods) -> Ended {
         let tear_down = pods == Pods::TearDown;
         let limit = Instant::now() + self.options.stop_limit;

@@ -1,35 +1,13 @@
-//! The sync loop: brings wanted and present pods together, and keeps them so.
-//!
-//! Like the kubelet's loop, it waits for the next of these events:
+//! The sync loop: brings wanted and present pods together, and keeps them so. It waits for the next of:
 //! - **a change of the wanted pods** ([`Input`]): the pod's worker gets an order.
-//! - **a broken sandbox**, looked for every second: a process, a namespace or an interface is gone. It is repaired.
-//! - **the sync tick**, every second: failed pods are tried again after a wait that doubles, others are checked at times.
+//! - **a broken sandbox**, looked for every second: a process, a namespace or an interface is gone.
+//! - **the sync tick**, every second: failed pods are tried again after a wait that doubles, others checked at times.
 //! - **housekeeping**, every two seconds: unwanted pods are taken down once every source has been read, not before.
 //!
 //! Each pod has a worker with one order at a time; of those that come meanwhile only the latest counts. A pod that
 //! fails or hangs holds up no other pod, up to [`SyncOptions::parallel`] of them. If the list of sandboxes cannot be
-//! read, the loop does nothing. It tries again after 100 ms, doubled up to 5 s.
-//!
-//! [`Board`] shows the state of every pod. [`Handle::stop`] ends the loop. Dropping its future kills running plugins,
-//! as a crash would, and the next loop finds their unfinished work. [`SandboxWork`] is the [`Work`] with sandboxes:
-//! ```no_run
-//! use cnimble_pod::PodId;
-//! use cnimble_pod::sandbox::{SandboxConfig, Sandboxes};
-//! use cnimble_pod::sync::{Input, Pods, SandboxWork, SyncLoop, SyncOptions};
-//! # async fn example(sandboxes: Sandboxes) -> Result<(), Box<dyn std::error::Error>> {
-//! let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), SyncOptions::default());
-//! let board = looping.board();
-//! let (inputs, received) = tokio::sync::mpsc::channel(8);
-//! let task = tokio::spawn(looping.run(received));
-//! inputs.send(Input::Want(vec![SandboxConfig::new(PodId::new("default", "web"), "a-uid")])).await?;
-//! inputs.send(Input::SourcesReady).await?;
-//! board.overall().wait_for(|overall| overall.settled).await?;
-//! println!("{:?}", board.pods());
-//! handle.stop(Pods::Leave);
-//! task.await?;
-//! # Ok(())
-//! # }
-//! ```
+//! read, the loop only tries again after 100 ms, doubled up to 5 s.
+//! Dropping the loop's future kills running plugins, as a crash would, and the next loop finds their unfinished work.
 
 mod backoff;
 mod entry;
@@ -56,45 +34,35 @@ pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};
 pub use work::{Cause, Condition, Up, Wanted, Work};
 
-/// An input from the sources.
 #[derive(Debug)]
 pub enum Input<P> {
-    /// These pods are wanted, new or changed.
+    /// New or changed pods.
     Want(Vec<P>),
-    /// These aren't any more: the pods of these names, if they (still) have these UIDs.
+    /// The pods of these names are unwanted, if they (still) have these UIDs.
     Unwant(Vec<(PodId, String)>),
-    /// These have been told to go: they keep the network that they have until they are unwanted, and get no other.
+    /// Ending pods keep their network until they are unwanted, and get no other.
     Keep(Vec<P>),
-    /// Nothing is to be left of these, and it is told ([`Event::Gone`]) when nothing is.
+    /// Nothing is to be left of these. [`Event::Gone`] tells when that is so.
     Release(Vec<PodId>),
-    /// Every source has been read.
     SourcesReady,
     /// Every source has been read, or could not be.
     SourcesTried,
 }
 
-/// How the loop works.
 #[derive(Debug, Clone)]
 pub struct SyncOptions {
-    /// The time between two sync ticks.
     pub tick: Duration,
-    /// The time between two housekeepings.
     pub housekeeping: Duration,
-    /// Between looks for broken sandboxes.
     pub relist: Duration,
-    /// Between checks of a pod that is up, and a bit more; `None` is never.
+    /// Between checks of a pod that is up, and a bit more.
     pub check: Option<Duration>,
-    /// Between clean-ups of what belongs to no pod; `None` is never.
     pub clean: Option<Duration>,
-    /// After a pod's failure.
     pub retry: BackoffOptions,
-    /// When nothing can be done at all.
+    /// The waits when nothing can be done at all.
     pub trouble: BackoffOptions,
-    /// How many pods are worked on at once.
     pub parallel: usize,
-    /// How long a stop waits for work that has been begun.
+    /// For work that has been begun.
     pub stop_limit: Duration,
-    /// The listener for events.
     pub listener: Listener,
 }
 
@@ -116,38 +84,30 @@ impl Default for SyncOptions {
     }
 }
 
-/// An event of the loop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A pod is another way than before.
     Pod(PodReport),
-    /// Nothing is left of a pod.
     Gone(PodId),
-    /// Work on a pod has ended.
     Worked {
-        /// The ID of the pod.
         id: PodId,
         /// `up`, `check`, `repair` or `down`.
         operation: &'static str,
-        /// How long it took.
         took: Duration,
         /// Why it failed, in one word.
         failure: Option<&'static str>,
     },
-    /// The loop can do nothing, for this reason. `None` ends the trouble.
+    /// The loop can do nothing. `None` ends the trouble.
     Trouble(Option<String>),
-    /// Something of lesser importance failed.
     Warning(String),
 }
 
-/// Is called with everything that happens, from within the loop: it should not take long.
+/// Called from within the loop: it should not take long.
 #[derive(Clone, Default)]
 pub struct Listener(Option<Arc<Tell>>);
 
 type Tell = dyn Fn(&Event) + Send + Sync;
 
 impl Listener {
-    /// A listener that calls `tell`.
     pub fn new(tell: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Listener(Some(Arc::new(tell)))
     }
@@ -165,12 +125,9 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The fate of the pods when the loop ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pods {
-    /// They stay as they are.
     Leave,
-    /// All of them are taken down first.
     TearDown,
 }
 
@@ -181,14 +138,14 @@ enum Command {
     Stop(Pods),
 }
 
-/// Tells a running loop something. Cheap to clone.
+/// A clone is cheap.
 #[derive(Debug, Clone)]
 pub struct Handle {
     commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Handle {
-    /// Tries pods that failed again now: something has changed.
+    /// Retries failed pods: something has changed.
     pub fn retry_now(&self) {
         let _ = self.commands.send(Command::RetryNow);
     }
@@ -198,7 +155,7 @@ impl Handle {
         let _ = self.commands.send(Command::CleanNow);
     }
 
-    /// Ends the loop: nothing new is begun, and what has been begun is finished, within [`SyncOptions::stop_limit`].
+    /// Begins nothing new, and finishes work within [`SyncOptions::stop_limit`].
     pub fn stop(&self, pods: Pods) {
         let _ = self.commands.send(Command::Stop(pods));
     }

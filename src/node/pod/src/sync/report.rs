@@ -9,24 +9,18 @@ use tokio::sync::watch;
 use super::work::Condition;
 use crate::PodId;
 
-/// Where a pod is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Phase {
-    /// Its network isn't up yet.
     Pending,
-    /// Its network is up.
     Ready,
-    /// It could not be brought up, or is no longer as it was; it is tried again.
+    /// The network failed, or is no longer as it was. Another try follows.
     Failed,
-    /// It is being taken down.
     Terminating,
 }
 
 impl Phase {
-    /// All phases in order.
     pub const ALL: [Phase; 4] = [Phase::Pending, Phase::Ready, Phase::Failed, Phase::Terminating];
 
-    /// The name of the phase.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Pending => "Pending",
@@ -37,31 +31,24 @@ impl Phase {
     }
 }
 
-/// How a pod is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
-    /// Its namespace and name.
     #[serde(flatten)]
     pub id: PodId,
-    /// Its UID; empty for a pod that isn't wanted any more.
+    /// Empty for an unwanted pod.
     pub uid: String,
-    /// Where it is in its life.
     pub phase: Phase,
-    /// Why it isn't ready, in one word.
+    /// Why the pod isn't ready, in one word.
     pub reason: Option<&'static str>,
-    /// Why it isn't ready.
+    /// The reason in a sentence.
     pub message: Option<String>,
-    /// The ID of the sandbox.
     pub sandbox: Option<String>,
-    /// The addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// Failures in a row.
     pub failures: u32,
-    /// When the phase or the reason changed.
+    /// The time of the last change of phase or reason.
     #[serde(serialize_with = "unix_seconds")]
     pub since: SystemTime,
-    /// How long the last work on it took.
     #[serde(rename = "tookSeconds", serialize_with = "seconds")]
     pub took: Duration,
 }
@@ -96,7 +83,6 @@ impl PodReport {
     }
 }
 
-/// How the whole is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overall {
@@ -106,11 +92,11 @@ pub struct Overall {
     pub settled: bool,
     /// Some source is unreadable; all that the others want has been tried.
     pub tried: bool,
-    /// Why nothing can be done now.
+    /// Why nothing can be done.
     pub trouble: Option<String>,
 }
 
-/// The reports of all pods. Cheap to clone; all clones are one.
+/// Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct Board {
     pods: Arc<Mutex<BTreeMap<PodId, PodReport>>>,
@@ -129,12 +115,10 @@ impl Default for Board {
 }
 
 impl Board {
-    /// All pods, by name.
     pub fn pods(&self) -> Vec<PodReport> {
         self.lock().values().cloned().collect()
     }
 
-    /// How many pods there are in each phase.
     pub fn counts(&self) -> BTreeMap<Phase, usize> {
         let mut counts: BTreeMap<Phase, usize> = Phase::ALL.into_iter().map(|phase| (phase, 0)).collect();
         for pod in self.lock().values() {
@@ -143,12 +127,11 @@ impl Board {
         counts
     }
 
-    /// How the whole is, now and later.
     pub fn overall(&self) -> watch::Receiver<Overall> {
         self.overall.subscribe()
     }
 
-    /// How long ago the loop last went round: every second, or every five in trouble.
+    /// The loop goes round every second, or every five in trouble.
     pub fn age(&self) -> Duration {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }

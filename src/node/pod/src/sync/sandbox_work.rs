@@ -23,12 +23,11 @@ impl Wanted for SandboxConfig {
     }
 }
 
-/// Keeps pods in sandboxes.
 #[derive(Debug)]
 pub struct SandboxWork {
     sandboxes: Sandboxes,
     known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
-    /// Each is logged once.
+    /// Unreadable records are logged once.
     unreadable: Mutex<BTreeSet<String>>,
 }
 
@@ -40,7 +39,6 @@ struct Known {
 }
 
 impl SandboxWork {
-    /// Work with these sandboxes.
     pub fn new(sandboxes: Sandboxes) -> Self {
         SandboxWork { sandboxes, known: Arc::default(), unreadable: Mutex::default() }
     }
@@ -71,7 +69,7 @@ impl SandboxWork {
         }
     }
 
-    /// Runs CHECK. After repeated failures that plugins reported, a pod gets a new sandbox if a usable network exists.
+    /// After repeated failures that plugins reported, a pod gets a new sandbox if a usable network exists.
     async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
         let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
         let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };
@@ -164,7 +162,7 @@ impl Work for SandboxWork {
     }
 }
 
-/// Drops what the record has: there may be thousands.
+/// Records may be large, and there may be thousands.
 fn lean(sandbox: Sandbox) -> Sandbox {
     let config = SandboxConfig {
         host_network: sandbox.config.host_network,
@@ -173,7 +171,7 @@ fn lean(sandbox: Sandbox) -> Sandbox {
     Sandbox { config, network: None, ips: Vec::new(), resolv_conf: None, ..sandbox }
 }
 
-/// Changed pods, each once.
+/// Each pod occurs once.
 fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
     let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links::present() };

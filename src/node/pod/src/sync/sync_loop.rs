@@ -14,7 +14,6 @@ use super::worker::{Finished, Outcome, Shared};
 use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 
-/// Brings what is wanted and what there is together.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
     pub(super) shared: Arc<Shared<W>>,
@@ -31,15 +30,13 @@ pub struct SyncLoop<W: Work> {
     pub(super) cleaned: Option<Instant>,
 }
 
-/// How the loop ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Pods with unfinished work, or with a failed removal.
     pub unfinished: Vec<PodId>,
 }
 
 impl<W: Work> SyncLoop<W> {
-    /// A loop that has not begun. Make it within a tokio runtime.
+    /// Needs a tokio runtime.
     pub fn new(work: W, options: SyncOptions) -> (Self, Handle) {
         let (commands, received) = mpsc::unbounded_channel();
         let (done, finished) = mpsc::unbounded_channel();
@@ -62,12 +59,11 @@ impl<W: Work> SyncLoop<W> {
         (this, Handle { commands })
     }
 
-    /// Where to see how the pods are.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// Runs until it is told to stop. When the inputs end, what was wanted last stays wanted.
+    /// When the inputs end, the last wanted pods stay wanted.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input<W::Pod>>) -> Ended {
         let (lost, mut losses) = mpsc::channel(16);
         self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), self.options.relist, lost));

@@ -34,7 +34,7 @@ pub(super) enum Outcome {
     Down(Result<(), Condition>),
 }
 
-/// The worker ends when this is dropped.
+/// Dropping this ends the worker.
 pub(super) type Orders<P> = watch::Sender<Option<Order<P>>>;
 
 pub(super) struct Shared<W> {
@@ -45,7 +45,6 @@ pub(super) struct Shared<W> {
 }
 
 impl<W: Work> Shared<W> {
-    /// Ends with the pod's orders.
     pub(super) async fn attend(
         self: Arc<Self>,
         id: PodId,

@@ -1,5 +1,3 @@
-//! Clean-up after pods that are gone.
-
 #[cfg(test)]
 mod tests;
 
@@ -18,10 +16,9 @@ use super::{INTERFACE, NetworkError, NetworkPlugin};
 /// Between looks for a quiet moment.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Sandboxes, by their IDs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Sandboxed {
-    /// Those on record: their pods live, or may live.
+    /// Their pods live, or may live.
     pub valid: Vec<String>,
     /// Sandboxes of ours without a record.
     pub lost: Vec<String>,
@@ -36,17 +33,13 @@ struct Task<'e> {
 }
 
 impl NetworkPlugin {
-    /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. Another runtime may
-    /// share the cache. So a possibly foreign entry stays while evidence for its attachment exists
-    /// ([`cnimble_liveness`]).
-    ///
-    /// In [our own networks](super::NetworkOptions::own_networks) plugins clean up, too (the verb GC), with a list of
-    /// everything that may live. In others, no list could have what another runtime adds a moment later.
-    ///
-    /// Goes on past failures. Waits until no operation on a pod runs, and pods wait for its end. So it stops the
-    /// running plugin at its [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox
-    /// that is set up after `known` was made would be cleaned up.
-    /// Fails without such a moment within the limit. Returns all failures together.
+    /// Runs DEL for each cache entry of sandboxes without a record. Another runtime may share the cache, so a possibly
+    /// foreign entry stays while evidence for its attachment exists ([`cnimble_liveness`]). In [our own
+    /// networks](super::NetworkOptions::own_networks) plugins also get GC with a list of everything that may live. In
+    /// others, no list could have what another runtime adds a moment later.
+    /// Waits until no operation on a pod runs, and pods wait for its end. So it stops the running plugin at its
+    /// [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox that is set up after
+    /// `known` was made would be cleaned up. Goes on past failures, and returns all.
     pub async fn gc(&self, known: &Sandboxed) -> Result<(), NetworkError> {
         let deadline = Deadline::after(self.inner.options.gc_limit);
         let _alone = self.alone(deadline).await?;
@@ -67,7 +60,7 @@ impl NetworkPlugin {
         let mut failures = Vec::new();
         let networks = work.len();
         for (done, task) in work.iter().enumerate() {
-            // Each gets a share of the time: one that hangs keeps no other from being cleaned up.
+            // Each gets a share of the time, so that a hanging network does not keep others from being cleaned up.
             let left = deadline.remaining();
             let invoker = self.invoker(&task.list).with_deadline(share(left, networks - done));
             match invoker.alone(Some(&task.list.name)).await {
@@ -78,7 +71,7 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(NetworkError::Gc { failures }) }
     }
 
-    /// The network is locked. Returns all failures.
+    /// Needs the network's lock.
     async fn clean(&self, invoker: &Invoker, task: &Task<'_>, known: &Sandboxed) -> Vec<Error> {
         let Task { list, unwanted, is_own } = task;
         let mut failures = Vec::new();
@@ -126,7 +119,7 @@ impl NetworkPlugin {
         evidence
     }
 
-    /// Locks out operations on pods. Polls instead of queueing: later pods would wait behind us for a slow operation.
+    /// Polls instead of queueing: later pods would wait behind us for a slow operation.
     async fn alone(&self, deadline: Deadline) -> Result<RwLockWriteGuard<'_, ()>, NetworkError> {
         loop {
             if let Ok(guard) = self.inner.everything.try_write() {
@@ -156,7 +149,7 @@ impl NetworkPlugin {
     }
 }
 
-/// In tenths of a second, since people will read it.
+/// In tenths of a second, because people read it.
 fn share(left: Duration, parts: usize) -> Deadline {
     const TENTH: u128 = 100;
     let parts = u128::try_from(parts).unwrap_or(1).max(1);
