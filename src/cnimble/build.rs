@@ -20,7 +20,7 @@ fn main() {
     println!("cargo::rustc-env=CNIMBLE_COMMIT={}", commit.unwrap_or_else(|| "unknown".to_owned()));
 }
 
-/// Runs git and returns its output, or `None` without git or a repository.
+/// Returns `None` without git or a repository.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! The arguments and subcommands of the command line. Parser, help, completion and manual come from these types.
+//! The command line. Parser, help, completion and manual come from these types.
 
 /// Formats examples for the help of a subcommand and its page in the manual.
 macro_rules! examples {
@@ -118,7 +118,6 @@ pub(super) struct Global {
 }
 
 impl Cli {
-    /// Moves an `--ifname` given before the verb to the arguments of the verb.
     pub(super) fn place_ifname(&mut self) -> Result<(), Report> {
         let Some(ifname) = self.ifname.take() else { return Ok(()) };
         match &mut self.command {
@@ -270,7 +269,6 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns the log format of a long-running subcommand.
     pub(super) fn log_format(&self) -> LogFormat {
         match self {
             Command::Run(given) => given.log_format,

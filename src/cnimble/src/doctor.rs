@@ -1,5 +1,3 @@
-//! `doctor`: finds and repairs orphans.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ use super::report::{Exit, Report, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, plain};
 
-/// The plugins that are called in this process. They can repair an attachment, or are often chained with such plugins.
+/// These plugins can repair an attachment, or are often chained with such plugins.
 static PLUGINS: &[&dyn Plugin] = &[
     cnimble_bandwidth::PLUGIN,
     cnimble_bridge::PLUGIN,
@@ -32,7 +30,6 @@ static PLUGINS: &[&dyn Plugin] = &[
     cnimble_tuning::PLUGIN,
 ];
 
-/// The state of the node.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Health {
@@ -80,7 +77,7 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     }
 }
 
-/// Returns the doctor for this node. Without given lease directories it uses the usual ones and those of the networks.
+/// The default is the usual lease directories and those of the networks.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut evidence = Evidence::new(session.invoker.cache().clone());
     evidence.grace = Duration::from_secs(grace);

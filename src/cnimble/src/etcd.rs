@@ -11,12 +11,10 @@ use tokio::process::{Child, Command};
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
-/// The IPAM plugin of these networks.
 pub(super) const PLUGIN: &str = "cluster-local";
-/// The program, which is installed beside the plugins.
+/// It is installed beside the plugins.
 pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
-/// Returns the plugin of the network that uses the IPAM plugin.
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     list.plugins.iter().find(|plugin| {
         let kind = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
@@ -24,17 +22,15 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     })
 }
 
-/// Returns the path of the program, if one of these directories has it.
 pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
     path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
 }
 
-/// Returns the path of the program, or why it can't be run.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
     program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
 }
 
-/// Starts the program and passes the configuration of a network. The program is killed if the child is dropped.
+/// The program is killed if the child is dropped.
 pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,
@@ -49,7 +45,6 @@ pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     Ok(child)
 }
 
-/// Runs the program to its end, which takes some seconds.
 pub(super) async fn run<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,

@@ -1,5 +1,3 @@
-//! `explain`: explains an error code, a rule of `validate --strict` or a configuration key.
-
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -10,7 +8,6 @@ use cnimble_lint::{Key, Rule, nearest, network_keys, pages};
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
 
-/// All error codes with their meanings and remedies.
 const CODES: &[(Code, &str, &str)] = &[
     (
         Code::INCOMPATIBLE_VERSION,
@@ -124,7 +121,6 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     tell(session, &text, &list.collect())
 }
 
-/// Returns the words that can be explained.
 pub(super) fn words() -> impl Iterator<Item = String> {
     let codes = CODES.iter().map(|(code, ..)| code.0.to_string());
     let rules = Rule::ALL.iter().map(|rule| rule.name().to_owned());
@@ -150,7 +146,7 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
     tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
 }
 
-/// A key and the plugin that reads it, or `None` for a key of any network.
+/// `None` stands for a key of any network.
 type Found = (Option<&'static str>, &'static Key);
 
 fn all() -> impl Iterator<Item = Found> {
@@ -158,7 +154,7 @@ fn all() -> impl Iterator<Item = Found> {
     network_keys().iter().map(|key| (None, key)).chain(of_plugins)
 }
 
-/// Returns the matching keys for `isGateway` or `ipam.ranges`, or with the plugin in front, `bridge.mtu`.
+/// Accepts `isGateway` or `ipam.ranges`, and `bridge.mtu` with the plugin in front.
 fn keys(word: &str) -> Vec<Found> {
     let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);

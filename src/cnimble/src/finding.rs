@@ -1,12 +1,9 @@
-//! Findings of the doctor with their outcomes, as text and as JSON.
-
 use serde::{Serialize, Serializer};
 
 use cnimble_doctor::{Diagnosis, Finding, Repair, Subject};
 
 use super::style::{self, Paint};
 
-/// A finding and its outcome.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Item {
@@ -18,7 +15,7 @@ pub(super) struct Item {
     error: Option<String>,
 }
 
-/// The part of a finding that `gc` shows, too.
+/// `gc` shows this part of a finding.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Brief {
@@ -35,9 +32,7 @@ struct Brief {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
-    /// Only a diagnosis was requested.
     Found,
-    /// The difference is in a pod, and only the host was to be repaired.
     #[serde(rename = "found")]
     InPod,
     Left,
@@ -46,7 +41,7 @@ pub(super) enum Outcome {
 }
 
 impl Item {
-    /// Returns the finding with the outcome of its repair. `None` if no repair was requested.
+    /// `None` if no repair was requested.
     fn new(finding: Finding, repair: Option<Repair>, diagnosis: &Diagnosis) -> Self {
         let (mut doubt, mut error) = (finding.doubt, None);
         let outcome = match repair {
@@ -70,19 +65,17 @@ impl Item {
         Item { brief, network, doubt, remedy: finding.remedy, error }
     }
 
-    /// Returns the finding and why it is not repaired, if it was left alone.
     pub(super) fn left(&self) -> Option<String> {
         let Brief { kind, what, outcome, .. } = &self.brief;
         let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
         Some(format!("{kind} {what}: {doubt}"))
     }
 
-    /// Returns the finding and the error, if its repair failed.
     pub(super) fn failure(&self) -> Option<String> {
         Some(format!("{}: {}", self.brief.what, self.error.as_ref()?))
     }
 
-    /// Formats the finding. `planned` and `done` name the row of a remedy.
+    /// `planned` and `done` name the row of a remedy.
     pub(super) fn text(&self, planned: &'static str, done: &'static str, paint: Paint) -> String {
         let Brief { kind, what, container_id, ifname, pod, why, outcome } = &self.brief;
         let owner = owner(self.network.as_ref(), container_id.as_ref(), ifname.as_ref(), pod.as_ref());
@@ -99,29 +92,26 @@ impl Item {
     }
 }
 
-/// Returns the findings of a diagnosis with the outcomes of their repairs. Without repairs nothing was requested.
+/// Without repairs nothing was requested.
 pub(super) fn items(diagnosis: &mut Diagnosis, repairs: Option<Vec<Repair>>) -> Vec<Item> {
     let findings = std::mem::take(&mut diagnosis.findings);
     let repairs = repairs.into_iter().flatten().map(Some).chain(std::iter::repeat_with(|| None));
     findings.into_iter().zip(repairs).map(|(finding, repair)| Item::new(finding, repair, diagnosis)).collect()
 }
 
-/// Returns the number of findings with this outcome.
 pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
     items.iter().filter(|item| item.brief.outcome == outcome).count()
 }
 
-/// Serializes findings in the form of `gc`.
 pub(super) fn briefs<S: Serializer>(items: &[Item], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(items.iter().map(|item| &item.brief))
 }
 
-/// Returns the owner in words.
 pub(super) fn describe(subject: &Subject) -> String {
     owner(subject.network.as_ref(), subject.container_id.as_ref(), subject.ifname.as_ref(), None)
 }
 
-/// Returns the owner in words. The name of the pod replaces the container ID if it is known.
+/// The name of the pod replaces the container ID if it is known.
 fn owner(
     network: Option<&String>,
     container_id: Option<&String>,

@@ -1,7 +1,5 @@
-//! `gc --cri`: removes dead attachments of a network, using liveness and the container runtime.
-//!
-//! A dead attachment is removed unless the runtime lists its sandbox. The state of the sandbox doesn't matter. Two
-//! looks, separated by the grace period, must agree. A third look under the network's lock precedes each removal.
+//! `gc --cri`: removes a dead attachment unless the runtime lists its sandbox, in any state. Two looks, separated by
+//! the grace period, must agree. A third look under the network's lock precedes each removal.
 
 use std::time::Duration;
 
@@ -18,7 +16,6 @@ use super::output::{View, note};
 use super::report::{Exit, Report};
 use super::style::Paint;
 
-/// The outcome of a clean-up.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Cleaned {
@@ -29,7 +26,6 @@ struct Cleaned {
     findings: Vec<Item>,
     cleaned_up: usize,
     left_alone: usize,
-    /// Whether a repair was requested.
     #[serde(skip)]
     asked: bool,
 }
@@ -62,7 +58,7 @@ pub(super) async fn gc(
     }
 }
 
-/// Looks twice. Returns the findings that are dead in both looks, and the number of doubtful ones.
+/// Returns the findings that are dead in both looks, and the number of doubtful ones.
 async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagnosis, usize), cni::Error> {
     let mut first = doctor.look_at(network)?;
     let doubtful = |findings: &[Finding]| findings.iter().filter(|of| of.doubt.is_some()).count();

@@ -58,7 +58,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     }
 }
 
-/// Returns the number of recorded pods of `cnimble pod` and `cnimble run`.
+/// Counts the pods of `cnimble pod` and `cnimble run`.
 fn records(state_dir: &Path) -> usize {
     let list = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_record = |path: &Path| {
@@ -70,7 +70,6 @@ fn records(state_dir: &Path) -> usize {
         .count()
 }
 
-/// The outcome, and the pods of `cnimble pod` and `cnimble run` on record.
 struct HandedOver {
     outcome: Outcome,
     records: usize,

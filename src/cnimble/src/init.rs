@@ -1,5 +1,3 @@
-//! `init`: writes a network's file for a purpose, after a check.
-
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
@@ -62,7 +60,7 @@ fn unwritten(given: &Init) -> Report {
     Report::new(Exit::Files, format!("network {} is not made", given.name))
 }
 
-/// Returns the prefix of the file name. Runtimes take the first file of the directory as the default network.
+/// Runtimes take the first file of the directory as the default network.
 fn order(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Containerd | Purpose::K3s => "10",
@@ -71,14 +69,13 @@ fn order(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Returns the readable networks of the directory. `validate` reports the others.
+/// `validate` reports unreadable networks.
 fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     let files = super::lint::files::in_directory(dir)?;
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
 }
 
-/// Returns a document with the first unused /24 from 10.89.0.0 on. podman's own network is 10.88.0.0/16, and has no file
-/// before its first use.
+/// Takes the first unused /24 from 10.89.0.0 on. podman's own network is 10.88.0.0/16, and has no file at first.
 fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
     for second in 89..96_u8 {
         for third in 0..=255_u8 {
@@ -105,7 +102,6 @@ fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Find
     found
 }
 
-/// Parses and checks the requested configuration.
 fn checked(
     given: &Init,
     path: &Path,
@@ -123,7 +119,7 @@ fn checked(
     Err(found.iter().fold(failed(given), |report, finding| report.row("why", &finding.message)))
 }
 
-/// Returns the text of the file. Keys with a leading `_` are explanations, which plugins don't read.
+/// Keys with a leading `_` are explanations, which plugins don't read.
 fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
     let portmap = || json!({"type": "portmap", "capabilities": {"portMappings": true}});
     let bandwidth = || json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
@@ -191,7 +187,6 @@ fn bridge_name(network: &str) -> String {
     }
 }
 
-/// Returns the named interface, or else that of the default route.
 fn master(given: &Init) -> Result<String, Report> {
     if let Some(master) = &given.master {
         return Ok(master.clone());
@@ -210,7 +205,7 @@ fn master(given: &Init) -> Result<String, Report> {
     }
 }
 
-/// Writes the file atomically. Never overwrites an existing file.
+/// Writes atomically. Never overwrites an existing file.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;

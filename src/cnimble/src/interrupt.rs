@@ -1,5 +1,3 @@
-//! Interrupts work on a signal.
-
 use std::fmt::Display;
 use std::future::Future;
 
@@ -9,7 +7,7 @@ use cnimble_runtime::Error;
 
 use super::report::{Exit, Report};
 
-/// Waits for `work` or a signal. On a signal `work` is dropped, which kills the running plugin.
+/// A signal drops `work`, which kills the running plugin.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
@@ -23,7 +21,6 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
     }
 }
 
-/// Waits for work that reads this node. Converts failures and interruptions into a report.
 pub(super) async fn look<T, E: Display>(
     what: &str,
     work: impl Future<Output = Result<T, E>>,
@@ -34,12 +31,10 @@ pub(super) async fn look<T, E: Display>(
     }
 }
 
-/// Returns the report of an interruption.
 pub(super) fn stopped(exit: Exit, what: &str) -> Report {
     Report::because(exit, what, "interrupted").hint("run it again")
 }
 
-/// Converts failures and interruptions into a report.
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),

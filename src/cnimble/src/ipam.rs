@@ -1,4 +1,4 @@
-//! `ipam`: shows and releases the addresses of a cluster. The program that speaks to etcd does the work.
+//! `ipam`: a program that speaks to etcd does the work.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -37,7 +37,6 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
     }
 }
 
-/// The blocks of a network, as the program prints them.
 #[derive(Serialize)]
 struct Blocks(Value);
 
@@ -50,14 +49,13 @@ impl View for Blocks {
     }
 }
 
-/// Returns the time from which a block is free. The program prints it in milliseconds since 1970.
+/// The program prints milliseconds since 1970.
 fn free(answer: &Value) -> String {
     let Some(unix) = answer.get("freeAt").and_then(Value::as_u64) else { return String::new() };
     let time = i64::try_from(unix).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// Runs the program with the network's configuration and returns its answer.
 async fn ask(
     session: &Session,
     network: &str,

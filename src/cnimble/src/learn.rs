@@ -10,10 +10,10 @@ use super::args::config::Completions;
 use super::print;
 use super::report::Report;
 
-/// The environment variable of a request for completions.
+/// The completion script sets it.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
-/// Answers a request for completions. Returns `None` if the shell requests none.
+/// Returns `None` if the shell requests no completions.
 pub(super) fn answer() -> Option<ExitCode> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
@@ -24,7 +24,6 @@ pub(super) fn answer() -> Option<ExitCode> {
     }
 }
 
-/// Prints the completion script for a shell.
 pub(super) fn completions(given: &Completions) -> Result<(), Report> {
     let mut out = Vec::new();
     let shells = Shells::builtins();

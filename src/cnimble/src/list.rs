@@ -15,7 +15,7 @@ use super::output::View;
 use super::report::{Exit, Report};
 use super::style::{Paint, table};
 
-/// The time limit for a plugin's answer. The directory may contain other programs.
+/// The directory may contain other programs.
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
@@ -40,7 +40,6 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     session.show(&Plugins(answers.into_iter().map(Plugin::new).collect()))
 }
 
-/// The installed plugins.
 #[derive(Serialize)]
 struct Plugins(Vec<Plugin>);
 
@@ -51,7 +50,6 @@ struct Plugin {
     path: PathBuf,
     #[serde(flatten)]
     answer: Answer,
-    /// The answer in a few words.
     #[serde(skip)]
     words: String,
 }
@@ -87,8 +85,7 @@ impl View for Plugins {
     }
 }
 
-/// Removes directories of ordinary programs. Running each program there to find plugins is dangerous: /usr/sbin has
-/// poweroff.
+/// Leaves out directories of ordinary programs, where no program may be run to find plugins: /usr/sbin has poweroff.
 fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     const ORDINARY: [&str; 6] =
         ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
@@ -104,7 +101,7 @@ fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     harmless.into_iter().cloned().collect()
 }
 
-/// Returns `0.1.0 to 1.1.0` for consecutive versions, or else all of them.
+/// Formats consecutive versions as `0.1.0 to 1.1.0`, or else all of them.
 fn span(supported: &[String]) -> String {
     let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     match (supported.first(), supported.last()) {
@@ -150,7 +147,6 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
     Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
 }
 
-/// The networks of the configuration directory, and its unusable files.
 #[derive(Serialize)]
 struct Networks {
     networks: Vec<Network>,
@@ -164,7 +160,7 @@ struct Network {
     cni_version: &'static str,
     plugins: Vec<String>,
     file: PathBuf,
-    /// Whether an earlier file has a network of the same name.
+    /// An earlier file has a network of the same name.
     hidden: bool,
 }
 

@@ -1,5 +1,3 @@
-//! Logs to stderr as text or JSON.
-
 use std::io::Write;
 
 use log::kv::{self, Key, Value, VisitSource};
@@ -27,8 +25,7 @@ impl Log for Stderr {
             LogFormat::Text => text(record),
             LogFormat::Json => json(record),
         };
-        // Writes whole lines, so that lines of several threads don't mix. If stderr is closed there is no place to
-        // report it.
+        // Whole lines of several threads don't mix. If stderr is closed there is no place to report it.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 
@@ -73,10 +70,7 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
     }
 }
 
-/// Starts logging, at the level of `CNIMBLE_LOG`, or else `usual`.
-///
-/// # Errors
-/// Fails if the variable names no level.
+/// `CNIMBLE_LOG` overrides the level `usual`.
 pub(super) fn init(format: LogFormat, usual: LevelFilter) -> Result<(), Report> {
     let given = std::env::var_os("CNIMBLE_LOG").filter(|text| !text.is_empty());
     let level = given.map_or(Ok(usual), |text| {

@@ -1,7 +1,4 @@
-//! The entry point: parses the command line, runs the subcommand and shows the outcome.
-//!
-//! `args` has the options of all subcommands, and `run` below the function of each. `report` shows errors, and `output`
-//! results.
+//! The entry point. `args` has the options of all subcommands, and `run` below the function of each.
 
 mod args;
 mod cri;
@@ -56,20 +53,15 @@ use style::Paint;
 const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
 const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// The settings that all subcommands share.
 struct Session {
     invoker: Invoker,
     conf: ConfDir,
     json: bool,
-    /// Whether a cache directory was given.
     own_cache: bool,
-    /// Whether a configuration directory was given.
     own_conf: bool,
-    /// Whether plugin directories were given.
     own_path: bool,
-    /// The given time limit, or 0.
+    /// 0 without a limit.
     timeout: Duration,
-    /// Whether stdout is a terminal.
     terminal: bool,
     paint: Paint,
 }
@@ -105,7 +97,6 @@ impl Session {
         }
     }
 
-    /// Returns the given cache, or else the usual ones.
     fn caches(&self) -> Vec<Cache> {
         match self.own_cache {
             true => vec![self.invoker.cache().clone()],
@@ -113,17 +104,15 @@ impl Session {
         }
     }
 
-    /// Returns a copy with another invoker.
     fn with_invoker(&self, invoker: Invoker) -> Self {
         Session { invoker, conf: self.conf.clone(), ..*self }
     }
 
-    /// Whether stdout is a terminal and the output is text.
     fn human(&self) -> bool {
         self.terminal && !self.json
     }
 
-    /// Reports success: as text on a terminal, as JSON with `--json`, or else by the exit status alone, like cnitool.
+    /// As text on a terminal, as JSON with `--json`, or else by the exit status alone, like cnitool.
     fn done(&self, words: &str, object: &Value) -> Result<(), Report> {
         match (self.json, self.terminal) {
             (true, _) => print_json(object),
@@ -170,7 +159,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers a command line that clap refuses, or a request for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
     if !err.use_stderr() {
         let text = match Paint::of(&std::io::stdout()).is_on() {
@@ -199,16 +187,13 @@ fn fail(session: &Session, report: &Report) -> ExitCode {
     tell(format, &report.clone().with_reason())
 }
 
-/// The format of an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
-    /// Written as text on stderr.
     Words,
-    /// Written as JSON on stdout.
     Json,
 }
 
-/// Writes an error. Returns the error's exit status even if the write fails.
+/// Returns the error's exit status even if the write fails.
 fn tell(format: Format, report: &Report) -> ExitCode {
     let paint = Paint::of(&std::io::stderr());
     match (report.has_text(), format) {

@@ -1,5 +1,3 @@
-//! `man`: generates manual pages from the definition of the command line.
-
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -12,14 +10,13 @@ use super::args::config;
 use super::print;
 use super::report::{Exit, Report};
 
-/// The environment variables of all verbs.
 const VARIABLES: [(&str, &str); 3] = [
     ("CNIMBLE_LOG", "The level of logs on stderr: off, error, warn, info, debug or trace."),
     ("NO_COLOR", "If it is not empty, output has no colours. Only a terminal gets colours."),
     ("TERM", "If it is dumb, output has no colours."),
 ];
 
-/// The environment variables of verbs that have an option or argument of this name.
+/// Verbs with an option or argument of this name use the variable.
 const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("ifname", "CNI_IFNAME", "The same as --ifname."),
     ("in_cluster", "KUBERNETES_SERVICE_HOST", "With --in-cluster: the address of the API server."),
@@ -27,7 +24,7 @@ const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("log_format", "NOTIFY_SOCKET", "The socket on which systemd learns that the service is ready."),
 ];
 
-/// The files of verbs that have an option or argument of this name.
+/// Verbs with an option or argument of this name use the file.
 const FILES: [(&str, &str, &str); 10] = [
     ("conf_dir", "/etc/cni/net.d", "Networks: one .conflist, .conf or .json file each."),
     ("cni_path", "/opt/cni/bin, /usr/lib/cni", "Plugins."),
@@ -59,7 +56,6 @@ pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     write(&root, dir).map_err(failed)
 }
 
-/// Writes the page of a command and those of its subcommands.
 fn write(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write(below, dir)?;
@@ -106,7 +102,6 @@ fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String,
     roff.to_writer(out)
 }
 
-/// Writes a section of preformatted lines.
 fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]).control("nf", []);
@@ -117,7 +112,7 @@ fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     roff.to_writer(out)
 }
 
-/// Returns the part with this heading of the text after a command's help.
+/// The text after a command's help has headings.
 fn after(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let part = text.split_once(heading).map(|(_, part)| part).unwrap_or_default();

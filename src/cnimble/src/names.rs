@@ -1,7 +1,5 @@
-//! Completes names for a shell.
-//!
-//! The shell runs this command at each press of the key. Therefore it is quick, prints nothing on stderr, and treats
-//! unreadable files as empty.
+//! Completes names. The shell runs this command at each press of the key: it is quick, prints nothing on stderr, and
+//! treats unreadable files as empty.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,10 +16,9 @@ use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
 use super::CONF_DIR;
 use super::explain;
 
-/// The directory of named network namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// Completes the networks of the configuration directory, or files after a slash.
+/// After a slash files are completed.
 pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::file().complete(current);
@@ -32,7 +29,7 @@ pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, networks.into_iter().map(|network| network.list.name))
 }
 
-/// Completes the namespaces of `ip netns`, or paths after a slash.
+/// The namespaces are those of `ip netns`. After a slash paths are completed.
 pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::any().complete(current);
@@ -41,7 +38,6 @@ pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
-/// Completes pods of `cnimble pod` and `cnimble run` with a network.
 pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
     let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
@@ -49,12 +45,10 @@ pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.iter().filter_map(|entry| kubernetes_name(&entry.args)).map(short))
 }
 
-/// Completes the IDs of attached containers.
 pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.container_id))
 }
 
-/// Completes attached pods, and attached containers without a pod.
 pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     let named = |entry: Entry| match kubernetes_name(&entry.args) {
         Some(pod) => short(pod),
@@ -63,28 +57,23 @@ pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(named))
 }
 
-/// Completes the names of attached interfaces.
 pub(super) fn attached_interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.ifname))
 }
 
-/// Completes interfaces of the host.
 pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     let links = Netlink::open().and_then(|mut netlink| netlink.links(&Filter::default()));
     matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
 }
 
-/// Completes plugins that have a page of keys.
 pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, pages().iter().map(|page| page.name.to_owned()))
 }
 
-/// Completes keys, codes and rules.
 pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, explain::words())
 }
 
-/// Returns the entries of the caches.
 fn entries() -> impl Iterator<Item = Entry> {
     let caches = match given("--cache-dir") {
         Some(dir) => vec![Cache::new(dir)],
@@ -94,12 +83,12 @@ fn entries() -> impl Iterator<Item = Entry> {
     entries.filter(|entry| entry.ifname != "lo")
 }
 
-/// Returns the short form of a pod's name, without the namespace `default`.
+/// Leaves out the namespace `default`.
 fn short(pod: String) -> String {
     pod.strip_prefix("default/").map(str::to_owned).unwrap_or(pod)
 }
 
-/// Returns the names that begin with `current`, sorted. Omits names with a control character, which can't be typed.
+/// Names are sorted. Those with a control character can't be typed, and are left out.
 fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
     let names: BTreeSet<String> =
@@ -107,7 +96,7 @@ fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<Complet
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Returns the value of an option that is already on the line.
+/// The option is already on the line.
 fn given(option: &str) -> Option<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "--");
     while let Some(word) = words.next() {

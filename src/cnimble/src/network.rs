@@ -19,7 +19,7 @@ use super::output::note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri, plugin_files};
 
-/// Returns the network of this name, or the network in this file if `name` is a path.
+/// `name` may be the path of a file.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
     if name.contains('/') {
         return load_file(Path::new(name));
@@ -27,7 +27,6 @@ pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfErr
     session.conf.load(name)
 }
 
-/// Fails if the name can't be that of a network.
 pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
     match cni::names::is_identifier(name) {
         true => Ok(()),
@@ -39,8 +38,7 @@ pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkL
     find(session, name).map_err(|err| Report::conf(what, &err))
 }
 
-/// Warns of capability arguments that no plugin takes, and of a portmap that gets no ports. Otherwise ADD would succeed
-/// without doing what was requested.
+/// Otherwise ADD would succeed without doing what was requested. A portmap without ports counts, too.
 pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterator<Item = &'a String>) {
     let name = &network.name;
     for key in given.filter(|key| !network.takes(key)) {
@@ -85,8 +83,7 @@ fn disabled(network: &NetworkList) -> String {
     format!("{} says disableGC; nothing was done", network.name)
 }
 
-/// Repairs the findings of the doctor in this network. Doesn't call the plugins' GC: its list can't include attachments
-/// that another runtime adds later.
+/// Doesn't call the plugins' GC: its list can't include attachments that another runtime adds later.
 async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
     if network.disable_gc {
         let object = json!({"network": network.name, "validAttachments": null});
@@ -118,7 +115,6 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     )
 }
 
-/// Returns the list from the flags, or `None` without any.
 fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     if given.all {
         return Ok(Some(Vec::new()));

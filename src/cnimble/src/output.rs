@@ -1,5 +1,3 @@
-//! Writes to stdout and stderr.
-
 use std::io::{self, ErrorKind, Write};
 
 use serde::Serialize;
@@ -10,13 +8,11 @@ use super::report::{Exit, Report};
 use super::style::Paint;
 use super::{Session, plain};
 
-/// The output of a verb, as JSON and as text.
 pub(super) trait View: Serialize {
     fn text(&self, paint: Paint) -> String;
 }
 
 impl Session {
-    /// Prints the output of a verb in the requested form.
     pub(super) fn show(&self, view: &impl View) -> Result<(), Report> {
         match self.json {
             true => print_json(view),
@@ -25,12 +21,12 @@ impl Session {
     }
 }
 
-/// Writes a text to stdout. A closed pipe, as with `head`, is no error.
+/// A closed pipe, as with `head`, is no error.
 pub(super) fn print(text: &str) -> Result<(), Report> {
     judged(emit(text))
 }
 
-/// Writes a text with its control characters. Use it only for text without foreign parts.
+/// Keeps control characters. Use it only for text without foreign parts.
 pub(super) fn print_as_is(text: &str) -> Result<(), Report> {
     judged(write(text))
 }
@@ -48,24 +44,23 @@ fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Writes JSON with sorted keys to stdout.
+/// The keys of the JSON are sorted.
 pub(super) fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Report> {
     let value = serde_json::to_value(value);
     let value = value.map_err(|err| Report::because(Exit::Files, "can't write the output as JSON", err))?;
     print(&plain::json(&format!("{}\n", json::to_pretty(&value))))
 }
 
-/// Writes a text to stdout. A closed pipe is a distinct error.
+/// A closed pipe is a distinct error.
 pub(super) fn emit(text: &str) -> io::Result<()> {
     write(&plain::text(text))
 }
 
-/// Returns the error for a failed write to stdout.
 pub(super) fn unwritten(err: &io::Error) -> Report {
     Report::because(Exit::Files, "can't write to stdout", err)
 }
 
-/// Writes a note to stderr. Ignores a closed stderr.
+/// Ignores a closed stderr.
 pub(super) fn note(text: &str) {
     let _ = io::stderr().write_all(format!("cnimble: {}\n", plain::text(text)).as_bytes());
 }

@@ -5,25 +5,25 @@ use std::sync::LazyLock;
 
 use cnimble_api::{is_unseen, redact};
 
-/// Marks the escape codes of this program. It is random in each process, so foreign text can't contain it.
+/// Marks the escape codes of this program. It is random, so foreign text can't contain it.
 static KEY: LazyLock<String> = LazyLock::new(|| format!("\x1b{:016x}", RandomState::new().hash_one(0)));
 
-/// Returns an escape code (`[1m`) that [`text`] and [`line()`] let through.
+/// [`text`] and [`line()`] let the escape code (`[1m`) through.
 pub(super) fn code(code: &str) -> String {
     format!("{}{code}", *KEY)
 }
 
-/// Returns the beginning of this program's escape codes.
+/// This program's escape codes begin with it.
 pub(super) fn key() -> &'static str {
     &KEY
 }
 
-/// Returns lines of text without secrets and with invisible characters escaped.
+/// Lines without secrets, and with invisible characters escaped.
 pub(super) fn text(text: &str) -> String {
     escaped(text, &['\n', '\t'])
 }
 
-/// Returns one line, with line breaks escaped, too.
+/// Line breaks are escaped, too.
 pub(super) fn line(text: &str) -> String {
     let text = escaped(text, &[]);
     // The text is escaped again before it is written.
@@ -47,7 +47,7 @@ fn escaped(text: &str, keep: &[char]) -> String {
     out
 }
 
-/// Returns equivalent JSON without secrets and with invisible characters escaped.
+/// The JSON is equivalent, without secrets and with invisible characters escaped.
 pub(super) fn json(text: &str) -> String {
     let text = redact(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, char| {

@@ -1,5 +1,4 @@
-//! Determines the maker of each installed plugin file: cnimble, the Go reference plugins, or another. Derives the
-//! consequences for running pods.
+//! Determines the maker of each installed plugin file, and the consequences for running pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -19,11 +18,9 @@ use cnimble_runtime::find_plugin;
 use super::Session;
 use super::style::{Paint, part};
 
-/// The time limit for a file's answer. A plugin takes milliseconds, but the file may be another program.
+/// A plugin takes milliseconds, but the file may be another program.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The size limit of an answer, in bytes.
 const ANSWER: u64 = 4096;
-/// The number of pods that are listed by name.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -34,28 +31,27 @@ enum Maker {
     Other,
 }
 
-/// A plugin file and its own description.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PluginFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     maker: Maker,
-    /// The version without a `v`, or `None` for a file of another maker.
+    /// The version has no `v`, and is `None` for another maker.
     version: Option<String>,
-    /// The plugin in the file. Differs from `name` if the file holds another plugin.
+    /// Differs from `name` if the file holds another plugin.
     acts_as: Option<String>,
 }
 
 impl PluginFile {
-    /// Runs the file without CNI_COMMAND. A plugin then describes itself on stderr and does nothing.
+    /// A plugin without CNI_COMMAND describes itself on stderr and does nothing.
     async fn ask(name: &str, path: PathBuf) -> Self {
         let said = if is_program(&path) { about(&path).await } else { String::new() };
         let (maker, version, acts_as) = read(&said);
         PluginFile { name: name.to_owned(), path, maker, version, acts_as }
     }
 
-    /// Returns maker and version: `cnimble v0.1.0`.
+    /// Such as `cnimble v0.1.0`, maker and version.
     fn words(&self) -> String {
         let version = self.version.as_deref().unwrap_or_default();
         match self.maker {
@@ -65,13 +61,12 @@ impl PluginFile {
         }
     }
 
-    /// Returns a message if the file holds another plugin than its name says.
     pub(super) fn misnamed(&self) -> Option<String> {
         let is = self.acts_as.as_ref().filter(|is| **is != self.name)?;
         Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
     }
 
-    /// Returns a message if this is a Go plugin while others of `network` are from cnimble.
+    /// Others of `network` are from cnimble, but this is a Go plugin.
     pub(super) fn mixed(&self, network: &[PluginFile]) -> Option<String> {
         let ours = network.iter().any(|file| file.maker == Maker::Cnimble);
         (ours && self.maker == Maker::Go).then(|| {
@@ -86,7 +81,7 @@ impl PluginFile {
     }
 }
 
-/// Parses the description of a plugin. Its first line is `CNI <name> plugin <version>` in both sets of plugins.
+/// The first line is `CNI <name> plugin <version>` in both sets of plugins.
 fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     let first = said.lines().find_map(|line| line.strip_prefix("CNI ")?.split_once(" plugin "));
     let Some((name, version)) = first else { return (Maker::Other, None, None) };
@@ -101,13 +96,13 @@ fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     }
 }
 
-/// Whether the file is an ELF program. A script could do anything when it is called without CNI_COMMAND.
+/// Only ELF is a program: a script could do anything when it is called without CNI_COMMAND.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Returns the program's stderr when called with an empty environment. Empty if it can't be started.
+/// Returns stderr with an empty environment. Empty if the program can't be started.
 async fn about(path: &Path) -> String {
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -120,21 +115,18 @@ async fn about(path: &Path) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Returns the files that a runtime runs under these names. Omits names without a file.
 pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
     let path = session.invoker.path();
     let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));
     futures::stream::iter(files).map(|(name, file)| PluginFile::ask(name, file)).buffered(8).collect().await
 }
 
-/// A consequence that needs an operator.
 #[derive(Serialize)]
 struct Consequence {
     what: String,
     remedy: &'static str,
 }
 
-/// The plugin files of a node.
 #[derive(Serialize)]
 pub(super) struct PluginFiles {
     files: Vec<PluginFile>,
@@ -164,12 +156,11 @@ impl PluginFiles {
         PluginFiles { files, consequences }
     }
 
-    /// Whether no operator is needed.
     pub(super) fn is_well(&self) -> bool {
         self.consequences.is_empty()
     }
 
-    /// Returns one line if all files are from one maker, or else a line per maker with the names.
+    /// One line if all files are from one maker, or else a line per maker with the names.
     pub(super) fn text(&self, paint: Paint) -> String {
         let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
         for file in &self.files {
@@ -203,8 +194,7 @@ fn joined<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
     names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds living pods with rules in cnimble's tables and a network that now has a Go plugin. The DEL of the Go plugin
-/// does not remove these rules.
+/// The DEL of a Go plugin does not remove rules in cnimble's tables, so living pods with such rules are found.
 async fn not_handed_over(
     session: &Session,
     doctor: &Doctor<'_>,

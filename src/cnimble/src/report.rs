@@ -1,5 +1,3 @@
-//! Formats an error: what failed, where, why, and a hint.
-
 use std::io::Write;
 
 use serde_json::{Map, Value};
@@ -11,7 +9,7 @@ use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 use super::plain;
 use super::style::{Paint, rows};
 
-/// The exit statuses, as listed by `--help`.
+/// `--help` lists the exit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
     Plugin = 1,
@@ -26,7 +24,6 @@ pub(super) enum Exit {
     Terminated = 143,
 }
 
-/// An error for people and programs.
 #[derive(Debug, Clone)]
 pub(super) struct Report {
     pub(super) exit: Exit,
@@ -37,12 +34,11 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Creates a report. An empty `what` means that the failure is already printed, and only the exit status remains.
+    /// An empty `what` means that the failure is already printed, and only the exit status remains.
     pub(super) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
 
-    /// Creates a report with a cause: an error or a text.
     #[allow(clippy::needless_pass_by_value)] // callers pass a literal, a formatted text or an error
     pub(super) fn because(exit: Exit, what: impl Into<String>, why: impl ToString) -> Self {
         Report::new(exit, what).row("why", why.to_string())
@@ -58,7 +54,7 @@ impl Report {
         self
     }
 
-    /// Returns the report for an error. `what` is like "can't add eth0 to network demo".
+    /// `what` is like "can't add eth0 to network demo".
     pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
@@ -86,7 +82,6 @@ impl Report {
         report
     }
 
-    /// Returns the report for a lock that could not be taken.
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
@@ -95,7 +90,6 @@ impl Report {
         })
     }
 
-    /// Returns the report for an unusable configuration.
     pub(super) fn conf(what: impl Into<String>, error: &ConfError) -> Self {
         let report = Report::new(Exit::Config, what);
         match error {
@@ -142,7 +136,7 @@ impl Report {
         report
     }
 
-    /// Adds the hint to use root if a permission is missing.
+    /// The hint is to use root if a permission is missing.
     pub(super) fn with_reason(mut self) -> Self {
         const ROOT: &str = "run it as root";
         let refused = |text: &str| {
@@ -158,12 +152,10 @@ impl Report {
         self
     }
 
-    /// Whether the report has a text to print.
     pub(super) fn has_text(&self) -> bool {
         !self.what.is_empty()
     }
 
-    /// Prints the report as text on stderr.
     pub(super) fn print(&self, paint: Paint) {
         let mut lines = self.rows.clone();
         if let Some(hint) = &self.hint {
@@ -175,7 +167,6 @@ impl Report {
         let _ = std::io::stderr().write_all(plain::text(&text).as_bytes());
     }
 
-    /// Returns the report as JSON: a CNI error with a few more keys.
     pub(super) fn json(&self) -> Value {
         let why = || {
             let of = self.rows.iter().find(|(name, _)| *name == "why");
@@ -207,10 +198,8 @@ impl Report {
     }
 }
 
-/// The hint for a full range.
 const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
 
-/// Returns the hint for this cause, if there is one.
 fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let text = match cause {
         PluginError::Missing { .. } => {
@@ -245,7 +234,6 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
-/// Fails if the caller isn't root.
 pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     match nix::unistd::geteuid().is_root() {
         true => Ok(()),
@@ -254,7 +242,6 @@ pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     }
 }
 
-/// Returns the report for an invalid command line.
 pub(crate) fn usage(why: impl Into<String>) -> Report {
     Report::new(Exit::Usage, "the command line or an environment variable is wrong").row("why", why)
 }

@@ -1,5 +1,3 @@
-//! `serve`: serves CRI for pod sandboxes.
-
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -70,7 +68,7 @@ fn cant_listen(why: &str) -> Report {
     Report::because(Exit::Files, "can't listen", why)
 }
 
-/// Returns the socket from systemd (sd_listen_fds(3)). Plugins don't inherit it.
+/// Plugins don't inherit the socket (sd_listen_fds(3)).
 fn passed() -> Result<Option<OwnedFd>, Report> {
     let mut passed = sd_notify::listen_fds().map_err(|err| cant_listen(&format!("LISTEN_FDS: {err}")))?;
     match (passed.next(), passed.len()) {
@@ -81,10 +79,9 @@ fn passed() -> Result<Option<OwnedFd>, Report> {
     }
 }
 
-/// The pause between two attempts to finish interrupted work.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Finishes work that a crash has interrupted. Retries on failure, because a plugin may be missing for a while.
+/// Retries on failure, because a plugin may be missing for a while.
 async fn settle(sandboxes: Sandboxes, parallel: usize) {
     while let Err(err) = sandboxes.settle(parallel).await {
         log::warn!("can't finish interrupted work: {err}");

@@ -1,15 +1,12 @@
-//! Aligns columns and colours text on a terminal.
-
 use std::io::IsTerminal;
 
 use super::plain;
 
-/// Whether output is coloured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// Returns the setting for a stream. Colour needs a capable terminal and no NO_COLOR (<https://no-color.org>).
+    /// Colour needs a capable terminal and no NO_COLOR (<https://no-color.org>).
     pub(super) fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -44,7 +41,7 @@ impl Paint {
     }
 }
 
-/// Formats a count with its noun: `1 route`, `2 routes`.
+/// Formats `1 route`, `2 routes`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -52,7 +49,7 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Formats `  name  text` lines with aligned texts. A repeated name is shown once.
+/// Formats ` name text` lines with aligned texts. A repeated name is shown once.
 pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = String::new();
@@ -69,12 +66,11 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     out
 }
 
-/// Formats rows below a headline.
 pub(super) fn part(headline: &str, lines: &[(&'static str, String)], paint: Paint) -> String {
     format!("{}\n{}", paint.bold(&plain::line(headline)), rows(lines, paint))
 }
 
-/// Formats a table with headings. The last column isn't padded.
+/// The last column isn't padded.
 pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
     // A name may contain a line break.
     let lines: Vec<Vec<String>> =

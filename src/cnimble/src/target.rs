@@ -9,7 +9,6 @@ use cnimble_runtime::Attach;
 use super::args::Attachment;
 use super::report::{Exit, Report, usage};
 
-/// Returns the attachment that the command line and environment describe, as for ADD.
 pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     let netns = match &given.netns {
         Some(netns) => Some(namespace(netns)?),
@@ -42,7 +41,6 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     Ok(attach)
 }
 
-/// Fails if the namespace doesn't exist.
 pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     let path = &attach.netns;
     if path.is_empty() {
@@ -57,8 +55,7 @@ pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     }
 }
 
-/// Makes a path absolute without following links, as cnitool does, because the container ID depends on it. A bare name
-/// is a namespace of `ip netns`.
+/// Doesn't follow links, as cnitool does, because the container ID depends on it. A bare name is of `ip netns`.
 fn namespace(text: &str) -> Result<String, Report> {
     if text.is_empty() {
         return Ok(String::new());
@@ -85,7 +82,7 @@ fn clean(path: &Path) -> PathBuf {
     out
 }
 
-/// Returns the container ID of cnitool: `cnitool-` and the first ten bytes of the path's SHA-512.
+/// cnitool's ID is `cnitool-` and the first ten bytes of the path's SHA-512.
 fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
 }

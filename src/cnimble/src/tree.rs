@@ -1,5 +1,3 @@
-//! `tree`: draws the networks of the node.
-
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +12,7 @@ use super::interrupt;
 use super::report::{Exit, Report};
 use super::{Session, doctor, plain, print, print_json};
 
-/// The directories in which runtimes keep named namespaces.
+/// Runtimes keep named namespaces here.
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
@@ -36,7 +34,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     Ok(())
 }
 
-/// Returns the doctor's findings about pods. With a socket the runtime supplies the names.
+/// With a socket the runtime supplies the names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
@@ -56,7 +54,6 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     Ok(Notes { names: diagnosis.pods, problems })
 }
 
-/// Returns the node's networks, with these notes on their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(&session.conf);
     let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
@@ -69,14 +66,13 @@ pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Repor
     tree::read(&sources).map_err(|err| Report::because(Exit::Files, "can't draw the networks", err))
 }
 
-/// Returns the usable networks, the first of each name. `cnimble networks` reports the others.
+/// The first of each name counts. `cnimble networks` reports unusable networks.
 fn configured(conf: &ConfDir) -> Vec<cnimble_cni::NetworkList> {
     let Ok(listing) = conf.list() else { return Vec::new() };
     listing.networks.into_iter().map(|network| network.list).collect()
 }
 
-/// Whether the locale uses UTF-8. The first variable that is set counts (locale(7)). Without a locale Unicode is
-/// assumed, because most terminals support it.
+/// The first variable that is set counts (locale(7)). Without a locale most terminals support Unicode.
 fn speaks_unicode() -> bool {
     let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) {

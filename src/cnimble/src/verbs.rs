@@ -46,7 +46,7 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     format!("cnimble del {} {}", network.name, attach.netns)
 }
 
-/// Undoes an interrupted ADD. The running plugin was killed with the future.
+/// The running plugin was killed with the future.
 async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, report: Report) -> Report {
     // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {
@@ -108,7 +108,6 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
     )
 }
 
-/// Restores missing arguments from the values at ADD.
 fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     if given.netns.is_none() {
         attach.netns = entry.namespace().unwrap_or_default().to_owned();
@@ -142,7 +141,6 @@ fn summary(network: &NetworkList, attach: &Attach) -> Value {
     })
 }
 
-/// Formats the result as text.
 fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &CniResult) -> String {
     let headline = format!(
         "{} {} is on {}\n",

@@ -1,5 +1,3 @@
-//! The command line of `cnimble cri`.
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,5 +1,3 @@
-//! The arguments of the subcommands that follow events and counters.
-
 use std::time::Duration;
 
 use clap::Args;

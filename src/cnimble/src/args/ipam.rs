@@ -1,5 +1,3 @@
-//! The subcommands of `ipam`.
-
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 

@@ -1,5 +1,3 @@
-//! The arguments of `node`.
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 

@@ -1,5 +1,3 @@
-//! The arguments of `run`.
-
 use std::path::PathBuf;
 
 use clap::Args;

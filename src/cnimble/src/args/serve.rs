@@ -1,5 +1,3 @@
-//! The arguments of `serve`.
-
 use std::path::PathBuf;
 
 use clap::Args;

@@ -17,14 +17,10 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// The pages aren't served.
     Off,
-    /// A Unix socket with this path.
     Unix(PathBuf),
-    /// A TCP port of a loopback address.
     Tcp(SocketAddr),
 }
 

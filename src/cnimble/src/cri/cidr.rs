@@ -41,7 +41,7 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     }
 }
 
-/// Returns why an accepted CIDR may have no effect on the runtime.
+/// Why an accepted CIDR may have no effect on the runtime.
 fn effect(client: &Client, cni: Option<&Cni>) -> Option<String> {
     let name = &client.version().name;
     match cni {

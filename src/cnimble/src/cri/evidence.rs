@@ -1,5 +1,3 @@
-//! The container runtime as a source of evidence about sandboxes.
-
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,8 +15,7 @@ struct Asked {
     socket: PathBuf,
 }
 
-/// Returns the runtime at the given socket, or at a socket that is found. Asks it once, so that an unreachable runtime
-/// is an early error.
+/// Asks the runtime once, so that an unreachable runtime is an early error.
 pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
     let socket = find(Some(given)).map_err(|err| report(what, &err))?;
     blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;

@@ -51,7 +51,6 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     }
 }
 
-/// A pod from three sides.
 struct Inspected {
     runtime: pods::Pod,
     sides: Sides,

@@ -1,5 +1,3 @@
-//! `cnimble cri`: the container runtime's pods.
-
 mod cidr;
 pub(super) mod evidence;
 mod inspect;
@@ -32,13 +30,11 @@ pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     interruptible(work).await.map_err(|exit| Report::new(exit, "interrupted").hint("run it again"))?
 }
 
-/// Connects to the runtime at the given socket, or at a socket that is found.
 pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
     let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 
-/// Returns the report for a refusal of the runtime or a failed connection.
 pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let exit = match err {
         CriError::Endpoint { .. } => Exit::Usage,
@@ -60,7 +56,7 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     }
 }
 
-/// Returns the sandboxes of a pod, Ready ones first, then the newest. The text is a name or the beginning of an ID.
+/// Ready ones come first, then the newest. The text is a name or the beginning of an ID.
 fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     let named = |of: &&Sandbox| of.namespace == namespace && of.name == name;
@@ -74,13 +70,12 @@ fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     found
 }
 
-/// Returns the error for a pod without a sandbox.
 fn no_pod(what: impl Into<String>, text: &str) -> Report {
     Report::because(Exit::Usage, what, format!("the runtime has no pod {text}"))
         .hint("`cnimble cri pods` lists the pods")
 }
 
-/// Returns the first 13 characters of an ID, as crictl shows them.
+/// crictl shows the first 13 characters, too.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }

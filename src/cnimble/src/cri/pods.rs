@@ -1,5 +1,3 @@
-//! The subcommand `cnimble cri pods`.
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -30,11 +28,10 @@ pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Repor
     session.show(&Pods(all))
 }
 
-/// The runtime's pods.
 #[derive(Serialize)]
 struct Pods(Vec<Pod>);
 
-/// A sandbox of the runtime. The details are `None` if the runtime doesn't report them.
+/// The details are `None` if the runtime doesn't report them.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pod {
@@ -62,12 +59,10 @@ impl Pod {
         Pod { namespace, name, uid, id, attempt, created, state, host_network, ips, netns, pid }
     }
 
-    /// The pod's namespace and name.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Returns a row of the table.
     fn line(&self) -> Vec<String> {
         let addresses = match &self.ips {
             _ if self.host_network == Some(true) => "the node's".to_owned(),

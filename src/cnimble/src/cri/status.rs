@@ -13,7 +13,6 @@ use crate::output::View;
 use crate::report::{Exit, Report};
 use crate::style::{Paint, rows};
 
-/// The state of the runtime.
 #[derive(Serialize)]
 struct Status {
     socket: PathBuf,
@@ -22,7 +21,6 @@ struct Status {
     /// `None` if the runtime doesn't report its networks.
     loaded: Option<Loaded>,
     choice: Option<Choice>,
-    /// The directory of the choice.
     #[serde(skip)]
     dir: String,
     skipped: Vec<String>,
@@ -46,7 +44,6 @@ struct Condition {
     message: String,
 }
 
-/// The runtime's directories and networks.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Loaded {
@@ -65,7 +62,7 @@ struct Network {
     ifname: String,
 }
 
-/// The network that cnimble would choose: the first usable file, like a kubelet with its own CNI support.
+/// cnimble chooses the first usable file, like a kubelet with its own CNI support.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Choice {
@@ -139,7 +136,6 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>
     (dir.display().to_string(), choice, network.problems())
 }
 
-/// Returns how the runtime's network differs from cnimble's choice.
 fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Option<String> {
     match (loaded, choice) {
         (None, None) => None,
@@ -160,7 +156,7 @@ fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Optio
 }
 
 impl Condition {
-    /// Whether a kubelet regards the runtime as not ready because of this condition.
+    /// A kubelet regards the runtime as not ready because of such a condition.
     fn is_bad(&self) -> bool {
         !self.holds && matches!(self.kind.as_str(), "RuntimeReady" | "NetworkReady")
     }
@@ -178,7 +174,6 @@ impl Status {
         !self.conditions.iter().any(Condition::is_bad)
     }
 
-    /// Returns the rows about the networks of the runtime.
     fn loaded(&self) -> Vec<(&'static str, String)> {
         let Some(loaded) = &self.loaded else {
             return vec![("loaded", "the runtime does not report its networks".to_owned())];

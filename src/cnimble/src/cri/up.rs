@@ -19,7 +19,6 @@ use crate::args::cri::{Down, Up};
 use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
 
-/// The number of sandboxes that are created concurrently.
 const AT_ONCE: usize = 8;
 
 pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result<(), Report> {
@@ -50,7 +49,7 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
     tally.into_inner().finish("up", configs.len())
 }
 
-/// Returns the pod's sandbox, and whether it existed already.
+/// Returns whether the sandbox existed already.
 async fn one_up(
     client: &Client,
     config: &SandboxConfig,
@@ -90,7 +89,6 @@ async fn one_up(
     }
 }
 
-/// Returns the configuration that a kubelet would send for this pod.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
     let port = |port: &pod_network::PortMapping| Port {
@@ -122,7 +120,6 @@ fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfi
     }
 }
 
-/// Checks that the kernel agrees with the runtime about the pod.
 fn verify(status: &SandboxStatus) -> Result<(), String> {
     if !status.sandbox.ready {
         return Err("the runtime says that the sandbox isn't Ready".to_owned());
@@ -144,7 +141,6 @@ fn verify(status: &SandboxStatus) -> Result<(), String> {
     }
 }
 
-/// Returns the addresses of the interfaces that are up.
 fn addresses(netns: &Path) -> netlink::Result<BTreeSet<IpAddr>> {
     let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
     let mut found = BTreeSet::new();

@@ -1,5 +1,4 @@
-//! Counts events since the start, in the text format of Prometheus
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
+//! Counts events since the start (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,15 +6,14 @@ use std::time::Duration;
 
 use super::state::{Event, What};
 
-/// The upper bounds of the durations, in seconds.
+/// Upper bounds in seconds.
 const BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0, 10.0];
 
 const EVENTS: [What; 4] = [What::Add, What::Del, What::Failed, What::Repaired];
 
-/// The durations of one network's ADDs or DELs.
 #[derive(Default)]
 struct Histogram {
-    /// The number of durations in each bucket, not cumulative.
+    /// The counts are not cumulative.
     counts: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -44,10 +42,8 @@ impl Histogram {
     }
 }
 
-/// The counts of all networks.
 #[derive(Default)]
 pub(super) struct Metrics {
-    /// The counts by network and event.
     events: BTreeMap<(String, &'static str), u64>,
     durations: BTreeMap<(String, &'static str), Histogram>,
     lost: u64,
@@ -70,7 +66,7 @@ impl Metrics {
         self.lost += 1;
     }
 
-    /// Returns all counts, terminated by `# EOF`. `attached` is the current number of attachments.
+    /// Ends with `# EOF`. `attached` is the current number of attachments.
     pub(super) fn text(&self, attached: usize) -> String {
         let mut out = String::new();
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {

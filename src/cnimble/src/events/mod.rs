@@ -1,6 +1,4 @@
-//! `events`: follows changes of attachments.
-//!
-//! It observes the signs of attachments (`state`), which the kernel reports (`watch`). Plugins and runtimes aren't
+//! `events`: observes the signs of attachments (`state`) that the kernel reports (`watch`). Plugins and runtimes aren't
 //! asked, so all of them are supported.
 
 mod metrics;
@@ -30,21 +28,17 @@ use show::Show;
 use state::{About, Added, State};
 use watch::{Sign, Watch};
 
-/// The size limit of a lease file that is read.
 const LEASE: usize = 4096;
 
-/// How often the queues are read before events are shown, if new signs keep coming.
+/// Events are shown after as many reads of the queues, even if new signs keep coming.
 const ROUNDS: usize = 32;
 
 const WHAT: &str = "can't follow events";
 
-/// The reason for the end of the command.
 enum End {
     /// The reader closed its end of the pipe.
     Unread,
-    /// stdout can't be written.
     Unwritten(io::Error),
-    /// The signs can't be read.
     Failed(String),
 }
 
@@ -115,8 +109,7 @@ impl Follower {
         }
     }
 
-    /// Reads until the queues are empty and shows the events. If new signs keep coming, it shows ADDs and DELs but
-    /// draws no conclusions.
+    /// Reads until the queues are empty. If new signs keep coming, it shows ADDs and DELs but draws no conclusions.
     fn round(&mut self) -> Result<(), End> {
         let mut all = false;
         for _ in 0..ROUNDS {
@@ -152,7 +145,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Compares everything with the state. Differences since the last look count as signs.
+    /// Differences since the last look count as signs.
     fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let links = LinkMonitor::links().map_err(|err| err.to_string())?;
@@ -173,7 +166,6 @@ impl Follower {
         paths.iter().try_for_each(|path| self.file(now, path))
     }
 
-    /// Reads a file that was created, changed or removed.
     fn file(&mut self, now: Instant, path: &Path) -> Result<(), String> {
         let Some(dir) = path.parent().filter(|_| !watch::is_hidden(path)) else { return Ok(()) };
         let cache = self.caches.iter().find(|cache| cache.dir().join("results") == dir);
@@ -234,7 +226,7 @@ fn about(entry: &Entry) -> About {
     }
 }
 
-/// Returns the name of the network. A network with attachments or leases needs no configuration.
+/// A network with attachments or leases needs no configuration.
 fn known(
     session: &Session,
     name: &str,
@@ -255,7 +247,7 @@ fn known(
     }
 }
 
-/// Returns the given lease directories, or else the usual one and those named by networks and results.
+/// Returns the given directories, or else the usual one and those named by networks and results.
 fn leases(session: &Session, given: &[PathBuf], caches: &[Cache]) -> BTreeSet<PathBuf> {
     if !given.is_empty() {
         return given.iter().cloned().collect();

@@ -1,5 +1,3 @@
-//! Shows events as lines of text or as one JSON object per line.
-
 use std::io;
 use std::time::Duration;
 
@@ -27,11 +25,8 @@ impl What {
 pub(super) struct Show {
     json: bool,
     paint: Paint,
-    /// Shows only this network.
     network: Option<String>,
-    /// Shows counts instead of lines.
     metrics: Option<Metrics>,
-    /// Whether a count has changed in this round.
     changed: bool,
 }
 
@@ -40,7 +35,6 @@ impl Show {
         Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 
-    /// Announces that all later events are shown.
     pub(super) fn begin(&mut self, attached: usize) -> io::Result<()> {
         if self.metrics.is_some() {
             self.changed = true;
@@ -53,7 +47,6 @@ impl Show {
         )
     }
 
-    /// Announces that events may be missing.
     pub(super) fn lost(&mut self, what: &str) -> io::Result<()> {
         if let Some(metrics) = &mut self.metrics {
             metrics.lost();
@@ -85,7 +78,6 @@ impl Show {
         self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
     }
 
-    /// Prints the counts if one has changed.
     pub(super) fn round(&mut self, attached: usize) -> io::Result<()> {
         let Some(metrics) = self.metrics.as_ref().filter(|_| std::mem::take(&mut self.changed)) else {
             return Ok(());
@@ -137,7 +129,7 @@ fn time() -> String {
     Timestamp::now().to_string()
 }
 
-/// Returns the time of day in UTC.
+/// The time is in UTC.
 fn clock() -> String {
     Timestamp::now().strftime("%H:%M:%S%.3fZ").to_string()
 }

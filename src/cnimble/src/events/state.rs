@@ -1,7 +1,6 @@
-//! Derives events from signs: links, leases, packet rules and result cache entries that appear and disappear.
-//!
-//! An attachment begins with its first link or lease. It is complete when the cache has its result. If its signs
-//! disappear without a result, its ADD has failed. If they reappear while there is a result, it was repaired.
+//! Derives events from signs: links, leases, packet rules and cache entries that appear and disappear. An attachment
+//! begins with its first link or lease. It is complete when the cache has its result. If its signs disappear without a
+//! result, its ADD has failed. If they reappear while there is a result, it was repaired.
 //!
 //! Signs come from several queues, so the signs of one round are applied in any order. [`State::settle`] draws the
 //! conclusions when all queues are empty.
@@ -12,16 +11,15 @@ use std::time::{Duration, Instant};
 
 use cnimble_cni::{Attachment, Owner};
 
-/// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
+/// Then an attachment without a cache entry counts as attached. Its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
 /// Repairs within this time are reported as one.
 const REPAIR: Duration = Duration::from_secs(1);
 
-/// The limit of remembered attachments. A node has a few hundred.
+/// Limits the remembered attachments. A node has a few hundred.
 const MOST: usize = 1 << 16;
 
-/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Add,
@@ -30,30 +28,25 @@ pub(super) enum What {
     Repaired,
 }
 
-/// A change of an attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Event {
     pub(super) what: What,
     pub(super) owner: Owner,
-    /// The time from the first sign to the last, or `None` if the first sign wasn't seen.
+    /// From the first sign to the last. `None` if the first sign wasn't seen.
     pub(super) took: Option<Duration>,
     pub(super) about: About,
 }
 
-/// The details of an attachment from the result of its ADD.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// `NAMESPACE/NAME` of the pod.
     pub(super) pod: Option<String>,
     pub(super) netns: Option<String>,
-    /// The addresses with their prefix lengths.
     pub(super) addresses: Vec<String>,
 }
 
-/// The identity of a cache file. A new file under the same name is a new result.
+/// A new file under the same name is a new result.
 pub(super) type Identity = (u64, u64, i64, i64);
 
-/// The result of an ADD in the cache.
 pub(super) struct Added {
     pub(super) owner: Owner,
     pub(super) identity: Identity,
@@ -66,18 +59,17 @@ struct Known {
     links: HashSet<u32>,
     leases: HashSet<PathBuf>,
     entry: Option<Identity>,
-    /// The time of the first sign of an attachment without a result.
+    /// The first sign of an attachment without a result.
     since: Option<Instant>,
-    /// The time at which the first sign of an attachment with a result disappeared.
+    /// When the first sign of an attachment with a result disappeared.
     leaving: Option<Instant>,
-    /// Its DEL is complete. Remaining signs disappear without an event.
+    /// DEL is complete. Remaining signs disappear without an event.
     over: bool,
     repaired: Option<Instant>,
     about: About,
     round: Round,
 }
 
-/// The changes that the signs of one round showed.
 #[derive(Debug, Default)]
 struct Round {
     entry: bool,
@@ -123,7 +115,6 @@ impl Known {
     }
 }
 
-/// All known attachments and their signs.
 #[derive(Debug, Default)]
 pub(super) struct State {
     known: HashMap<String, Known>,
@@ -132,18 +123,17 @@ pub(super) struct State {
     unnamed: HashMap<u32, Option<Instant>>,
     leases: HashMap<PathBuf, String>,
     entries: HashMap<PathBuf, String>,
-    /// Result files that were announced in this round and are already removed.
+    /// Results that were announced in this round and are already removed.
     passed: HashSet<PathBuf>,
     events: Vec<Event>,
 }
 
 impl State {
-    /// Returns the number of attachments with a result.
     pub(super) fn attached(&self) -> usize {
         self.known.values().filter(|known| known.entry.is_some()).count()
     }
 
-    /// Records a link. A link can get its alias after its creation.
+    /// A link can get its alias after its creation.
     pub(super) fn link(&mut self, now: Instant, index: u32, alias: &str) {
         let Some((tag, owner)) = cnimble_cni::owner::tag(alias).zip(Owner::named(alias)) else {
             if self.unnamed.len() < MOST {
@@ -161,7 +151,6 @@ impl State {
         self.links.insert(index, tag.to_owned());
     }
 
-    /// Records the removal of a link, with its last alias.
     pub(super) fn no_link(&mut self, now: Instant, index: u32, alias: &str) {
         // The kernel sends no notification for an alias that is set while the link is down. A link without any
         // notification existed before the last look.
@@ -176,7 +165,6 @@ impl State {
         }
     }
 
-    /// Records a rule or set element that names its owner.
     pub(super) fn rule(&mut self, now: Instant, comment: &str) {
         // A rule is no first sign: plugins create links and leases before rules.
         let known = cnimble_cni::owner::tag(comment).and_then(|tag| self.known.get_mut(tag));
@@ -185,7 +173,6 @@ impl State {
         }
     }
 
-    /// Records a lease of this owner.
     pub(super) fn lease(&mut self, now: Instant, path: &Path, owner: Owner) {
         let tag = owner.tag();
         if self.leases.get(path) == Some(&tag) {
@@ -197,7 +184,6 @@ impl State {
         self.leases.insert(path.to_owned(), tag);
     }
 
-    /// Records the removal of a lease.
     pub(super) fn no_lease(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.leases.remove(path) else { return };
         if let Some(known) = self.known.get_mut(&tag) {
@@ -206,7 +192,6 @@ impl State {
         }
     }
 
-    /// Records a result in the cache.
     pub(super) fn entry(&mut self, now: Instant, path: &Path, added: Added) {
         let Added { owner, identity, about } = added;
         let tag = owner.tag();
@@ -226,7 +211,6 @@ impl State {
         self.events.push(Event { what: What::Add, owner, took, about });
     }
 
-    /// Records the removal of a result.
     pub(super) fn no_entry(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.entries.remove(path) else {
             if self.passed.len() < MOST {
@@ -242,7 +226,7 @@ impl State {
         self.events.push(known.event(What::Del, took));
     }
 
-    /// Accepts the current state without events. Called at the start and after lost notifications.
+    /// Called at the start and after lost notifications. Gives no events.
     pub(super) fn take_as_it_is(&mut self) {
         self.events.clear();
         self.unnamed.values_mut().for_each(|since| *since = None);
@@ -251,18 +235,17 @@ impl State {
         }
     }
 
-    /// Returns the known entries, leases and links.
     pub(super) fn objects(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
         let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
         (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())
     }
 
-    /// Returns the ADDs and DELs of this round while more signs may follow.
+    /// The ADDs and DELs of this round, while more signs may follow.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the events of this round. Requires that all queues are empty.
+    /// Requires that all queues are empty.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
         let mut events = self.take_events();
         let passed = std::mem::take(&mut self.passed);
@@ -300,7 +283,6 @@ impl State {
     }
 }
 
-/// Whether this file name is that of a result of this owner.
 fn is_named_after(path: &Path, owner: &Owner) -> bool {
     let Owner { network, attachment: Attachment { container_id, ifname } } = owner;
     path.file_name().is_some_and(|name| *name == *format!("{network}-{container_id}-{ifname}"))

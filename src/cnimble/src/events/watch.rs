@@ -13,19 +13,15 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use cnimble_netlink as netlink;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice, RuleMonitor};
 
-/// A sign of a change.
 #[derive(Debug)]
 pub(super) enum Sign {
     Link(LinkNotice),
-    /// The comment of a rule or set element that was added.
     Rule(String),
-    /// A cache or lease file was created, changed or removed.
     File(PathBuf),
-    /// Notifications were lost. The current state has to be read again.
+    /// The current state has to be read again.
     Lost(&'static str),
 }
 
-/// The sources of notifications.
 pub(super) struct Watch {
     links: LinkMonitor,
     /// `None` on a kernel without nf_tables.
@@ -48,7 +44,6 @@ impl Watch {
         Ok(Watch { links, rules, files: Files::new(results.clone(), data.clone())? })
     }
 
-    /// Waits until a source is readable.
     pub(super) fn wait(&self) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.links.as_fd(), PollFlags::POLLIN),
@@ -61,9 +56,8 @@ impl Watch {
         }
     }
 
-    /// Returns the pending signs. Files are read before the kernel's queues and placed after them. So the signs
-    /// that precede a result or its removal are never read after it. When nothing is left to read, both sides are
-    /// complete.
+    /// Files are read before the kernel's queues and placed after them: signs that precede a result or its removal are
+    /// never read after it. When nothing is left to read, both sides are complete.
     pub(super) fn read(&mut self) -> Result<Vec<Sign>, String> {
         let mut files = Vec::new();
         self.files.read(&mut files)?;
@@ -79,7 +73,7 @@ impl Watch {
     }
 }
 
-/// Reads notifications. If some were lost, the rest is discarded, because a full look replaces them.
+/// If notifications were lost, the rest is discarded, because a full look replaces them.
 fn lossy<T>(
     mut read: impl FnMut() -> netlink::Result<Vec<T>>,
     signs: &mut Vec<Sign>,
@@ -102,7 +96,7 @@ fn lossy<T>(
     }
 }
 
-/// The watched directories. For a missing directory it watches the nearest existing parent.
+/// For a missing directory the nearest existing parent is watched.
 struct Files {
     inotify: Inotify,
     results: BTreeSet<PathBuf>,
@@ -166,7 +160,7 @@ impl Files {
         self.results.contains(dir) || dir.parent().is_some_and(|parent| self.data.contains(parent))
     }
 
-    /// Adds missing watches. Existing files in a directory count as signs.
+    /// Existing files in a newly watched directory count as signs.
     fn attach(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
         for dir in self.results.clone() {
             if self.watch_or_above(&dir)? {
@@ -184,7 +178,7 @@ impl Files {
         Ok(())
     }
 
-    /// Watches a directory or its nearest existing parent. Returns true if the directory itself is newly watched.
+    /// Returns true if the directory itself is newly watched, not its nearest existing parent.
     fn watch_or_above(&mut self, dir: &Path) -> Result<bool, String> {
         loop {
             if let Some(new) = self.watch(dir)? {
@@ -221,13 +215,12 @@ impl Files {
     }
 }
 
-/// Returns the files in a directory, without unfinished and quarantined ones.
+/// Leaves out unfinished and quarantined files.
 pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| !is_hidden(path)).collect()
 }
 
-/// Whether the name begins with a dot.
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }

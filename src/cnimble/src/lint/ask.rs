@@ -9,7 +9,6 @@ use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 use super::files::Kind;
 use crate::{Session, plugin_files};
 
-/// Returns the findings of the plugins that are not in `found`.
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
@@ -44,8 +43,7 @@ pub(super) async fn ask(
     let mut last = None;
     for plugin in named(document) {
         let (at, range) = plugin.entry.clone();
-        // A plugin reports only its first fault, which may be in `found` already. So plugins with a known error are
-        // skipped.
+        // A plugin reports only its first fault, which may be in `found`, so plugins with a known error are skipped.
         let inside = |finding: &&Finding| {
             finding.level == Level::Error
                 && range.start <= finding.range.start
@@ -62,7 +60,6 @@ pub(super) async fn ask(
     findings
 }
 
-/// Returns the network as a runtime reads it, if it is valid.
 fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
@@ -73,7 +70,7 @@ fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     }
 }
 
-/// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
+/// It is a finding if the plugin lacks the network's version.
 async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
@@ -92,7 +89,7 @@ async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -
     Ok(known.copied().unwrap_or(Version::V0_1_0))
 }
 
-/// Returns the plugin's complaint about its configuration. Whether the plugin could serve now is not checked.
+/// Whether the plugin could serve now is not checked.
 async fn status(
     session: &Session,
     network: &NetworkList,

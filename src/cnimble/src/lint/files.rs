@@ -1,5 +1,3 @@
-//! Selects the files to check and the networks to compare them with.
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -11,16 +9,14 @@ use crate::Session;
 use crate::args::config::Validate;
 use crate::report::{Exit, Report};
 
-/// The size limit of a file, as plugins have for stdin.
+/// Plugins have this limit for stdin.
 const LIMIT: usize = 16 << 20;
 
-/// A file to check.
 pub(super) struct Source {
     pub(super) file: File,
     pub(super) kind: Kind,
 }
 
-/// The content of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Network,
@@ -28,10 +24,9 @@ pub(super) enum Kind {
     Entry,
 }
 
-/// The files to check and the networks around them.
 pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
-    /// The networks that must not conflict with these files, in the order of their files.
+    /// Networks that must not conflict with these files, in the order of their files.
     pub(super) networks: Vec<Document>,
 }
 
@@ -91,7 +86,7 @@ fn read(path: &Path) -> Result<File, Report> {
     Ok(File { path: shown, text })
 }
 
-/// Returns the first network of this name, even if it is invalid.
+/// Finds invalid networks, too.
 fn named(session: &Session, name: &str) -> Result<File, Report> {
     if let Some(file) = all(session)?.into_iter().find(|file| name_of(file).is_some_and(|of| of == name)) {
         return Ok(file);
@@ -106,12 +101,12 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
     Err(Report::conf("can't read the network", &err))
 }
 
-/// Returns the files of the configuration directory in the order of libcni.
+/// In the order of libcni.
 fn all(session: &Session) -> Result<Vec<File>, Report> {
     in_directory(session.conf.dir())
 }
 
-/// Returns the files of a configuration directory. A missing directory has none.
+/// A missing directory has no files.
 pub(crate) fn in_directory(dir: &Path) -> Result<Vec<File>, Report> {
     let mut found = Vec::new();
     for ending in [&["conflist"][..], &["conf", "json"]] {
@@ -128,7 +123,6 @@ fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// Returns the plugin files in the folder of a network.
 fn folder(file: &File) -> Result<Vec<File>, Report> {
     let Ok(document) = Document::parse(file.clone()) else { return Ok(Vec::new()) };
     let path = Path::new(&file.path);

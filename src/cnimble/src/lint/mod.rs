@@ -12,7 +12,6 @@ use super::args::config::Validate;
 use super::report::{Exit, Report};
 use files::{Kind, Source, sources};
 
-/// A file and its findings.
 struct Checked {
     file: File,
     network: Option<String>,

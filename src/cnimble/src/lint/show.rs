@@ -1,5 +1,3 @@
-//! Shows findings as text, as JSON, or as annotations for code hosts.
-
 use serde::Serialize;
 
 use cnimble_lint::{File, Finding, Level, sarif};
@@ -18,13 +16,11 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
     session.show(&Findings { summary: session.terminal, ..Findings::new(checked) })
 }
 
-/// The findings of all files.
 #[derive(Serialize)]
 struct Findings<'c> {
     files: Vec<Checked<'c>>,
     errors: usize,
     warnings: usize,
-    /// Whether the text ends with a summary.
     #[serde(skip)]
     summary: bool,
 }
@@ -36,7 +32,6 @@ struct Checked<'c> {
     findings: Vec<Place<'c>>,
 }
 
-/// A finding and its place in the file.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Place<'c> {

@@ -1,5 +1,4 @@
-//! Reads the networks of the configuration directory that use the IPAM plugin cluster-local. Unchanged files are not
-//! read again.
+//! The networks of the configuration directory that use cluster-local. Unchanged files are not read again.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -15,37 +14,33 @@ use cnimble_runtime::ConfDir;
 
 use super::super::etcd::plugin_of;
 
-/// The largest time between two changes of a file that can have the same timestamp.
+/// Two changes of a file within this time can have the same timestamp.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A network with the IPAM plugin.
 #[derive(Clone)]
 pub(super) struct Network {
     pub(super) name: String,
     pub(super) config: String,
     pub(super) store: PathBuf,
-    /// The time for which a confirmation is valid.
+    /// A confirmation is valid for this time.
     pub(super) offline: Duration,
 }
 
-/// The networks at the last reading.
 pub(super) struct Configured {
     conf: ConfDir,
     networks: Vec<Network>,
-    /// The state of the directory at the last reading. `None` forces a reading.
+    /// `None` forces a reading.
     print: Option<Print>,
 }
 
-/// The fingerprint of a directory: path, device, inode, size and times of each file.
+/// Path, device, inode, size and times of each file.
 type Print = BTreeSet<(PathBuf, [u64; 3], [i64; 4])>;
 
 impl Configured {
-    /// Creates the list without reading the directory.
     pub(super) fn new(conf: ConfDir) -> Self {
         Configured { conf, networks: Vec::new(), print: None }
     }
 
-    /// Returns the current networks.
     pub(super) fn networks(&mut self) -> &[Network] {
         self.look();
         &self.networks
@@ -68,7 +63,6 @@ impl Configured {
     }
 }
 
-/// Returns the network as the program and the plugin read it.
 pub(super) fn read(list: &NetworkList) -> Option<Network> {
     let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
     let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
@@ -76,7 +70,7 @@ pub(super) fn read(list: &NetworkList) -> Option<Network> {
     Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
 }
 
-/// Returns the fingerprint of the directory and the networks' folders in it, or `None` if they can't be listed.
+/// Includes the networks' folders. `None` if they can't be listed.
 fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
     let mut print = Print::new();
     add(dir, 1, &mut print, newest).ok()?;

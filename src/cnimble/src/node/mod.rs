@@ -1,5 +1,3 @@
-//! `node`: configures the network that a node of a cluster needs.
-
 mod configured;
 mod shares;
 mod spare;
@@ -106,11 +104,8 @@ fn exit_of(err: &Error) -> Exit {
     }
 }
 
-/// The source of the list of nodes.
 enum Nodes {
-    /// The Kubernetes API server.
     Api(Box<Follower>),
-    /// etcd, through the program that speaks to it.
     Etcd(Box<Shares>),
 }
 
@@ -199,7 +194,6 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     })
 }
 
-/// Returns a plan as JSON.
 fn planned(plan: &Plan) -> Value {
     let routes = plan
         .routes
@@ -253,7 +247,7 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
     }
 }
 
-/// Reconciles repeatedly: when the nodes change, when another program changes routes, and periodically.
+/// Reconciles when the nodes change, when another program changes routes, and periodically.
 async fn work(
     mut agent: Agent,
     shared: Shared,
@@ -284,7 +278,7 @@ async fn work(
     }
 }
 
-/// Waits for a signal to stop. SIGHUP is ignored, because changed files are read again anyway.
+/// SIGHUP is ignored, because changed files are read again anyway.
 async fn stopped(mut signals: Signals) {
     while signals.next().await == Word::Reload {}
 }

@@ -1,5 +1,4 @@
-//! Follows the nodes that own blocks of a shared subnet in etcd. The program that speaks to etcd reports them line by
-//! line.
+//! The program that speaks to etcd reports the nodes that own blocks of a shared subnet line by line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,38 +14,28 @@ use cnimble_cni::{Error, NetworkList};
 use super::super::etcd;
 use super::configured::{self, Network};
 
-/// The pause between an exit of the program and the next start.
+/// Between an exit of the program and its next start.
 const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The longest silence of the program, which prints a line every ten seconds.
+/// The program prints a line every ten seconds.
 const SILENCE: Duration = Duration::from_secs(40);
-/// The size limit of an error.
 const LIMIT: usize = 1 << 20;
 
-/// The end of a follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// The program has reported the nodes once.
     Nodes,
-    /// The program has ended.
     End,
 }
 
-/// A follower of the nodes in etcd.
 pub(super) struct Shares {
     network: Network,
     path: Vec<PathBuf>,
     shared: Shared,
     changed: watch::Sender<()>,
-    /// The latest reported revision of etcd.
     seen: i64,
 }
 
 impl Shares {
-    /// Creates a follower for the network of that file.
-    ///
-    /// # Errors
-    /// Fails if the file can't be used.
     pub(super) fn new(conflist: &Conflist, path: &[PathBuf]) -> Result<Self, String> {
         let text = conflist.text(&[], None)?;
         let list = NetworkList::parse(text.as_bytes()).map_err(|err| err.to_string())?;
@@ -65,12 +54,11 @@ impl Shares {
         &self.network
     }
 
-    /// Returns the nodes, and a receiver of changes.
     pub(super) fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
 
-    /// Follows the nodes forever. Known nodes stay while etcd is unreachable.
+    /// Never ends. Known nodes stay while etcd is unreachable.
     pub(super) async fn run(mut self) {
         let mut wait = BACKOFF;
         loop {
@@ -87,10 +75,6 @@ impl Shares {
         }
     }
 
-    /// Asks etcd once for the nodes.
-    ///
-    /// # Errors
-    /// Fails if etcd can't be asked.
     pub(super) async fn once(&mut self) -> Result<(), String> {
         self.follow(Until::Nodes).await
     }

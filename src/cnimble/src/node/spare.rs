@@ -1,7 +1,5 @@
-//! Keeps spare blocks for networks with the IPAM plugin cluster-local, so that no ADD waits for etcd.
-//!
-//! The program that speaks to etcd does the work and decides if there is any. It is started when the leases of a
-//! network have changed, and once a minute.
+//! Keeps spare blocks for networks with cluster-local, so that no ADD waits for etcd. A program does the work. It
+//! starts when the leases of a network have changed, and once a minute.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,29 +16,25 @@ use cnimble_runtime::ConfDir;
 use super::super::etcd;
 use super::configured::{Configured, Network};
 
-/// The interval between looks at the lease directories.
 const LOOK: Duration = Duration::from_secs(1);
-/// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
+/// Without changes, or after a failure of etcd. Shorter if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// The interval after a failure of etcd, once etcd answers again.
+/// After a failure of etcd, once etcd answers again.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The outcome of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The network has its spare blocks.
     Done,
     /// The subnet has no free block.
     Short,
-    /// The error that the program returned.
+    /// The program returned this error.
     Failed(String),
 }
 
-/// The last look at a network.
 struct Seen {
     at: Instant,
-    /// The modification time of the lease directory before that look.
+    /// The lease directory's modification time before that look.
     changed: Option<SystemTime>,
     outcome: Outcome,
 }
@@ -56,24 +50,20 @@ impl Seen {
     }
 }
 
-/// The network with routes from the other nodes to this node's pods.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,
-    /// The node's addresses. If empty, the addresses of the uplink are used.
+    /// If empty, the addresses of the uplink are used.
     pub(super) ips: Vec<IpAddr>,
-    /// The nodes that etcd reports.
     pub(super) shared: Shared,
 }
 
 impl Routed {
-    /// Whether etcd reports nodes now.
     fn answers(&self) -> bool {
         let known = self.shared.known();
         known.listed && known.trouble.is_none()
     }
 
-    /// Returns the current addresses of the node.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         if !self.ips.is_empty() {
             return Ok(self.ips.clone());
@@ -89,7 +79,6 @@ impl Routed {
     }
 }
 
-/// Maintains the networks of the directory until the future is dropped.
 pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);
@@ -121,7 +110,6 @@ fn tell(name: &str, outcome: &Outcome) {
     }
 }
 
-/// Runs the program once.
 pub(super) async fn tend(
     network: &Network,
     path: &[PathBuf],

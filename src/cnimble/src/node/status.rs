@@ -17,21 +17,16 @@ use crate::run::metrics::CONTENT_TYPE;
 use crate::run::serve::Pages;
 use crate::style::count;
 
-/// The number of conditions that /healthz lists.
 const TOLD: usize = 20;
 
-/// The outcome of the last look.
 #[derive(Default)]
 pub(super) struct Last {
     pub(super) report: Report,
-    /// The reason for a failed look at the host.
     pub(super) trouble: Option<String>,
     pub(super) looked: bool,
-    /// The start of the current look.
     pub(super) begun: Option<Instant>,
 }
 
-/// The source of the list of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Api,
@@ -46,7 +41,7 @@ impl Source {
         }
     }
 
-    /// The key in /nodes for a failure of this source.
+    /// The key is for a failure in /nodes.
     fn key(self) -> &'static str {
         match self {
             Source::Api => "api",
@@ -55,11 +50,9 @@ impl Source {
     }
 }
 
-/// The status that the agent shares with its pages.
 #[derive(Clone)]
 pub(super) struct Status {
     nodes: Shared,
-    /// The source of the list of nodes.
     source: Source,
     last: Arc<Mutex<Last>>,
     looks: Counter,
@@ -75,17 +68,15 @@ impl Status {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the start of a look.
     pub(super) fn begin(&self) {
         self.last().begun = Some(Instant::now());
     }
 
-    /// Whether the current look takes longer than `limit`.
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         self.last().begun.is_some_and(|begun| begun.elapsed() > limit)
     }
 
-    /// Records the outcome of a look and logs its changes.
+    /// Logs changes of the outcome.
     pub(super) fn looked(&self, outcome: Result<Report, String>) {
         self.looks.inc();
         let mut last = self.last();
@@ -114,7 +105,7 @@ impl Status {
         }
     }
 
-    /// Records the outcome of writing the file before any node is known. It doesn't count as a look.
+    /// Before any node is known the file is written. This doesn't count as a look.
     pub(super) fn prepared(&self, outcome: Result<Report, String>) {
         match outcome {
             Ok(report) => {

@@ -1,5 +1,3 @@
-//! `cnimble pod exec`: runs a command in a pod's namespace.
-
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +13,7 @@ use super::super::report::{Exit, Report};
 use super::find;
 use crate::args::pod::Exec;
 
-/// Replaces this process with the command. Returns only on failure.
+/// Returns only on failure.
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let what = format!("can't run a command in pod {}", given.named.pod);
     let failed = |why: String| Report::because(Exit::Execution, &what, why);

@@ -1,5 +1,3 @@
-//! `cnimble pod`: manages single pods from the command line.
-
 mod exec;
 mod report;
 mod show;
@@ -32,7 +30,6 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
 }
 
 impl PodOptions {
-    /// Returns the DNS settings of this node.
     pub(crate) fn dns(&self) -> DnsOptions {
         let defaults = DnsOptions::default();
         DnsOptions {
@@ -42,8 +39,7 @@ impl PodOptions {
         }
     }
 
-    /// Opens the node's sandboxes and the network plugin layer below them. No other runtime adds pods to
-    /// `own_networks`.
+    /// No other runtime adds pods to `own_networks`.
     pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
         let mut invoker = session.invoker.clone();
         if !session.own_cache {
@@ -71,14 +67,14 @@ impl PodOptions {
     }
 }
 
-/// Waits until a signal kills the process. No signal has a handler here.
+/// No signal has a handler here.
 fn pause() -> Result<(), Report> {
     loop {
         nix::unistd::pause();
     }
 }
 
-/// Parses `NAME` or `NAMESPACE/NAME`.
+/// Accepts `NAME` or `NAMESPACE/NAME`.
 pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
@@ -87,7 +83,7 @@ pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     Ok(PodId::new(namespace, name))
 }
 
-/// Formats the time since `created`, in seconds since 1970, for a table.
+/// `created` is in seconds since 1970.
 pub(super) fn age_of(created: u64) -> String {
     let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
     match created.elapsed().unwrap_or_default().as_secs() {
@@ -98,7 +94,6 @@ pub(super) fn age_of(created: u64) -> String {
     }
 }
 
-/// Returns the sandbox of the pod with this name.
 fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
     let id = pod_id(text)?;
     let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;

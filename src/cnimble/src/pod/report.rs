@@ -1,11 +1,9 @@
-//! Reports of failures of a pod.
-
 use cnimble_pod::network::NetworkError;
 use cnimble_pod::sandbox::{Cause, SandboxError};
 
 use super::super::report::{Exit, Report};
 
-/// Returns the report for an error. `what` is like "can't bring up pod default/web".
+/// `what` is like "can't bring up pod default/web".
 pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
     let mut causes = error.causes().iter();
     let Some(first) = causes.next() else {

@@ -15,7 +15,6 @@ use super::super::report::{Exit, Report};
 use super::super::style::{Paint, rows, table};
 use super::{age_of, find, report};
 
-/// The number of pods that are examined concurrently.
 const AT_ONCE: usize = 16;
 
 pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
@@ -65,14 +64,12 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
     }
 }
 
-/// The pods, and the records that can't be read.
 #[derive(Serialize)]
 struct Pods<'s> {
     pods: Vec<Shown<'s>>,
     problems: Vec<String>,
 }
 
-/// A pod, without the internal parts of its record.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Shown<'s> {
@@ -114,7 +111,6 @@ impl<'s> Shown<'s> {
         }
     }
 
-    /// Returns a row of the table.
     fn line(&self) -> Vec<String> {
         let pod = self.config.pod.to_string();
         let network = self.network.unwrap_or("-").to_owned();
@@ -150,7 +146,7 @@ impl View for Shown<'_> {
     }
 }
 
-/// Returns the current state of a pod: a word for a table, and the addresses in its namespace.
+/// Returns a word for a table, and the addresses in the namespace.
 fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
     match outcome {
         Ok(SandboxStatus { fault: None, ips, .. }) => ("Ready".to_owned(), ips.clone()),

@@ -14,7 +14,7 @@ use crate::plain;
 use crate::report::{Exit, Report};
 use crate::{Session, print, print_json};
 
-/// Returns the pods of all files. A bad pod doesn't exclude the others.
+/// A bad pod doesn't exclude the others.
 pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<Manifest>, Report> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -49,11 +49,11 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
     Ok(found)
 }
 
-/// Reports the outcome of each pod: at once as text, together as JSON.
+/// Reports each outcome at once as text, or together as JSON.
 pub(crate) struct Tally<'s> {
     session: &'s Session,
     objects: Vec<Value>,
-    /// The failed write to stdout. The work continues, and the command fails at the end.
+    /// The work continues after a failed write to stdout, and the command fails at the end.
     unwritten: Option<Report>,
     exit: Option<Exit>,
     failed: usize,
@@ -64,7 +64,6 @@ impl<'s> Tally<'s> {
         Tally { session, objects: Vec::new(), unwritten: None, exit: None, failed: 0 }
     }
 
-    /// Records a success, as a line of text or as an object in JSON.
     pub(crate) fn done(&mut self, line: &str, object: &impl Serialize) {
         match self.session.json {
             true => self.objects.push(json!(object)),
@@ -75,7 +74,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Records a failure. The first failure determines the exit status of the command.
+    /// The first failure determines the exit status.
     pub(crate) fn fail(&mut self, pod: Option<&PodId>, report: &Report) {
         self.failed += 1;
         self.exit.get_or_insert(report.exit);

@@ -17,7 +17,7 @@ use super::tally::{Tally, manifests};
 use super::{pod_id, report, show};
 use crate::args::pod::{Down, Up};
 
-/// The number of pods that are set up concurrently. Each runs a few processes in sequence.
+/// Each pod runs a few processes in sequence.
 const AT_ONCE: usize = 64;
 
 pub(super) async fn up(
@@ -43,7 +43,7 @@ pub(super) async fn up(
     tally.into_inner().finish("up", configs.len())
 }
 
-/// Removes unfinished pods after an interruption. Their plugins were killed with the futures. Pods that are up stay.
+/// The plugins of unfinished pods were killed with the futures. Pods that are up stay.
 async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -> Report {
     let mut report = Report::new(exit, "interrupted");
     let clean_up = async {
@@ -88,7 +88,6 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
-/// Returns the pods with these names, and those in these files.
 fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
     let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
     for text in texts {

@@ -1,10 +1,7 @@
-//! Passes pods from the sources to the loop.
-//!
-//! A pod with a deletionTimestamp is terminating. A kubelet takes its sandbox down when its containers have ended or
-//! the grace period is over. cnimble can't see the containers. So a pod keeps its network until its deletionTimestamp,
-//! the end of the grace period in the API server's terms. A pod that ends or is deleted earlier loses its network then.
-//! A terminating pod gets no new network. A pod that cnimble alone manages has no containers. It is taken down at once,
-//! as a kubelet does after the end of the containers.
+//! Passes pods from the sources to the loop. A kubelet takes a terminating pod's sandbox down when its containers have
+//! ended or the grace period is over. cnimble can't see the containers, so a pod keeps its network until its
+//! deletionTimestamp, the end of the grace period in the API server's terms. It loses the network earlier if it ends or
+//! is deleted, and gets no new one. A pod that cnimble alone manages has no containers. It is taken down at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,21 +20,19 @@ use super::writing::Writing;
 
 type Inputs = mpsc::Sender<Input<SandboxConfig>>;
 
-/// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
     pub(super) config: Arc<PodConfig>,
     pub(super) inputs: Inputs,
     pub(super) dns: DnsOptions,
-    /// The writer of the pods' status, if there is one.
     pub(super) writing: Option<Writing>,
     closing: Closing,
-    /// The sandboxes with recorded pods of the API server. `None` once the server has listed its pods.
+    /// For recorded pods of the API server. `None` once the server has listed its pods.
     restorable: Option<Sandboxes>,
-    /// The pods restored from the records, with their UIDs.
+    /// From the records, with their UIDs.
     restored: BTreeMap<PodId, String>,
 }
 
-/// Terminating pods that keep their network for a while.
+/// Terminating pods keep their network for a while.
 #[derive(Default)]
 struct Closing {
     pods: BTreeMap<PodId, (Instant, String)>,
@@ -58,7 +53,7 @@ impl Closing {
         }
     }
 
-    /// Waits for the first pod with an expired time, and removes and returns all expired pods.
+    /// Waits for the first pod with an expired time, and removes all expired pods.
     async fn over(&mut self) -> Vec<(PodId, String)> {
         match self.order.first() {
             Some((end, _)) => sleep_until(*end).await,
@@ -91,7 +86,7 @@ impl Feed {
         Feed { config, inputs, dns, writing, closing, restorable, restored }
     }
 
-    /// Passes updates on until the sources or the loop end.
+    /// Ends with the sources or the loop.
     pub(super) async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut conditions = self.config.conditions();
         // A failure before this subscription counts, too.
@@ -131,8 +126,7 @@ impl Feed {
         }
     }
 
-    /// Restores the recorded pods of the API server if the server has been unreachable since the start, also after a
-    /// reboot. They stay wanted until the server answers.
+    /// Restores recorded pods if the API server has been unreachable since the start, also after a reboot.
     async fn restore(&mut self) -> Vec<Input<SandboxConfig>> {
         let Some(sandboxes) = self.restorable.take() else { return Vec::new() };
         let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
@@ -159,7 +153,7 @@ impl Feed {
         vec![Input::Want(pods)]
     }
 
-    /// Drops restored pods that the API server doesn't list.
+    /// Restored pods that the API server doesn't list are dropped.
     fn settle(&mut self, update: &PodUpdate) -> Option<Input<SandboxConfig>> {
         if update.source != SourceKind::Api {
             return None;

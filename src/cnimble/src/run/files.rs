@@ -1,5 +1,3 @@
-//! The lock that prevents two processes from managing the same pods.
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +6,10 @@ use cnimble_runtime::locks::{FileLock, Kind, LockError, Wait};
 
 use crate::report::{Exit, Report};
 
-/// The time to wait for the lock. A killed process can hold it until its last thread has left the kernel.
+/// A killed process can hold the lock until its last thread has left the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Locks the state directory until the lock is dropped or the process ends.
+/// The lock prevents two processes from managing the same pods.
 pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     let path = dir.join("run.lock");
     let failed = |why: String| {

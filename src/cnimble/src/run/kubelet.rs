@@ -1,5 +1,4 @@
-//! Detects a kubelet on this node. It gives networks to the pods bound to the node, so cnimble takes only the marked
-//! ones.
+//! A kubelet gives networks to the pods bound to the node, so cnimble takes only the marked ones.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,12 +7,10 @@ use std::time::Duration;
 
 use cnimble_pod::source::PodConfig;
 
-/// The names of processes that are a kubelet or contain one.
+/// These processes are a kubelet or contain one.
 const NAMES: [&str; 4] = ["kubelet", "kubelite", "k3s-server", "k3s-agent"];
-/// The interval between two looks for a kubelet.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Returns the process ID of a kubelet, if one is visible.
 fn running() -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -22,8 +19,7 @@ fn running() -> Option<u32> {
     })
 }
 
-/// Looks once for a kubelet. Returns true if this look found it first. A kubelet counts forever once found: its pods
-/// stay its own during a restart.
+/// Returns true if this look found a kubelet first. It counts forever: its pods stay its own during a restart.
 pub(super) fn look(only_managed: &AtomicBool) -> bool {
     if only_managed.load(Ordering::Relaxed) {
         return false;
@@ -37,7 +33,6 @@ pub(super) fn look(only_managed: &AtomicBool) -> bool {
     true
 }
 
-/// Looks for a kubelet periodically.
 pub(super) async fn watch(only_managed: Arc<AtomicBool>, config: Arc<PodConfig>) {
     loop {
         tokio::time::sleep(PERIOD).await;

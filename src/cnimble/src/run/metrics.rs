@@ -16,14 +16,12 @@ use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::sync::{Board, Event};
 use cnimble_runtime::Execution;
 
-/// The content type of the text that [`Metrics::text`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The upper bounds in seconds. A plugin takes milliseconds, or minutes on a machine in trouble.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 220.0];
 
-/// The names and values of a metric's labels.
 type Labels<const N: usize> = [(&'static str, String); N];
 
 type Counts<const N: usize> = Family<Labels<N>, Counter>;
@@ -34,7 +32,6 @@ fn histogram() -> Histogram {
     Histogram::new(BUCKETS)
 }
 
-/// The registry and the metrics in it.
 pub(super) struct Metrics {
     registry: Registry,
     executions: Counts<2>,
@@ -99,7 +96,6 @@ impl Metrics {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an execution of a plugin.
     pub(super) fn executed(&self, execution: &Execution<'_>) {
         let [plugin, verb] = [("plugin", execution.plugin()), ("verb", execution.verb.as_str().to_owned())];
         if let Some(error) = execution.error {
@@ -111,7 +107,6 @@ impl Metrics {
         self.execution_time.get_or_create(&of).observe(execution.took.as_secs_f64());
     }
 
-    /// Counts an event of the loop.
     pub(super) fn happened(&self, event: &Event) {
         if let Event::Worked { operation, took, failure, .. } = event {
             let of = [("operation", (*operation).to_owned())];
@@ -124,7 +119,7 @@ impl Metrics {
         }
     }
 
-    /// Returns all metrics as text. Reads the leases, so it may block for a moment.
+    /// Reads the leases, so it may block for a moment.
     pub(super) fn text(&self, board: &Board, problems: usize, network: &NetworkPlugin) -> String {
         for (phase, count) in board.counts() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -1,5 +1,3 @@
-//! `run`: keeps the pods of manifests up, as a kubelet does.
-
 mod feed;
 pub(super) mod files;
 mod kubelet;
@@ -98,22 +96,19 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     finish(session, given, &status, &ended?)
 }
 
-/// Returns a copy of the session that counts each run of a plugin.
+/// Counts each run of a plugin.
 fn counted(session: &Session, metrics: &Arc<Metrics>) -> Session {
     let metrics = Arc::clone(metrics);
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     session.with_invoker(invoker.with_observer(Observer::new(move |execution| metrics.executed(execution))))
 }
 
-/// The interval between probes of the network's plugins (the verb STATUS).
 pub(super) const STATUS: Duration = Duration::from_secs(10);
 
-/// Returns the report for an internal failure.
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::because(Exit::Files, "can't run", err)
 }
 
-/// Returns the report for an unusable source.
 fn no_source(err: &StartError) -> Report {
     Report::because(Exit::Config, "can't use a source of pods", err)
 }
@@ -135,8 +130,7 @@ fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> Syn
     }
 }
 
-/// Retries failed pods as soon as the networks change. Requests the annotations again if plugins now need annotations
-/// that weren't kept.
+/// Retries failed pods when the networks change. Requests the annotations again if plugins now need more.
 async fn follow(
     network: NetworkPlugin,
     handle: Handle,
@@ -153,17 +147,14 @@ async fn follow(
     }
 }
 
-/// Whether a plugin of the default network takes the pods' annotations.
 fn wants_annotations(network: &NetworkPlugin) -> bool {
     let list = network.default_network();
     let plugins = list.iter().flat_map(|network| &network.list.plugins);
     plugins.flat_map(|plugin| &plugin.capabilities).any(|name| name == ANNOTATIONS)
 }
 
-/// The capability for the pods' annotations in a network's configuration.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The state of a running agent.
 struct Running {
     config: Arc<PodConfig>,
     network: NetworkPlugin,
@@ -214,7 +205,6 @@ impl Running {
     }
 }
 
-/// Prints the final message, or returns a report with the exit status.
 fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Result<(), Report> {
     let unfinished =
         |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));

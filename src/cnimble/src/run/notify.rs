@@ -1,5 +1,4 @@
-//! Notifies systemd (sd_notify(3)) of the states ready, reloading and stopping, and feeds the watchdog. Does nothing
-//! without systemd.
+//! Notifies systemd (sd_notify(3)) and feeds the watchdog. Does nothing without systemd.
 
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Reports the state of the pods. Feeds the watchdog while the loop makes progress.
+/// Feeds the watchdog while the loop makes progress.
 pub(super) async fn keep_telling(board: Board) {
     let text = || {
         let counts = board.counts();
@@ -41,7 +40,7 @@ pub(super) async fn keep_telling(board: Board) {
     keep_saying(text, |limit| board.age() >= limit).await;
 }
 
-/// Reports the state. Feeds the watchdog unless `hangs` says that the work takes longer than the limit.
+/// Feeds the watchdog unless `hangs` says that the work takes longer than the limit.
 pub(crate) async fn keep_saying(text: impl Fn() -> String, hangs: impl Fn(Duration) -> bool) {
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);

@@ -12,13 +12,11 @@ use cnimble_pod::sync::{Board, Event, Phase, PodReport};
 
 use crate::style::count;
 
-/// Whether the last line on stderr is the progress line.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// The interval between two updates of the line.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Returns the text that must precede another line. It erases the progress line, which is drawn again below.
+/// Erases the progress line, which is drawn again below.
 pub(crate) fn before_line() -> &'static str {
     match DRAWN.swap(false, Ordering::Relaxed) {
         true => "\r\x1b[K",
@@ -26,7 +24,6 @@ pub(crate) fn before_line() -> &'static str {
     }
 }
 
-/// Logs an event of the loop.
 pub(super) fn tell(event: &Event) {
     match event {
         Event::Pod(pod) => tell_of(pod),
@@ -64,7 +61,6 @@ fn tell_of(pod: &PodReport) {
     }
 }
 
-/// Logs changes in the problems of manifests and sources.
 pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Condition>>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -83,7 +79,7 @@ pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Conditi
     }
 }
 
-/// Draws the line until the future is dropped. Does nothing unless stderr is a terminal.
+/// Does nothing unless stderr is a terminal.
 pub(super) async fn draw(board: Board) {
     if !std::io::stderr().is_terminal() {
         return std::future::pending().await;

@@ -1,5 +1,3 @@
-//! Serves `/metrics`, `/healthz` and a page of the managed objects over HTTP, on a Unix socket or a loopback port.
-
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -22,15 +20,12 @@ use cnimble_cri::server::Socket;
 use crate::args::service::Listen;
 use crate::report::{Exit, Report};
 
-/// The content of the pages.
 pub(crate) trait Pages: Send + Sync + 'static {
-    /// Returns the metrics and their content type.
     fn metrics(&self) -> (String, &'static str);
-    /// Returns the text for a healthy state, or why it isn't healthy.
+    /// The error says why the state isn't healthy.
     fn health(&self) -> Result<String, String>;
-    /// Returns the path of the page with the managed objects, such as `/pods`.
+    /// The path of the page with the managed objects, such as `/pods`.
     fn name(&self) -> &'static str;
-    /// Returns the managed objects as JSON.
     fn list(&self) -> String;
 }
 
@@ -39,16 +34,15 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-/// The limit of concurrent connections, and the time limit of each. A connection above the limit replaces the oldest
-/// one. An answer takes milliseconds, so slow clients can't block others.
+/// A connection above the limit replaces the oldest one. An answer takes milliseconds, so slow clients can't block
+/// others.
 const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A socket that listens.
 pub(crate) struct Server(Listener);
 
 impl Server {
-    /// Listens on the address, unless it is off. Replaces the socket of a dead process.
+    /// `None` if the address is off. Replaces the socket of a dead process.
     pub(crate) async fn bind(address: &Listen) -> Result<Option<Self>, Report> {
         let failed = |why: &dyn Display| {
             let report = Report::new(Exit::Files, "can't listen").row("address", address.to_string());
@@ -64,7 +58,6 @@ impl Server {
         Ok(Some(Server(listener)))
     }
 
-    /// Answers requests until the future is dropped.
     pub(crate) async fn run(self, pages: Arc<impl Pages>) {
         let mut talks = JoinSet::new();
         // The oldest connection comes first.

@@ -1,15 +1,11 @@
-//! Converts signals into requests.
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::report::{Exit, Report};
 
-/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// Read all sources again.
     Reload,
-    /// Stop, with the exit status for an early stop.
+    /// The exit status is for an early stop.
     Stop(Exit),
 }
 
@@ -20,7 +16,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. From then on no signal ends the process directly.
+    /// Afterwards no signal ends the process directly.
     pub(crate) fn listen() -> Result<Self, Report> {
         let listen =
             |kind| signal(kind).map_err(|err| Report::because(Exit::Files, "can't listen for signals", err));

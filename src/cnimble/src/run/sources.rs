@@ -1,5 +1,3 @@
-//! Converts the command line into sources.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +11,6 @@ use crate::report::Report;
 use crate::report::usage;
 
 impl run::Sources {
-    /// Returns the sources of the pods.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
         if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {
             return Err(usage("no source of pods is given")
@@ -46,13 +43,12 @@ impl run::Sources {
         Ok(Sources { directory, url, api })
     }
 
-    /// Returns the given node name, or the host's name in lower case, as the kubelet uses it.
+    /// The default is the host's name in lower case, as the kubelet uses it.
     fn node(&self) -> String {
         self.node_name.clone().unwrap_or_else(host_name)
     }
 }
 
-/// Returns the host's name in lower case.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_lowercase()

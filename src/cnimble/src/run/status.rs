@@ -15,10 +15,8 @@ use crate::plain;
 use super::metrics::{self, Metrics};
 use super::serve::Pages;
 
-/// The time without progress after which the loop counts as hanging.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// The state that the pages show.
 #[derive(Clone)]
 pub(super) struct Status {
     pub(super) board: Board,
@@ -28,7 +26,6 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Returns the whole state as JSON.
     pub(super) fn json(&self) -> Value {
         let mut overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
         // A source is ready if it was read and is readable now.
@@ -47,13 +44,11 @@ impl Status {
         json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
     }
 
-    /// Returns why sources can't be read now.
     fn failing(&self) -> Vec<String> {
         let conditions = self.conditions.borrow();
         conditions.iter().filter(|of| of.whole).map(|of| of.error.to_string()).collect()
     }
 
-    /// Returns the problems of manifests, sources and networks.
     pub(super) fn problems(&self) -> Vec<String> {
         let manifests = self.conditions.borrow();
         manifests.iter().map(|condition| condition.error.to_string()).chain(self.network.problems()).collect()

@@ -1,5 +1,4 @@
-//! Reports the status of pods without a kubelet to the API server, and confirms their removal. Without the confirmation
-//! a `kubectl delete` of a bound pod never ends.
+//! Reports the status of pods without a kubelet. Without a confirmed removal a `kubectl delete` never ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,27 +11,28 @@ use cnimble_pod::manifest::Manifest;
 use cnimble_pod::source::{PodStatus, StatusWriter};
 use cnimble_pod::sync::{Event, Phase, PodReport};
 
-/// A message to the writer.
 enum Word {
-    /// A pod that cnimble alone manages, and whether it is terminating.
-    Managed { id: PodId, uid: String, ending: bool },
-    /// The server has removed the pod.
-    Forget { id: PodId, uid: String },
-    /// The state of the pod's network.
+    /// cnimble alone manages the pod. `ending` is whether it is terminating.
+    Managed {
+        id: PodId,
+        uid: String,
+        ending: bool,
+    },
+    Forget {
+        id: PodId,
+        uid: String,
+    },
     Report(Box<PodReport>),
-    /// The pod is removed from this node.
     Gone(PodId),
 }
 
 /// The first and the longest pause between two attempts.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// A sender of messages to the writer.
 #[derive(Clone)]
 pub(super) struct Writing(mpsc::UnboundedSender<Word>);
 
 impl Writing {
-    /// Starts a writer and returns its sender.
     pub(super) fn start(writer: StatusWriter, tasks: &mut tokio::task::JoinSet<()>) -> Self {
         let (sender, words) = mpsc::unbounded_channel();
         tasks.spawn(Task { writer, pods: BTreeMap::new(), news: BTreeSet::new() }.run(words));
@@ -44,12 +44,10 @@ impl Writing {
         let _ = self.0.send(word);
     }
 
-    /// Reports a pod that cnimble alone manages.
     pub(super) fn managed(&self, pod: &Manifest) {
         self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: false });
     }
 
-    /// Reports that such a pod is terminating.
     pub(super) fn ending(&self, pod: &Manifest) {
         self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: true });
     }
@@ -58,7 +56,6 @@ impl Writing {
         self.say(Word::Forget { id: pod.id.clone(), uid: pod.uid.clone() });
     }
 
-    /// Forwards an event of the loop.
     pub(super) fn happened(&self, event: &Event) {
         match event {
             Event::Pod(report) => self.say(Word::Report(Box::new(report.clone()))),
@@ -68,7 +65,6 @@ impl Writing {
     }
 }
 
-/// The state of a managed pod.
 struct Ours {
     uid: String,
     ending: bool,
@@ -79,7 +75,7 @@ struct Ours {
 struct Task {
     writer: StatusWriter,
     pods: BTreeMap<PodId, Ours>,
-    /// Pods with news that the server doesn't have yet.
+    /// The server doesn't have the news yet.
     news: BTreeSet<PodId>,
 }
 
@@ -150,7 +146,6 @@ impl Task {
         }
     }
 
-    /// Writes the news of one pod to the server.
     async fn tell_one(&mut self) -> Result<(), cnimble_pod::source::SourceError> {
         let Some(id) = self.news.first().cloned() else { return Ok(()) };
         if let Some(ours) = self.pods.get(&id) {

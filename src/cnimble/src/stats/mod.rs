@@ -1,5 +1,3 @@
-//! `stats`: shows the counters of pods, live.
-
 mod read;
 
 use std::collections::HashMap;
@@ -19,7 +17,6 @@ use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
 
-/// Returns the escape codes that clear the terminal.
 fn clear() -> String {
     plain::code("[H") + &plain::code("[2J")
 }
@@ -73,7 +70,6 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
-/// Whether the counters belong to this pod or container.
 fn is_of(counted: &Counted, whose: &str) -> bool {
     let pod = counted.pod.as_deref();
     pod.is_some_and(|pod| pod == whose || pod.strip_prefix("default/") == Some(whose))
@@ -137,7 +133,7 @@ fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
     })
 }
 
-/// Formats a number of bytes in three or four digits.
+/// Uses three or four digits.
 fn scaled(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut rest, mut unit) = (bytes, "EiB");

@@ -1,5 +1,3 @@
-//! Reads the counters of pods from the kernel.
-
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
@@ -10,21 +8,18 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_rules::objects::{ifb, pair};
 use cnimble_runtime::{Cache, Entry};
 
-/// An attachment and its counters, from the pod's point of view.
+/// The counters are from the pod's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Counted {
     pub(super) owner: Owner,
-    /// The pod as `NAMESPACE/NAME`.
     pub(super) pod: Option<String>,
-    /// The host's end of the pair.
     pub(super) host_link: Option<String>,
     /// `None` if the interface doesn't exist any more.
     pub(super) counters: Option<Counters>,
-    /// The drops of the bandwidth limits for received and for sent traffic.
+    /// For received and for sent traffic.
     pub(super) limited: [Option<u64>; 2],
 }
 
-/// The links of the host and their counters.
 struct Host {
     links: Vec<Link>,
     counters: HashMap<u32, Counters>,
@@ -40,8 +35,7 @@ impl Host {
         Ok(Host { links, counters, drops })
     }
 
-    /// Returns the host end of the owner's pair. It is found by its alias, or by its name in the result if the Go
-    /// plugins made it.
+    /// Found by its alias, or by its name in the result if the Go plugins made it.
     fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
         let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
         let named: BTreeSet<&str> = entry.map(host_names).unwrap_or_default();
@@ -50,7 +44,7 @@ impl Host {
             .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(link.name.as_str())))
     }
 
-    /// Returns the drops of the qdisc on the owner's ifb, which limits the traffic that the pod sends.
+    /// The qdisc on the owner's ifb limits the traffic that the pod sends.
     fn sent_drops(&self, owner: &Owner) -> Option<u64> {
         let name = ifb::name(&owner.network, &owner.attachment.container_id);
         let is_its = |link: &&Link| {
@@ -60,7 +54,6 @@ impl Host {
         self.limited(self.links.iter().find(is_its)?.index)
     }
 
-    /// Returns the drops of a link's limit, if it has one.
     fn limited(&self, index: u32) -> Option<u64> {
         self.drops.get(&index).copied()
     }
@@ -80,10 +73,7 @@ impl Host {
     }
 }
 
-/// Returns the counters of all attachments that caches or links name, sorted by network, container and interface.
-///
-/// # Errors
-/// Fails if the host's links can't be read or the cache can't be listed.
+/// Sorted by network, container and interface. Caches or links name the attachments.
 pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     let mut entries = Vec::new();
     for cache in caches {
@@ -120,7 +110,6 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     Ok(all)
 }
 
-/// Returns the names of the host's interfaces in a result.
 fn host_names(entry: &Entry) -> BTreeSet<&str> {
     let interfaces = entry.result.as_ref().and_then(|result| result.get("interfaces")?.as_array());
     let on_host = interfaces
@@ -130,7 +119,6 @@ fn host_names(entry: &Entry) -> BTreeSet<&str> {
     on_host.filter_map(|of| of.get("name")?.as_str()).collect()
 }
 
-/// Returns the counters of an interface in a pod.
 fn inside(netns: &Path, ifname: &str) -> Option<Counters> {
     let mut inside = Netlink::open_in(&NetNs::open(netns).ok()?).ok()?;
     let index = inside.link(ifname).ok()?.index;

@@ -10,7 +10,6 @@ use cnimble_liveness::Sight;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
-/// The values of one property in the runtime, the cache and the kernel.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) what: &'static str,
@@ -31,7 +30,7 @@ impl Line {
         Line { what, runtime, cache, kernel }
     }
 
-    /// Returns the rows of a table. Only the first row has the name.
+    /// Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
         let cell = |side: &Vec<String>, row: usize| match side.get(row) {
@@ -47,7 +46,6 @@ impl Line {
     }
 }
 
-/// The views of a pod and their differences.
 pub(super) struct Sides {
     pub(super) lines: Vec<Line>,
     pub(super) differences: Vec<String>,
@@ -113,7 +111,7 @@ fn shown(path: &Option<PathBuf>) -> Option<String> {
     path.as_ref().map(|path| path.display().to_string())
 }
 
-/// Returns what a Ready pod should have but lacks.
+/// Lists parts that a Ready pod should have but lacks.
 fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]) -> Vec<String> {
     let kernel: BTreeSet<IpAddr> =
         interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
@@ -148,7 +146,7 @@ fn network(known: &Known) -> String {
     format!("{} ({})", known.entry.network, types.join(" "))
 }
 
-/// Replaces the prefix `/var/run` of a path with `/run`, where it links to.
+/// `/var/run` links to `/run`, so it is replaced.
 fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
@@ -163,7 +161,6 @@ fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
     }
 }
 
-/// Returns the interfaces in a namespace except loopback.
 fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
     let mut inside = Netlink::open_in(&NetNs::open(path)?)?;
     let mut found = Vec::new();
