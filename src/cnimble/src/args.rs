@@ -92,7 +92,6 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// Options of all subcommands.
 #[derive(Debug, Args)]
 #[command(next_help_heading = COMMON)]
 pub(super) struct Global {
@@ -279,7 +278,6 @@ impl Command {
     }
 }
 
-/// The lease directories that the caller names.
 #[derive(Debug, Args)]
 pub(crate) struct Leases {
     /// A lease directory of host-local; repeatable [default: /var/lib/cni/networks and the
@@ -288,7 +286,6 @@ pub(crate) struct Leases {
     pub(crate) data_dir: Vec<PathBuf>,
 }
 
-/// The arguments of `tree`.
 #[derive(Debug, Args)]
 pub(super) struct Tree {
     /// Draw with ASCII characters only
@@ -305,7 +302,6 @@ pub(super) struct Tree {
     pub(super) cri: Option<OsString>,
 }
 
-/// The arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     /// Repair the findings
@@ -325,7 +321,6 @@ pub(super) struct Doctor {
     pub(super) cri: Option<OsString>,
 }
 
-/// The arguments of `hand-over`.
 #[derive(Debug, Args)]
 pub(super) struct HandOver {
     /// Convert the rules. If one pod can't be converted, nothing changes
@@ -342,7 +337,6 @@ pub(super) struct HandOver {
     pub(super) state_dir: PathBuf,
 }
 
-/// The arguments of a verb for one attachment.
 #[derive(Debug, Args)]
 pub(super) struct Attachment {
     /// The network's name, or the path of its file
@@ -365,7 +359,6 @@ pub(super) struct Attachment {
     pub(super) cap_args: Option<String>,
 }
 
-/// The arguments of a verb for one network.
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// The network's name, or the path of its file
@@ -376,7 +369,6 @@ pub(super) struct Named {
     pub(super) netns: Option<String>,
 }
 
-/// The arguments of `gc`.
 #[derive(Debug, Args)]
 pub(super) struct Gc {
     #[command(flatten)]
@@ -396,7 +388,6 @@ pub(super) struct Gc {
     pub(super) yes: bool,
 }
 
-/// The list of valid attachments.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(super) struct Valid {

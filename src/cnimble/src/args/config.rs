@@ -8,7 +8,6 @@ use ipnetwork::IpNetwork;
 
 use crate::names;
 
-/// The arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
     /// The network's name, or the path of its file. With --strict it may be - for stdin, and its default
@@ -29,7 +28,6 @@ pub(crate) struct Validate {
     pub(crate) sarif: bool,
 }
 
-/// The arguments of `init`.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
     /// The purpose of the network
@@ -53,7 +51,6 @@ fn subnet(text: &str) -> Result<IpNetwork, String> {
         .ok_or_else(|| "expected an address and its prefix length, 10.1.2.0/24".to_owned())
 }
 
-/// The purpose of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Purpose {
     /// A bridge on the host
@@ -72,7 +69,6 @@ pub(crate) enum Purpose {
     K3s,
 }
 
-/// The argument of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
     /// A code (`7`), a key (`isGateway`, `ipam.ranges`, `bridge.mtu`), or a rule (`chain-order`)
@@ -80,21 +76,18 @@ pub(crate) struct Explain {
     pub(crate) what: String,
 }
 
-/// The argument of `completions`.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// The argument of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct Man {
     /// The directory for the pages of all commands. Without it the page of `cnimble` is printed
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// The arguments of `schema`.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Schema {

@@ -6,7 +6,6 @@ use clap_complete::engine::ArgValueCompleter;
 use super::Leases;
 use crate::names;
 
-/// The arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct Events {
     /// Show only this network
@@ -19,7 +18,6 @@ pub(crate) struct Events {
     pub(crate) leases: Leases,
 }
 
-/// The arguments of `stats`.
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
     /// A pod (`NAMESPACE/NAME`, or `NAME` in the namespace default), or the beginning of a container ID

@@ -3,14 +3,12 @@ use clap_complete::engine::ArgValueCompleter;
 
 use crate::names;
 
-/// The arguments of `ipam`.
 #[derive(Debug, Args)]
 pub(crate) struct Ipam {
     #[command(subcommand)]
     pub(crate) task: Task,
 }
 
-/// The network of a cluster.
 #[derive(Debug, Args)]
 pub(crate) struct Network {
     /// The network's name, or the path of its file

@@ -6,7 +6,6 @@ use ipnetwork::IpNetwork;
 
 use super::service::{Listen, LogFormat};
 
-/// The wanted network of a node, and the source of the list of nodes.
 #[derive(Debug, Args)]
 pub(crate) struct Node {
     /// Read the nodes from the API server of this kubeconfig
@@ -71,7 +70,6 @@ pub(crate) struct Node {
     pub(crate) log_format: LogFormat,
 }
 
-/// The plugin that joins pods to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Main {
     /// A bridge

@@ -34,7 +34,6 @@ pub(crate) struct Pod {
     pub(crate) command: PodCommand,
 }
 
-/// The settings of the node for pods.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options about pods")]
 pub(crate) struct PodOptions {

@@ -7,7 +7,6 @@ use super::pod::PodOptions;
 use super::service::{Listen, LogFormat};
 use crate::names;
 
-/// The arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -40,7 +39,6 @@ pub(crate) struct Run {
     pub(crate) options: PodOptions,
 }
 
-/// The sources of pods.
 #[derive(Debug, Args)]
 pub(crate) struct Sources {
     /// A manifest or a directory of manifests, YAML or JSON. Changes are followed

@@ -14,7 +14,6 @@ Examples:
       crictl inspectp $id
       crictl stopp $id && crictl rmp $id";
 
-/// The arguments of `serve`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Serve {

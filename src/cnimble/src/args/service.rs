@@ -7,7 +7,6 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 
-/// The format of logs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Lines of text

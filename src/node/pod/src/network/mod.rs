@@ -1,7 +1,7 @@
-//! The network plugin layer: between pods and CNI.
-//! A [`NetworkPlugin`] sets up loopback, then the first usable network of the configuration directory. It tears a pod's
-//! network down with the configuration of the set-up. Plugins get the same facts of a pod as from kubelets and their
-//! runtimes. Each pod has one operation at a time, and only clean-up ([`NetworkPlugin::gc`]) works alone.
+//! The network plugin layer: between pods and CNI. A [`NetworkPlugin`] sets up loopback, then the first usable network
+//! of the configuration directory. It tears a pod's network down with the configuration of the set-up. Plugins get the
+//! same facts of a pod as from kubelets and their runtimes. Each pod has one operation at a time, and only clean-up
+//! ([`NetworkPlugin::gc`]) works alone.
 //! **Cancellation.** Dropping a future kills the plugin that it waits for. Call [`NetworkPlugin::tear_down`] after a
 //! dropped set-up; it needs neither a set-up nor a namespace.
 
