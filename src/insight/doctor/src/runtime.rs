@@ -21,6 +21,7 @@ use super::{Action, Doctor, Finding, Kind, Subject};
 /// Longer than the runtime's steps of creating or removing a sandbox.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// CRI runtimes give a pod this interface.
 const INTERFACE: &str = "eth0";
 
 pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {

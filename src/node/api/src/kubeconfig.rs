@@ -81,6 +81,7 @@ pub(super) struct Access {
 pub(super) enum Credentials {
     None,
     Token(Secret),
+    /// Name and password, in base64.
     Basic(Secret),
     /// A token in a file. It is read for each request, because it changes.
     TokenFile(PathBuf),

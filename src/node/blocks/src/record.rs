@@ -8,6 +8,7 @@ pub(crate) struct Fence {
     pub(crate) cluster: u64,
     /// The log's index minus the revision. It only falls when a restored backup begins the log anew.
     pub(crate) offset: i64,
+    /// A block has two to the power of this many addresses.
     pub(crate) host_bits: u32,
     /// Why nothing may be claimed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,6 +39,7 @@ pub(crate) struct Host {
     pub(crate) ips: Vec<IpAddr>,
 }
 
+/// Returns milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -61,6 +61,7 @@ fn configured(file: &Path) -> Option<String> {
     endpoint(&text)
 }
 
+/// O_NONBLOCK on every architecture that we are built for.
 const NONBLOCK: i32 = 0o4000;
 
 /// The file is YAML, of which crictl itself writes and documents one plain key a line.

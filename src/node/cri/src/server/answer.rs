@@ -21,6 +21,7 @@ pub(crate) fn state(fault: Option<Fault>) -> i32 {
     if fault.is_none() { wire::READY } else { wire::NOT_READY }
 }
 
+/// Returns nanoseconds since 1970.
 fn created(of: &Sandbox) -> i64 {
     let seconds = i64::try_from(of.created).unwrap_or(i64::MAX);
     seconds.saturating_mul(1_000_000_000).saturating_add(of.created_nanos.into())

@@ -18,7 +18,9 @@ pub(super) struct Facts {
     pub(super) dns: Option<Box<Dns>>,
     /// Shared: most pods have the same few.
     pub(super) annotations: Arc<BTreeMap<String, String>>,
+    /// The grace period in seconds.
     pub(super) grace: Option<u32>,
+    /// The deletionTimestamp in seconds since 1970.
     pub(super) deletion: Option<u64>,
     pub(super) ended: bool,
     pub(super) managed: bool,

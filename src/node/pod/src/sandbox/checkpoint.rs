@@ -81,7 +81,7 @@ impl Store {
         self.dir.join(key.get(..SHARD).unwrap_or(key))
     }
 
-    /// The name begins with the pod, whose records are found without reading all.
+    /// The name begins with the pod: its records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
         let key = key(pod);
         self.shard(&key).join(format!("{key}-{id}{ENDING}"))

@@ -8,7 +8,7 @@ use super::config::{Sandbox, SandboxConfig};
 use super::error::{Action, Cause, Causes, SandboxError};
 
 impl Sandboxes {
-    /// For CRI's RunPodSandbox, whose callers count attempts. Sandboxes of other attempts or UIDs stay. A useless one
+    /// For CRI's RunPodSandbox: its callers count attempts. Sandboxes of other attempts or UIDs stay. A useless one
     /// of the same attempt (unfinished, stopped, from before a reboot) is taken down first.
     /// **Cancellation.** `cancelled` ends it and undoes what was made; prefer that to dropping the future
     /// ([`Sandboxes::run`]). Fails with [`Cause::Exists`] if one is ready, or with every failure, the cause first.
