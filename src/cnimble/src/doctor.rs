@@ -77,7 +77,7 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     }
 }
 
-/// The default is the usual lease directories and those of the networks.
+/// Without given lease directories it uses the usual ones and those of the networks.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut evidence = Evidence::new(session.invoker.cache().clone());
     evidence.grace = Duration::from_secs(grace);

@@ -30,7 +30,7 @@ pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
     program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
 }
 
-/// The program is killed if the child is dropped.
+/// Passes the configuration of a network. The program is killed if the child is dropped.
 pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,

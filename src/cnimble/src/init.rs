@@ -69,7 +69,7 @@ fn order(purpose: Purpose) -> &'static str {
     }
 }
 
-/// `validate` reports unreadable networks.
+/// Returns the readable networks. `validate` reports the others.
 fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     let files = super::lint::files::in_directory(dir)?;
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())

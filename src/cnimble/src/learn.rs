@@ -10,7 +10,7 @@ use super::args::config::Completions;
 use super::print;
 use super::report::Report;
 
-/// The completion script sets it.
+/// The completion script sets this variable.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
 /// Returns `None` if the shell requests no completions.

@@ -60,7 +60,7 @@ struct Session {
     own_cache: bool,
     own_conf: bool,
     own_path: bool,
-    /// 0 without a limit.
+    /// The time limit for a run of a plugin; 0 without one.
     timeout: Duration,
     terminal: bool,
     paint: Paint,
@@ -112,7 +112,7 @@ impl Session {
         self.terminal && !self.json
     }
 
-    /// As text on a terminal, as JSON with `--json`, or else by the exit status alone, like cnitool.
+    /// Reports success: as text on a terminal, as JSON with `--json`, or else by the exit status alone, like cnitool.
     fn done(&self, words: &str, object: &Value) -> Result<(), Report> {
         match (self.json, self.terminal) {
             (true, _) => print_json(object),

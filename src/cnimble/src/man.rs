@@ -112,7 +112,7 @@ fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     roff.to_writer(out)
 }
 
-/// The text after a command's help has headings.
+/// Returns the part with this heading of the text after a command's help.
 fn after(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let part = text.split_once(heading).map(|(_, part)| part).unwrap_or_default();

@@ -18,7 +18,7 @@ use super::explain;
 
 const NETNS_DIR: &str = "/run/netns";
 
-/// After a slash files are completed.
+/// Completes networks, or files after a slash.
 pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::file().complete(current);
@@ -29,7 +29,7 @@ pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, networks.into_iter().map(|network| network.list.name))
 }
 
-/// The namespaces are those of `ip netns`. After a slash paths are completed.
+/// Completes the namespaces of `ip netns`, or paths after a slash.
 pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::any().complete(current);
@@ -96,7 +96,7 @@ fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<Complet
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The option is already on the line.
+/// Returns the value of an option that is already on the line.
 fn given(option: &str) -> Option<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "--");
     while let Some(word) = words.next() {

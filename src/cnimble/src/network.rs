@@ -38,7 +38,7 @@ pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkL
     find(session, name).map_err(|err| Report::conf(what, &err))
 }
 
-/// Otherwise ADD would succeed without doing what was requested. A portmap without ports counts, too.
+/// Warns of unused capability arguments, and of a portmap without ports: ADD succeeds without the requested work.
 pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterator<Item = &'a String>) {
     let name = &network.name;
     for key in given.filter(|key| !network.takes(key)) {

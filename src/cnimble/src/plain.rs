@@ -13,17 +13,17 @@ pub(super) fn code(code: &str) -> String {
     format!("{}{code}", *KEY)
 }
 
-/// This program's escape codes begin with it.
+/// Returns the beginning of this program's escape codes.
 pub(super) fn key() -> &'static str {
     &KEY
 }
 
-/// Lines without secrets, and with invisible characters escaped.
+/// Returns lines of text without secrets and with invisible characters escaped.
 pub(super) fn text(text: &str) -> String {
     escaped(text, &['\n', '\t'])
 }
 
-/// Line breaks are escaped, too.
+/// Returns one line, with line breaks escaped, too.
 pub(super) fn line(text: &str) -> String {
     let text = escaped(text, &[]);
     // The text is escaped again before it is written.
@@ -47,7 +47,7 @@ fn escaped(text: &str, keep: &[char]) -> String {
     out
 }
 
-/// The JSON is equivalent, without secrets and with invisible characters escaped.
+/// Returns equivalent JSON without secrets and with invisible characters escaped.
 pub(super) fn json(text: &str) -> String {
     let text = redact(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, char| {

@@ -51,7 +51,7 @@ impl PluginFile {
         PluginFile { name: name.to_owned(), path, maker, version, acts_as }
     }
 
-    /// Such as `cnimble v0.1.0`, maker and version.
+    /// Returns maker and version: `cnimble v0.1.0`.
     fn words(&self) -> String {
         let version = self.version.as_deref().unwrap_or_default();
         match self.maker {
@@ -66,7 +66,7 @@ impl PluginFile {
         Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
     }
 
-    /// Others of `network` are from cnimble, but this is a Go plugin.
+    /// Returns a message if this is a Go plugin while others of `network` are from cnimble.
     pub(super) fn mixed(&self, network: &[PluginFile]) -> Option<String> {
         let ours = network.iter().any(|file| file.maker == Maker::Cnimble);
         (ours && self.maker == Maker::Go).then(|| {
@@ -96,13 +96,13 @@ fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     }
 }
 
-/// Only ELF is a program: a script could do anything when it is called without CNI_COMMAND.
+/// Whether the file is an ELF program. A script could do anything when it is called without CNI_COMMAND.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Returns stderr with an empty environment. Empty if the program can't be started.
+/// Returns the program's stderr when called with an empty environment. Empty if it can't be started.
 async fn about(path: &Path) -> String {
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -160,7 +160,7 @@ impl PluginFiles {
         self.consequences.is_empty()
     }
 
-    /// One line if all files are from one maker, or else a line per maker with the names.
+    /// Returns one line if all files are from one maker, or else a line per maker with the names.
     pub(super) fn text(&self, paint: Paint) -> String {
         let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
         for file in &self.files {
@@ -194,7 +194,7 @@ fn joined<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
     names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
 }
 
-/// The DEL of a Go plugin does not remove rules in cnimble's tables, so living pods with such rules are found.
+/// Finds living pods with rules in cnimble's tables, which the DEL of their network's Go plugin does not remove.
 async fn not_handed_over(
     session: &Session,
     doctor: &Doctor<'_>,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cnimble_cni::{Attachment, Owner};
 
-/// Then an attachment without a cache entry counts as attached. Its runtime may keep no results.
+/// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
 /// Repairs within this time are reported as one.

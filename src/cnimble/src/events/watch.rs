@@ -18,7 +18,7 @@ pub(super) enum Sign {
     Link(LinkNotice),
     Rule(String),
     File(PathBuf),
-    /// The current state has to be read again.
+    /// Notifications were lost. The current state has to be read again.
     Lost(&'static str),
 }
 

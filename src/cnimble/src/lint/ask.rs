@@ -70,7 +70,7 @@ fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     }
 }
 
-/// It is a finding if the plugin lacks the network's version.
+/// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
 async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
@@ -89,7 +89,7 @@ async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -
     Ok(known.copied().unwrap_or(Version::V0_1_0))
 }
 
-/// Whether the plugin could serve now is not checked.
+/// Returns the plugin's complaint about its configuration. Whether the plugin could serve now is not checked.
 async fn status(
     session: &Session,
     network: &NetworkList,

@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<File, Report> {
     Ok(File { path: shown, text })
 }
 
-/// Finds invalid networks, too.
+/// Returns the first network of this name, even if it is invalid.
 fn named(session: &Session, name: &str) -> Result<File, Report> {
     if let Some(file) = all(session)?.into_iter().find(|file| name_of(file).is_some_and(|of| of == name)) {
         return Ok(file);
@@ -101,7 +101,7 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
     Err(Report::conf("can't read the network", &err))
 }
 
-/// In the order of libcni.
+/// Returns the files in the order of libcni.
 fn all(session: &Session) -> Result<Vec<File>, Report> {
     in_directory(session.conf.dir())
 }

@@ -14,7 +14,7 @@ use cnimble_cni::{Error, NetworkList};
 use super::super::etcd;
 use super::configured::{self, Network};
 
-/// Between an exit of the program and its next start.
+/// The pause between an exit of the program and the next start.
 const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The program prints a line every ten seconds.

@@ -17,10 +17,10 @@ use super::super::etcd;
 use super::configured::{Configured, Network};
 
 const LOOK: Duration = Duration::from_secs(1);
-/// Without changes, or after a failure of etcd. Shorter if etcd has to be asked more often.
+/// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// After a failure of etcd, once etcd answers again.
+/// The interval after a failure of etcd, once etcd answers again.
 const SOON: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]

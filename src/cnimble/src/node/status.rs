@@ -41,7 +41,7 @@ impl Source {
         }
     }
 
-    /// The key is for a failure in /nodes.
+    /// The key in /nodes for a failure of this source.
     fn key(self) -> &'static str {
         match self {
             Source::Api => "api",
@@ -105,7 +105,7 @@ impl Status {
         }
     }
 
-    /// Before any node is known the file is written. This doesn't count as a look.
+    /// Records the outcome of writing the file before any node is known. It doesn't count as a look.
     pub(super) fn prepared(&self, outcome: Result<Report, String>) {
         match outcome {
             Ok(report) => {

@@ -26,9 +26,9 @@ pub(super) struct Feed {
     pub(super) dns: DnsOptions,
     pub(super) writing: Option<Writing>,
     closing: Closing,
-    /// For recorded pods of the API server. `None` once the server has listed its pods.
+    /// The sandboxes with recorded pods of the API server. `None` once the server has listed its pods.
     restorable: Option<Sandboxes>,
-    /// From the records, with their UIDs.
+    /// The pods restored from the records, with their UIDs.
     restored: BTreeMap<PodId, String>,
 }
 
@@ -153,7 +153,7 @@ impl Feed {
         vec![Input::Want(pods)]
     }
 
-    /// Restored pods that the API server doesn't list are dropped.
+    /// Drops restored pods that the API server doesn't list.
     fn settle(&mut self, update: &PodUpdate) -> Option<Input<SandboxConfig>> {
         if update.source != SourceKind::Api {
             return None;

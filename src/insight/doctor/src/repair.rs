@@ -1,7 +1,6 @@
 //! Repairs findings of a network with that network locked, others with the whole node locked. The node is examined
 //! again under the lock. A look is trusted for about as long as it took. Then the lock is released, so that ADDs can
-//! proceed. A repair of a living pod needs no look: its entry, its note of a DEL and its interface show whether it
-//! lives.
+//! proceed. A repair of a living pod needs no look: its entry, its note of a DEL and its interface suffice.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

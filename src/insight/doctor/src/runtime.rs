@@ -75,8 +75,7 @@ impl Look<'_> {
         Ok(findings)
     }
 
-    /// The doctor's cache, and each with an entry of a listed sandbox. The pods of another cache can be another
-    /// runtime's.
+    /// The doctor's cache, and those with a listed sandbox. The pods of another cache can be another runtime's.
     fn caches(&self) -> BTreeSet<&Path> {
         let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
         let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());

@@ -169,7 +169,7 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
     Ok(warnings)
 }
 
-/// The file's format is firewalld.conf(5).
+/// Whether firewalld.conf(5) sets this key to yes.
 fn is_yes(conf: &str, key: &str) -> bool {
     let value = |line: &str| {
         let rest = line.trim().strip_prefix(key)?.trim_start();
@@ -200,7 +200,7 @@ fn of_tables() -> Vec<String> {
     warnings
 }
 
-/// Hexadecimal numbers, the first of each line in /proc/net/stat.
+/// The entries that a file of /proc/net/stat tells: hexadecimal, the first of each line.
 fn neighbours(text: &str) -> Option<u64> {
     u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok()
 }

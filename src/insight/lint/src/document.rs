@@ -94,7 +94,7 @@ impl File {
     }
 }
 
-/// In serde_json's notation columns are bytes, and 0 is the end of the line before.
+/// Returns the byte of a position in serde_json's notation. Columns are bytes, and 0 is the end of the line before.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (before + column.saturating_sub(1)).min(text.len());

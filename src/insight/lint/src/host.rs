@@ -8,7 +8,7 @@ use super::{Document, Finding, Rule};
 
 #[derive(Debug, Clone, Default)]
 pub struct Host {
-    /// Only those of the table main.
+    /// The routes of the table main.
     pub routes: Vec<Route>,
     pub bridges: Vec<(String, Vec<IpNetwork>)>,
 }

@@ -20,7 +20,7 @@ pub struct Named {
     pub entry: (usize, std::ops::Range<usize>),
 }
 
-/// With the IPAM plugins, in the order of the file.
+/// Returns IPAM plugins, too, in the order of the file.
 pub fn named(document: &Document) -> Vec<Named> {
     let mut all = Vec::new();
     for (n, entry) in entries(document).iter().enumerate() {
@@ -53,7 +53,7 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
     place
 }
 
-/// Such a file is one plugin's entry without a name.
+/// Checks a file in a network's folder. Such a file is one plugin's entry without a name.
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
     let mut found = Vec::new();
     plugin(&document.root, true, &mut found);

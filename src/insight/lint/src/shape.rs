@@ -20,7 +20,7 @@ pub struct Key {
     pub kind: &'static str,
     /// `required` means that there is no default.
     pub default: &'static str,
-    /// Of the key, or of one key in a row that several share.
+    /// An example of the key, or of one key in a row that several share.
     pub example: &'static str,
     pub about: &'static str,
 }

@@ -138,7 +138,7 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
     }
 }
 
-/// Each rule with its chain and its comment.
+/// Returns each rule with its chain and its comment.
 fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     let mut rules = Vec::new();
     for own in &wanted.own {

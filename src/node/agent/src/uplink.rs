@@ -15,7 +15,7 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     }
 }
 
-/// By these addresses, one of each family, others reach this host. Those set by hand precede those that expire.
+/// Returns one address of each family, by which others reach this host. Those set by hand precede those that expire.
 pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };

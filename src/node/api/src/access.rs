@@ -141,7 +141,7 @@ impl Connection {
         Error::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
 
-    /// Without the query, which may contain a secret.
+    /// Returns the error of a request without its query, which may contain a secret.
     pub fn error(&self, target: &str, source: HttpError) -> Error {
         let path = target.split('?').next().unwrap_or_default();
         Error::Http { url: format!("{}{path}", self.server), source }

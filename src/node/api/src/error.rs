@@ -40,7 +40,7 @@ pub enum HttpError {
 pub enum StartError {
     #[error("\"{}\" is not an http or https URL: {reason}", url.escape_debug())]
     Url { url: String, reason: String },
-    /// Contains its name, if it has one.
+    /// A header is not valid. Contains its name, if it has one.
     #[error("header \"{}\" is not of the form NAME: VALUE", .0.escape_debug())]
     Header(String),
     #[error("headers in {}: {reason}", path.display())]

@@ -117,7 +117,7 @@ pub fn without_query(url: &Uri) -> String {
     shown(&url.to_string())
 }
 
-/// The text may be no URL, and may contain a password.
+/// Returns a text that is safe to show. It may be no URL, and may contain a password.
 fn shown(text: &str) -> String {
     let place = text.split(['?', '#']).next().unwrap_or_default();
     match (place.split_once("://"), place.rsplit_once('@')) {

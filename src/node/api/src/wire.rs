@@ -22,7 +22,7 @@ pub(crate) struct EnvelopeMeta {
     pub(crate) token: Option<String>,
 }
 
-/// In an event of the type ERROR.
+/// The Status in an event of the type ERROR.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
@@ -59,7 +59,7 @@ pub enum Notice<'a> {
     Nothing,
     /// An object is new or has changed.
     Put(&'a str),
-    /// Contains the last JSON of the object.
+    /// An object was deleted. Contains its last JSON.
     Drop(&'a str),
     /// The server has forgotten the version from which it was watched.
     Gone,

@@ -17,7 +17,7 @@ pub struct Claim {
     pub first: IpAddr,
     pub is_single: bool,
     pub node: String,
-    /// Milliseconds since 1970, from which on others may claim a released block.
+    /// The time from which on others may claim a released block, in milliseconds since 1970.
     pub free: Option<u64>,
 }
 

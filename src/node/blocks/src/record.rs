@@ -22,7 +22,7 @@ pub(crate) struct Owner {
     pub(crate) instance: String,
     /// Milliseconds that the node goes on without etcd.
     pub(crate) offline: u64,
-    /// Milliseconds since 1970, from which on others may claim a released one.
+    /// The time from which on others may claim a released one, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
 }

@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The kubelet gives it two minutes for anything.
 const QUERY: Duration = Duration::from_secs(20);
 
-/// For making or ending a sandbox: the kubelet's two minutes, twice.
+/// The time for making or ending a sandbox: the kubelet's two minutes, twice.
 pub const WORK_LIMIT: Duration = Duration::from_secs(240);
 
 /// The largest answer in bytes: 20,000 sandboxes are in it.

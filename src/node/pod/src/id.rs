@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The text form is `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodId {
-    /// Of Kubernetes, not of the network.
+    /// The Kubernetes namespace (not the network namespace).
     pub namespace: String,
     pub name: String,
 }

@@ -36,8 +36,7 @@ impl AsRawFd for Handle {
 }
 
 impl DirWatch {
-    /// Accepts missing directories. Reports at least every `poll`, also without inotify. Needs a tokio runtime with
-    /// I/O.
+    /// Accepts missing directories. Reports at least every `poll`, also without inotify. Needs tokio with I/O.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(io::Error::from)

@@ -50,7 +50,7 @@ fn kind(interface: &PodInterface) -> String {
     interface.settings.clone().unwrap_or_else(|| interface.kind.clone())
 }
 
-/// As `ip route` prints it, without its link.
+/// Formats a route as `ip route` prints it, without its link.
 pub(super) fn route(route: &NewRoute) -> String {
     let mut text = match route.dst {
         net if net.prefix() == 0 && net.is_ipv6() && route.via.is_none() => "default (IPv6)".to_owned(),

@@ -85,7 +85,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     }
 }
 
-/// From the arguments that a kubelet's runtime passes: `NAMESPACE/NAME`.
+/// Returns `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
 pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);

@@ -4,7 +4,7 @@ use super::model::{Network, Place, Pod, Tree};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Look {
     pub ascii: bool,
-    /// Begins the escape codes of colours in place of ESC; empty for none.
+    /// How colours' escape codes begin, in place of ESC; empty for none.
     pub escape: &'static str,
 }
 

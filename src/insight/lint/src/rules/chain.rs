@@ -53,12 +53,12 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     }
 }
 
-/// loopback does not, because it configures an existing interface.
+/// Whether a plugin makes the pod's interface. loopback does not, because it configures an existing one.
 fn makes_interface(plugin: &str) -> bool {
     plugin != "loopback" && page(plugin).is_some_and(|page| page.role == Role::Main)
 }
 
-/// The policy separates only bridges and pairs, by the host's end.
+/// Checks firewall's policy, which separates only bridges and pairs, by the host's end.
 fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));

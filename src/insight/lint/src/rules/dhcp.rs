@@ -1,6 +1,7 @@
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
+/// The keys that affect only DHCPv4.
 const OF_IPV4: [&str; 3] = ["provide", "request", "priority"];
 
 pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {

@@ -34,7 +34,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
     }
 }
 
-/// For 0 or an accepted negative number the kernel chooses.
+/// Checks the MTU. For 0 or an accepted negative number the kernel chooses.
 fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let Some(node) = entry.node.get("mtu") else { return };
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {

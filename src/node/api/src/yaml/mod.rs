@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::Value;
 
-/// All documents of a text together, aliases resolved. A pod has some 50, and 250 as an API server shows it.
+/// The values of all documents together, aliases resolved. A pod has some 50, and 250 as an API server shows it.
 pub const MAX_VALUES: usize = 250_000;
 /// A Pod needs about 15.
 const MAX_DEPTH: usize = 100;

@@ -69,7 +69,7 @@ impl Service {
         Ok(wire::Empty {})
     }
 
-    /// Undone if the client goes.
+    /// Makes a sandbox, which is undone if the client goes.
     pub(crate) async fn run_pod_sandbox(
         self: Arc<Self>,
         request: wire::RunPodSandboxRequest,
@@ -194,7 +194,7 @@ impl Service {
         Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
     }
 
-    /// A unique beginning of an ID is enough.
+    /// Accepts a unique beginning of an ID.
     fn find(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));

@@ -15,7 +15,7 @@ use cnimble_pod::sandbox::Sandboxes;
 use crate::server::guest::{Guest, idlest};
 use crate::server::{Limits, Service, Socket, WORKS, cidr};
 
-/// For reading the last answer, and for answering a ping.
+/// The time for reading the last answer, and for answering a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two questions whether a client is still there.

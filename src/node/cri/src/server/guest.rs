@@ -19,7 +19,7 @@ pub(crate) struct Guest {
 struct Calls {
     under_way: usize,
     any: bool,
-    /// When a call last began or ended, or the connection.
+    /// The last time that a call began or ended; at first, when it connected.
     last: Instant,
 }
 

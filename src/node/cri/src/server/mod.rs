@@ -25,16 +25,16 @@ pub use socket::{Socket, SocketError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For making sandboxes, and as many for stopping or removing them; others wait for their turn.
+    /// Sandboxes that are made at once, and as many that are stopped or removed; others wait for their turn.
     pub parallel: usize,
     pub calls: usize,
     /// One more takes the place of the one that was idle longest. If all have calls, it waits.
     pub connections: usize,
-    /// Until the first call.
+    /// How long a connection may take until its first call.
     pub first_call: Duration,
     pub idle: Duration,
     pub message: usize,
-    /// For a whole call. The kubelet gives up after 4 minutes.
+    /// How long a call may take in all. The kubelet gives up after 4 minutes.
     pub time: Duration,
 }
 

@@ -100,7 +100,7 @@ where
     }
 }
 
-/// Up to eight digits and a unit, as gRPC over HTTP/2 has it.
+/// Parses up to eight digits and a unit, as gRPC over HTTP/2 has it.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

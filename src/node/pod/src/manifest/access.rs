@@ -67,7 +67,7 @@ impl Manifest {
         self.facts.annotations = annotations;
     }
 
-    /// 30 s unless the pod says otherwise.
+    /// The time is 30 s unless the pod says otherwise.
     pub fn termination_grace_period(&self) -> Duration {
         Duration::from_secs(u64::from(self.facts.grace.unwrap_or(30)))
     }
@@ -77,7 +77,7 @@ impl Manifest {
         self.facts.deletion.is_some()
     }
 
-    /// Until the deletionTimestamp, which includes the grace period. If clocks differ, at most the grace period.
+    /// The time to the deletionTimestamp, which includes the grace period. If clocks differ, at most the grace period.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))

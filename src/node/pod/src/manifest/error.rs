@@ -86,7 +86,7 @@ pub(super) fn shown(steps: &[Step]) -> String {
     short(text)
 }
 
-/// In characters of a text from outside.
+/// The number of characters of a text from outside that an error shows.
 const SHOWN: usize = 300;
 
 pub(super) fn short(text: String) -> String {

@@ -30,9 +30,8 @@ pub struct BandwidthError {
 }
 
 impl Bandwidth {
-    /// Fails for a value that is no
-    /// [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/), below 1k or above
-    /// 1P.
+    /// Fails below 1k, above 1P, and for a value that is no
+    /// [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Bandwidth>, BandwidthError> {

@@ -91,7 +91,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// As far as the plugins say.
+    /// Whether a failed set-up has left nothing behind, as far as the plugins say.
     pub fn is_clean(&self) -> bool {
         match self {
             NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => true,

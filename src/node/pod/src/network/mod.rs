@@ -36,10 +36,10 @@ pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
 
-/// A little less than the kubelet's limit of a CRI request, 4 minutes.
+/// The default limit of an operation: a little less than the kubelet's limit of a CRI request, 4 minutes.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
-/// Less than for an operation on one pod, because a clean-up holds everything else up.
+/// The default limit of a clean-up. It holds everything else up, so it gets less than an operation on one pod.
 pub const GC_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -98,8 +98,7 @@ struct Inner {
 }
 
 impl NetworkPlugin {
-    /// Watches the directory in a task that ends with the last clone. A missing network is no error here: see
-    /// [`NetworkPlugin::ready`].
+    /// Watches the directory until the last clone is dropped. A missing network is an error of [`NetworkPlugin::ready`].
     pub async fn open(options: NetworkOptions) -> Self {
         let inner = Inner {
             conf: ConfDir::new(&options.conf_dir),

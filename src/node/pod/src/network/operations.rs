@@ -10,7 +10,7 @@ use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, PodNetworkStatus
 
 const LOOPBACK: &str = "lo";
 
-/// As in containerd; its plugin brings `lo` up.
+/// The loopback network as in containerd; its plugin brings `lo` up.
 fn loopback() -> Option<&'static NetworkList> {
     static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
     let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
@@ -54,7 +54,7 @@ impl NetworkPlugin {
         }
     }
 
-    /// Returns all failures. The order is reversed.
+    /// Runs DEL in reverse order, and returns all failures.
     async fn take_back(&self, added: &[(&NetworkList, Attach)]) -> Vec<Error> {
         let mut failures = Vec::new();
         for (list, attach) in added.iter().rev() {

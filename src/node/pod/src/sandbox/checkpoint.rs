@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// An older layout has one directory. An unmovable record is found by its ID only.
+    /// Moves records of an older layout, with one directory. An unmovable record is found by its ID only.
     fn migrate(&self) {
         for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
             if let Some(shard) = name.get(..SHARD) {
@@ -143,7 +143,7 @@ impl Store {
         Ok(())
     }
 
-    /// The oldest is first. An unreadable record must be taken down: it has the facts in its name.
+    /// Returns the oldest first. An unreadable record must be taken down: it has the facts in its name.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let key = key(pod);
         let (prefix, shard) = (format!("{key}-"), self.shard(&key));

@@ -79,7 +79,7 @@ pub enum State {
 #[serde(rename_all = "camelCase")]
 pub struct PauseProcess {
     pub pid: u32,
-    /// In clock ticks since boot (field 22 of /proc/PID/stat). A later process with the same ID has another.
+    /// The start in clock ticks since boot (field 22 of /proc/PID/stat). A later process with the same ID has another.
     pub start_time: u64,
 }
 

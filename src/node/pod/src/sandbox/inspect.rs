@@ -64,8 +64,7 @@ impl Sandboxes {
         dead.then_some(Fault::NoProcess)
     }
 
-    /// Asks no plugins. Fails for an unknown ID, and if the namespace cannot be read, for example without the
-    /// interface.
+    /// Asks no plugins. Fails for an unknown ID, and if the namespace or the interface cannot be read.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         let mut fault = self.fault(&sandbox);

@@ -52,7 +52,7 @@ pub struct SandboxOptions {
     pub pause: Option<PauseCommand>,
     /// The control group of a pod is said to be `<root>/pod<UID>`. It is not made.
     pub cgroup_root: Option<String>,
-    /// For other processes' work on the same pod.
+    /// How long to wait for other processes' work on the same pod.
     pub lock_limit: Duration,
 }
 
@@ -129,7 +129,7 @@ impl Sandboxes {
         Ok(self.inner.store.pods(wanted)?)
     }
 
-    /// The newest of a pod's sandboxes.
+    /// Returns the newest of a pod's sandboxes.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
@@ -142,7 +142,7 @@ impl Sandboxes {
         Ok(self.inner.store.beginning(prefix)?)
     }
 
-    /// After a reboot only the record and the leases are left.
+    /// Whether it is from before a reboot: then only its record and its leases are left.
     pub fn is_stale(&self, sandbox: &Sandbox) -> bool {
         sandbox.boot_id != self.inner.boot_id
     }

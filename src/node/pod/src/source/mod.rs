@@ -56,7 +56,7 @@ impl fmt::Display for SourceKind {
     }
 }
 
-/// In the order of delivery.
+/// The kinds of updates, in the order of delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// The pods are gone, or have ended for good.

@@ -196,7 +196,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// Never from https to http.
+/// The URL of a redirection. From https never to http.
 fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();

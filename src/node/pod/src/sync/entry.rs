@@ -63,7 +63,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Then the pod is idle.
+    /// Whether a finished order was the latest; then the pod is idle.
     pub(super) fn is_latest(&mut self, serial: u64) -> bool {
         let latest = serial == self.serial;
         if latest {

@@ -10,7 +10,7 @@ use super::work::Work;
 use super::{Command, Event, Pods};
 
 impl<W: Work> SyncLoop<W> {
-    /// Waits until the wanted pods are known, and while nothing can be done.
+    /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can be done.
     pub(super) async fn keep_house(&mut self) -> Option<Command> {
         let mut backoff = Backoff::new(self.options.trouble);
         let existing = loop {

@@ -53,15 +53,17 @@ pub enum Input<P> {
 pub struct SyncOptions {
     pub tick: Duration,
     pub housekeeping: Duration,
+    /// The time between looks for broken sandboxes.
     pub relist: Duration,
-    /// Between checks of a pod that is up, and a bit more.
+    /// The time between checks of a pod that is up, and a bit more; `None` is never.
     pub check: Option<Duration>,
+    /// The time between clean-ups of objects without a pod; `None` is never.
     pub clean: Option<Duration>,
     pub retry: BackoffOptions,
     /// The waits when nothing can be done at all.
     pub trouble: BackoffOptions,
     pub parallel: usize,
-    /// For work that has been begun.
+    /// How long a stop waits for work that has been begun.
     pub stop_limit: Duration,
     pub listener: Listener,
 }

@@ -34,9 +34,9 @@ struct Task<'e> {
 
 impl NetworkPlugin {
     /// Runs DEL for each cache entry of sandboxes without a record. Another runtime may share the cache, so a possibly
-    /// foreign entry stays while evidence for its attachment exists ([`cnimble_liveness`]). In [our own
-    /// networks](super::NetworkOptions::own_networks) plugins also get GC with a list of everything that may live. In
-    /// others, no list could have what another runtime adds a moment later.
+    /// foreign entry stays while evidence for its attachment exists ([`cnimble_liveness`]). Only in
+    /// [`NetworkOptions::own_networks`](super::NetworkOptions) plugins also get GC with a list of everything that may
+    /// live. In others, no list could have what another runtime adds a moment later.
     /// Waits until no operation on a pod runs, and pods wait for its end. So it stops the running plugin at its
     /// [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox that is set up after
     /// `known` was made would be cleaned up. Goes on past failures, and returns all.
@@ -149,7 +149,7 @@ impl NetworkPlugin {
     }
 }
 
-/// In tenths of a second, because people read it.
+/// Returns tenths of a second, because people read it.
 fn share(left: Duration, parts: usize) -> Deadline {
     const TENTH: u128 = 100;
     let parts = u128::try_from(parts).unwrap_or(1).max(1);
