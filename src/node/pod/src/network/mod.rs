@@ -98,7 +98,7 @@ struct Inner {
 }
 
 impl NetworkPlugin {
-    /// Watches the directory until the last clone is dropped. A missing network is an error of [`NetworkPlugin::ready`].
+    /// Watches the directory until the last clone is dropped. A missing network is an error of [`Self::ready`].
     pub async fn open(options: NetworkOptions) -> Self {
         let inner = Inner {
             conf: ConfDir::new(&options.conf_dir),
