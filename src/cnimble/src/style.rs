@@ -41,7 +41,7 @@ impl Paint {
     }
 }
 
-/// Formats `1 route`, `2 routes`.
+/// Formats a count with its noun: `1 route`, `2 routes`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),

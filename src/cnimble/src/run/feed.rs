@@ -1,5 +1,5 @@
 //! Passes pods from the sources to the loop. A kubelet takes a terminating pod's sandbox down when its containers have
-//! ended or the grace period is over. cnimble can't see the containers, so a pod keeps its network until its
+//! ended or the grace period is over. The containers are invisible here, so a pod keeps its network until its
 //! deletionTimestamp, the end of the grace period in the API server's terms. It loses the network earlier if it ends or
 //! is deleted, and gets no new one. A pod that cnimble alone manages has no containers. It is taken down at once.
 

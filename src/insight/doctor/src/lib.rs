@@ -1,8 +1,7 @@
-//! Finds and removes orphans of a node (`cnimble doctor`): leases, links, packet rules and entries of the result cache,
-//! from cnimble or the Go plugins, after a crash, a power cut or a ruleset flush. [`Doctor::look`] finds them, and
-//! [`Doctor::repair`] removes them and restores lost parts of *living* pods. A finding in [doubt](Finding::doubt) is
-//! not repaired. Each finding is judged again before its repair, under a lock of its network, because the node changes
-//! in between. Each kind of object has a module that finds it.
+//! Finds and removes orphans of a node (`cnimble doctor`): leases, links, packet rules and cache entries of cnimble or
+//! the Go plugins. A crash, a power cut or a ruleset flush leaves them. [`Doctor::look`] finds them. [`Doctor::repair`]
+//! removes them and restores lost parts of *living* pods. A finding in [doubt](Finding::doubt) is not repaired. Each
+//! finding is judged again before its repair, under a lock of its network, because the node changes in between.
 
 mod attachments;
 mod cache_entries;

@@ -51,8 +51,8 @@ pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     Ok(claims.into_values().collect())
 }
 
-/// Releases what `name` owns. Returns the number, and until when others wait, in milliseconds since 1970: the time for
-/// which the node works without etcd, plus a tenth, because clocks differ. After a failure another call continues.
+/// Releases what `name` owns. Returns the number, and until when others wait, in milliseconds since 1970. They wait as
+/// long as the node works without etcd, plus a tenth, because clocks differ. After a failure another call continues.
 pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = Session::open(cluster, 0).await?;
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
