@@ -1,24 +1,20 @@
-//! Which leases are from before this boot.
+//! Which leases are from before this boot. No namespace outlives a boot, so such a lease is void: its DEL will never
+//! come. It may be taken back. In doubt a lease stays.
 //!
-//! No namespace outlives a boot, so a lease from before it is void: its DEL will
-//! never come. Such a lease may be taken back, one of this boot never; in doubt a lease stays.
+//! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an extended attribute, so the content
+//! stays the reference's to the byte, and no clock matters. Another ID is another boot.
 //!
-//! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an
-//! extended attribute. It is no part of the content, so the files are the reference's to
-//! the byte, and it knows no clock: another ID is another boot.
-//!
-//! **Machines of one kernel**, as with systemd-nspawn or LXC, may have boot IDs of their own and share a directory. All
-//! their pods live in one boot, so another ID says nothing. Such a machine marks its leases as a machine's. Those
-//! leases, and leases with another mark, are judged by their times.
+//! **Machines of one kernel** (systemd-nspawn, LXC) may have boot IDs of their own and share a directory. All their
+//! pods live in one boot, so such a machine marks its leases as a machine's. Those leases, and leases with another
+//! mark, are judged by their times.
 //!
 //! **Leases without a mark** are judged by their times. They are from the Go plugins, or on a file system without
-//! extended attributes. The clock may have been set since: by NTP on a board without a battery, or after a resume from a
-//! snapshot, where "now minus uptime" can be hours after the boot. So the moment of boot is the *earliest* of now minus
-//! uptime and the times of /proc, /sys and /dev, which were mounted right after booting. A lease is older only if the
-//! times of its content and of its inode are both a `MARGIN` before that. A restored backup has a new inode.
+//! extended attributes. NTP or a resume from a snapshot may have set the clock, so "now minus uptime" can be hours
+//! after the boot. The moment of boot is the *earliest* of now minus uptime and the times of /proc, /sys and /dev. A
+//! lease is older only if the times of its content and of its inode are both a `MARGIN` before that. A restored backup
+//! has a new inode.
 //!
-//! On a file system that several machines may share, nothing is ever taken back: the
-//! lease may be of a container that lives on another machine, in another boot.
+//! On a file system that several machines may share, nothing is ever taken back: another machine may use the lease.
 
 use std::cell::OnceCell;
 use std::ffi::CStr;
@@ -30,7 +26,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::statfs::fstatfs;
 
-/// Where a lease carries the ID of the boot that it was made in.
 const MARK: &CStr = c"user.cnimble.boot";
 
 /// The beginning of a mark with an ID that is not the kernel's own.
@@ -58,19 +53,15 @@ const SHARED: &[u32] = &[
     0x0BD0_0BD0,
 ];
 
-/// The identity of this boot.
 #[derive(Debug, Clone)]
 pub struct Boot {
     id: Option<String>,
-    /// Whether the ID is the kernel's own.
     is_kernels: bool,
-    /// The earliest moment that it may have begun, in nanoseconds since 1970; asked for
-    /// only when it matters.
+    /// The earliest moment of the boot, in nanoseconds since 1970; asked for only when it matters.
     began: OnceCell<i128>,
 }
 
 impl Boot {
-    /// The boot that we live in.
     pub fn current() -> Self {
         let file = File::open(BOOT_ID);
         let is_kernels = file.as_ref().is_ok_and(|file| {
@@ -80,7 +71,6 @@ impl Boot {
         Boot { id, is_kernels, began: OnceCell::new() }
     }
 
-    /// Marks a lease file that is being made.
     pub fn mark(&self, file: &File) {
         if let Some(mark) = self.own_mark() {
             set_mark(file, &mark);
@@ -113,7 +103,6 @@ impl Boot {
         }
     }
 
-    /// Whether the file's times say so.
     fn is_older(&self, file: &File) -> bool {
         file.metadata().is_ok_and(|meta| {
             let changed = nanos(meta.ctime(), meta.ctime_nsec());
@@ -133,13 +122,8 @@ fn nanos(seconds: impl Into<i128>, nanos: impl Into<i128>) -> i128 {
     seconds.into() * 1_000_000_000 + nanos.into()
 }
 
-/// Where the kernel tells the ID of this boot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The ID of this boot.
-///
-/// # Errors
-/// There is no /proc.
 pub fn boot_id() -> io::Result<String> {
     read_id(&File::open(BOOT_ID)?)
 }
@@ -151,7 +135,7 @@ fn read_id(mut file: &File) -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// See the module's text. Not knowing is the beginning of time: nothing is older.
+/// See the module's text. An unknown time is 0, so that nothing is older.
 fn began() -> i128 {
     use nix::time::{ClockId, clock_gettime};
     let clock = |id| clock_gettime(id).map(|time| nanos(time.tv_sec(), time.tv_nsec()));
@@ -181,7 +165,6 @@ pub fn set_mark(file: &File, value: &[u8]) {
     }
 }
 
-/// The mark of `file`, if it has one.
 pub fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 128];
     // SAFETY: the name ends with NUL, the buffer is as long as said, the descriptor is open.

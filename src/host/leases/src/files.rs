@@ -1,14 +1,12 @@
 //! Files that appear whole or not at all, and reading that nothing planted can stop.
 //!
-//! A new file is written without a name (`O_TMPFILE`) and then linked into the directory;
-//! a process killed in between leaves nothing. Where the file system has no unnamed files
-//! a temporary name stands in, which [`crate::is_temporary`] recognises later. `cnimble_os::files`
-//! writes under a name, which a kill leaves behind; here another ADD would have to clear that away.
+//! A new file is written without a name (`O_TMPFILE`) and then linked into the directory, so a kill leaves nothing. A
+//! file system without unnamed files gets a temporary name, which [`crate::is_temporary`] recognises later.
+//! `cnimble_os::files` writes under a name, which another ADD would have to clear away.
 //!
 //! Nothing is synced to disk. A lease is valid until the next boot, so a power failure removes nothing that is needed.
-//! It can leave an empty file under a lease's name, because the name may reach the disk before the content;
-//! [`crate::holder`] takes that for a lease without an owner. docs/RELIABILITY.md has the details,
-//! and the cost of an `fsync`.
+//! It can leave an empty file under a lease's name; [`crate::holder`] takes that for a lease without an owner.
+//! docs/RELIABILITY.md has the details, and the cost of an `fsync`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -29,7 +27,6 @@ pub const LIMIT: usize = 4096;
 /// The buffer for a file. One byte more than the limit detects a larger file.
 pub(crate) type Buffer = [u8; LIMIT + 1];
 
-/// An empty read buffer.
 pub(crate) const BUFFER: Buffer = [0; LIMIT + 1];
 
 /// Leases belong to root alone, as the reference's.
@@ -51,7 +48,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Converts the numbers, which are shorter on machines of 32 bits.
     pub(crate) fn of(stat: &FileStat) -> Self {
         fn same<N, M: From<N>>(number: N) -> M {
             M::from(number)
@@ -71,16 +67,13 @@ impl Identity {
 /// The object of a name in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry<T> {
-    /// There is no such file.
     Absent,
     /// Not a regular file, or larger than any lease.
     Foreign,
-    /// A regular file.
     Regular(T),
 }
 
 impl<T> Entry<T> {
-    /// The same with another form of the regular file.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Entry<U> {
         match self {
             Entry::Absent => Entry::Absent,
@@ -101,11 +94,7 @@ impl<T> Entry<T> {
 /// All of a small file.
 pub type Content = Entry<Vec<u8>>;
 
-/// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic
-/// link and never waits for the other end of a pipe.
-///
-/// # Errors
-/// Fails if the system refuses it.
+/// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic link or waits for a pipe.
 pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Entry<File>> {
     open(dir, name, OFlag::O_RDONLY)?.and_then(|file| {
         let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
@@ -125,25 +114,16 @@ fn open(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Entry<File
     }
 }
 
-/// Reads a small file.
-///
-/// # Errors
-/// Fails if the system refuses it.
 pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
     open_regular(dir, name)?.and_then(|file| read_open(&file))
 }
 
-/// Reads a small file that is open.
-///
-/// # Errors
-/// Fails if the system refuses it.
 pub fn read_open(file: &File) -> io::Result<Content> {
     let mut buffer = BUFFER;
     Ok(fill(file, &mut buffer)?.map(<[u8]>::to_vec))
 }
 
-/// Reads a small file that the directory says is a regular one, in three system calls:
-/// this is what a verb does for each lease.
+/// Reads a file that the directory calls regular, in three system calls, because verbs do this for each lease.
 pub(crate) fn read_known<'b>(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -152,7 +132,6 @@ pub(crate) fn read_known<'b>(
     open(dir, name, OFlag::O_RDONLY)?.and_then(|file| fill(&file, buffer))
 }
 
-/// Reads the whole file in one call.
 fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8]>> {
     let length = loop {
         match file.read(buffer) {
@@ -163,11 +142,7 @@ fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8
     Ok(buffer.get(..length).filter(|bytes| bytes.len() <= LIMIT).map_or(Entry::Foreign, Entry::Regular))
 }
 
-/// Makes `name` in `dir` with `content`, after `prepare` had the file in its hands. False
-/// if something of that name exists.
-///
-/// # Errors
-/// The system's, or those of `prepare`.
+/// Makes `name` in `dir` with `content`, after `prepare` had the file. False if the name exists.
 pub fn create(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -222,14 +197,10 @@ fn create_by_name(
     }
 }
 
-/// Makes `name` in `dir` with `content`, in place of what is there. A file that is made
-/// anew gets `mode`.
+/// Makes `name` in `dir` with `content`, in place of an old file. A new file gets `mode`.
 ///
 /// A text that is not shorter overwrites the old one in a single write, which a kill cannot split. Renaming a new file
 /// would be as safe, but ext4 then writes its data at once (`auto_da_alloc`), which takes milliseconds.
-///
-/// # Errors
-/// Fails if the system refuses it.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
     if let Entry::Regular(file) = open(dir, name, OFlag::O_WRONLY)? {
         let meta = file.metadata()?;
@@ -252,9 +223,6 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> i
 }
 
 /// Removes `name` from `dir`; it may be gone already.
-///
-/// # Errors
-/// Fails if the system refuses it.
 pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -262,7 +230,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
 }
 
-/// Makes a file in `dir` with some content and leaves nothing of it: whether it can be done.
+/// Tests whether a file can be made in `dir`. Leaves nothing.
 pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
     let file = match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, MODE) {
         Ok(file) => file,
@@ -274,7 +242,7 @@ pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
     File::from(file).write_all(b"probe")
 }
 
-/// A name that goes away again, unless it was renamed.
+/// A name that is removed on drop, unless it was renamed.
 struct Temporary<'a> {
     dir: BorrowedFd<'a>,
     name: String,

@@ -20,8 +20,8 @@ pub fn lease(bytes: &[u8]) {
     }
 }
 
-/// Takes any bytes for the entries of an index. The first eight are the key that is asked for,
-/// the next one the address that is put in and taken out.
+/// Takes any bytes for the entries of an index. The first eight are the key to look for, the next one the address to
+/// put in and take out.
 pub fn index(bytes: &[u8]) {
     thread_local! {
         static FILE: OnceCell<File> = const { OnceCell::new() };

@@ -1,26 +1,23 @@
 //! The holder of a lease: the content of a lease file.
 //!
-//! The reference writes `<containerID>\r\n<ifname>` without a newline at the end; releases
-//! before 0.8 wrote the container ID alone. White space around it doesn't count. Anything
-//! else was cut short by a crash or never was a lease.
+//! The reference writes `<containerID>\r\n<ifname>` without a newline at the end; releases before 0.8 wrote the
+//! container ID alone. White space around it doesn't count. Other content was cut short by a crash, or never was a
+//! lease.
 
 use cnimble_cni::Attachment;
 
-/// The holder that a lease file names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// One interface of a container.
     Attachment(Attachment),
     /// A container, in the form of old releases.
     Container(String),
     /// Empty or garbage: the address is free.
     Broken,
-    /// Not a file, or one that is far too large: not ours to judge, so the address is taken.
+    /// Not a file, or one that is far too large. It may be foreign, so the address is taken.
     Unknown,
 }
 
 impl Holder {
-    /// Reads a lease file's content.
     pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Holder::Broken;
@@ -36,7 +33,6 @@ impl Holder {
         }
     }
 
-    /// The container that the lease names.
     pub fn container(&self) -> Option<&str> {
         match self {
             Holder::Attachment(own) => Some(&own.container_id),
@@ -45,7 +41,7 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is `attachment`'s, in the form that is written today.
+    /// Whether the lease is `attachment`'s, with an interface.
     pub fn is(&self, attachment: &Attachment) -> bool {
         matches!(self, Holder::Attachment(own) if own == attachment)
     }
@@ -56,7 +52,6 @@ impl Holder {
     }
 }
 
-/// The content of `attachment`'s lease files.
 pub fn content(attachment: &Attachment) -> Vec<u8> {
     format!("{}\r\n{}", attachment.container_id, attachment.ifname).into_bytes()
 }

@@ -1,25 +1,21 @@
 //! An index beside the leases: which addresses a container may have.
 //!
-//! A lease file names its owner, so finding a container's leases means reading all of them.
-//! That is quick for a hundred and slow for fifty thousand. From `MANY` leases on, the file
-//! `.cnimble-index` lists the addresses of each container. It is a hash table with fixed slots,
-//! so a verb reads one block of it and writes a few bytes. The Go plugin reads the file like
-//! any other and finds no lease in it.
+//! A lease file names its owner, so finding a container's leases means reading all of them, which is slow for fifty
+//! thousand. From `MANY` leases on, the file `.cnimble-index` lists the addresses of each container. It is a hash table
+//! with fixed slots, so a verb reads one block and writes a few bytes. The Go plugin finds no lease in the file.
 //!
 //! **It is verified before use.** After each change, under the lock, the directory gets a time of modification that no
 //! other program would set: a second in the past, with random nanoseconds. The index holds that time, the directory's
-//! time of change, its inode and the boot. A Go plugin or `rm` that adds, removes or renames a file changes the time of
-//! modification, even within one tick of the kernel's clock. The index is then ignored. So is an index that a killed
-//! process left half-written, because the directory changes first and the header is written last. A restored time of
-//! modification changes the time of change.
+//! time of change, its inode and the boot. A Go plugin or `rm` changes the time of modification, even within one tick
+//! of the kernel's clock, and a restored one changes the time of change. The index is then ignored. So is an index that
+//! a killed process left half-written: the directory changes first and the header is written last.
 //!
-//! **It is rebuilt** by the next ADD or DEL that had to read everything. Its header counts the
-//! entries, and it goes with the last of them.
+//! **It is rebuilt** by the next ADD or DEL that had to read everything. It is removed with the last of its entries.
 //!
-//! **It is never needed.** It only proposes addresses, and the leases themselves are read. An address is given by making
-//! its file, which fails if one exists. Before a verb reports a missing lease, it reads all leases. It also does so
-//! without an index, on file systems that several machines may share or that keep no nanoseconds, and after any error
-//! here.
+//! **It is never needed.** It only proposes addresses, and the leases themselves are read. An address is given by
+//! making its file, which fails if one exists. Before a verb reports a missing lease, it reads all leases. It also does
+//! so without an index, on file systems that several machines may share or that keep no nanoseconds, and after any
+//! error here.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -43,10 +39,10 @@ pub(crate) const MANY: usize = 64;
 /// Changes with the format.
 const MAGIC: u64 = u64::from_le_bytes(*b"cnimidx2");
 const HEADER: usize = 80;
-/// Where in the header the number of entries is: behind all that is compared.
+/// Where in the header the number of entries is, behind all fields that are compared.
 const COUNT: usize = 72;
 const SLOT: usize = 32;
-/// Slots from its own one on in which an entry may lie.
+/// Slots in which an entry may lie, from its own slot on.
 const WINDOW: usize = 96;
 /// More are no index: 2²⁴ entries are 512 MB.
 const MAX_SLOTS: u64 = 1 << 24;
@@ -60,8 +56,7 @@ const V6: u8 = 6;
 /// An entry: a container, as a hash of its ID, may have an address.
 type Entry = (u64, IpAddr);
 
-/// The hash of a container's ID. Of all plugins of all versions the same (FNV-1a and a last
-/// stirring), or they would not find each other's entries.
+/// The hash of a container's ID (FNV-1a and a last mixing). All versions of all plugins must compute the same hash.
 pub fn key(container_id: &str) -> u64 {
     let hash = container_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -78,7 +73,6 @@ pub struct Index {
 }
 
 impl Index {
-    /// The index of `dir`, if there is one and it may be believed.
     pub(crate) fn open(dir: BorrowedFd<'_>) -> Option<Self> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let file = File::from(openat(dir, INDEX, OFlag::O_RDWR | flags, Mode::empty()).ok()?);
@@ -96,7 +90,6 @@ impl Index {
         is_true.then_some(Index { file, slots, entries })
     }
 
-    /// The addresses that the container with this key may have.
     pub(crate) fn find(&self, key: u64) -> Option<Vec<IpAddr>> {
         let window = self.window(key).ok()?;
         let entries = window.chunks_exact(SLOT).map_while(|slot| match kind(slot) {
@@ -106,8 +99,8 @@ impl Index {
         Some(entries.flatten().filter(|(own, _)| *own == key).map(|(_, ip)| ip).collect())
     }
 
-    /// Notes changes that have been made in `dir`, whose lock is held. With the last entry the
-    /// index goes. On any failure it stays what the change has made it: worthless.
+    /// Notes changes in `dir`. The caller holds its lock. The index goes with its last entry. A failure leaves it
+    /// invalid.
     pub(crate) fn change(
         &self,
         dir: BorrowedFd<'_>,
@@ -180,7 +173,6 @@ pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     }
 }
 
-/// Removes the index file.
 pub(crate) fn discard(dir: BorrowedFd<'_>) {
     if let Err(err) = files::remove(dir, INDEX) {
         log::debug!("removing {INDEX}: {err}");
@@ -222,7 +214,6 @@ fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()
     file.write_all_at(&header_for(dir, slots, entries)?, 0).ok()
 }
 
-/// The header that is true of `dir` as it is now, with a number of entries.
 fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEADER]> {
     let Identity { place: (dev, ino), times } = Identity::of(&fstat(dir).ok()?);
     let boot = boot_key()?;
@@ -241,14 +232,13 @@ fn boot_key() -> Option<u64> {
     *BOOT.get_or_init(|| boot::boot_id().ok().map(|id| key(&id)))
 }
 
-/// How long the file is; `None` for a number of slots that can't be.
+/// The file's length; `None` for an invalid number of slots.
 fn length_for(slots: u64) -> Option<u64> {
     let valid = slots.is_power_of_two() && slots <= MAX_SLOTS;
     // The last entry has a whole window, too.
     valid.then(|| HEADER as u64 + (slots + WINDOW as u64) * SLOT as u64)
 }
 
-/// The slot that an entry lies in if that is free.
 fn home(key: u64, slots: u64) -> u64 {
     (key >> 32) & (slots - 1)
 }

@@ -1,15 +1,11 @@
-//! Lease files, as the IPAM plugin host-local keeps them: one for each address, in a
-//! directory for each network.
-//!
-//! The format is the Go plugins', to the byte ([`holder`], [`store`]), and so is the lock ([`lock`]).
-//! An extended attribute marks the boot of a lease ([`boot`]). Many leases have an index ([`index`]). The configuration
-//! names the ranges of addresses ([`config`], [`range`]).
-//!
-//! It is here rather than in the plugin because the doctor and the report of a node's addresses read
-//! leases, too. The plugin `ipam/host-local` decides which address an attachment gets, and writes it.
+//! Lease files, as the IPAM plugin host-local keeps them: one for each address, in a directory for each network.
 //!
 //! Read [`holder`] for the content of a lease file, then [`store`] for the files of a network. [`files`] creates and
-//! reads them. [`cluster`] has a node's share of a cluster's addresses.
+//! reads them, under a [`lock`]. An extended attribute marks the boot of a lease ([`boot`]). Many leases have an index
+//! ([`index`]). The configuration names the ranges of addresses ([`config`], [`range`]). [`cluster`] has a node's share
+//! of a cluster's addresses.
+//!
+//! The doctor and the report of a node's addresses read leases, too. The plugin `ipam/host-local` writes them.
 
 pub mod boot;
 pub mod cluster;
@@ -25,21 +21,18 @@ pub mod store;
 
 use std::net::IpAddr;
 
-/// The beginning of the name of a file that isn't finished yet. It names no address, and the
-/// reference passes over it.
+/// Begins the names of unfinished files. It names no address, and the reference passes over it.
 pub const TEMPORARY: &str = ".cnimble-new-";
 
-/// The index beside many leases. It names no address, and the reference finds no lease in it; see
-/// [`index`].
+/// It names no address, and the reference finds no lease in it.
 pub const INDEX: &str = ".cnimble-index";
 
-/// Whether `name` is a file that was being written when its writer was killed.
+/// Whether `name` is a file of a killed writer.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 
-/// The address that a file of this name is the lease of. Only names as Go and Rust write them
-/// count.
+/// The address in a lease's file name. Only names as Go and Rust write them count.
 pub fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_string() == name).then_some(ip)

@@ -1,5 +1,4 @@
-//! The lock of a network's directory: `flock(2)` on its file `lock`, as the reference's
-//! plugins take it, so that the two exclude each other.
+//! The lock of a network's directory: `flock(2)` on its file `lock`, as the reference's plugins take it.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,10 +16,8 @@ use cnimble_os::child::signal;
 
 use crate::files::Identity;
 
-/// The file's name in the directory.
 pub const LOCK: &str = "lock";
 
-/// Device and inode.
 type Place = (u64, u64);
 
 fn place(stat: &FileStat) -> Place {
@@ -32,20 +29,15 @@ thread_local! {
     static HELD: ManuallyDrop<RefCell<Vec<Place>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The lock, held until the value goes.
 #[derive(Debug)]
 pub struct Lock {
     id: Place,
-    /// `None` where this thread holds it already, further up: the panic hook takes back an
-    /// ADD while the ADD's own lock is still there, and must not wait for it.
+    /// `None` where this thread holds it already: the panic hook takes back an ADD that still has its own lock.
     flock: Option<Flock<File>>,
 }
 
-/// Why there is no lock.
 pub enum LockError {
-    /// The system's.
     Io(io::Error),
-    /// A signal came first.
     Stopped(Error),
 }
 
@@ -69,7 +61,6 @@ impl Lock {
         }
     }
 
-    /// Returns whether this thread held the lock already.
     pub fn is_nested(&self) -> bool {
         self.flock.is_none()
     }
@@ -94,8 +85,7 @@ impl Drop for Lock {
                 held.retain(|other| *other != self.id);
             }
         });
-        // Dropping a Flock that can't be unlocked (a network file system) panics, and what
-        // the panic takes back would wait for this very lock. Closing unlocks as well.
+        // Dropping a Flock that can't be unlocked (a network file system) panics. Closing unlocks as well.
         if let Err((flock, _)) = flock.unlock() {
             let fd = flock.as_raw_fd();
             std::mem::forget(flock);

@@ -2,7 +2,7 @@
 //!
 //! An address is a `u128` and a range is its two ends, so an IPv6 /64 costs as much as an IPv4 /29. A gateway is never
 //! given out. The network address (in IPv6 the subnet-router anycast address, RFC 4291 section 2.6.1) and the IPv4
-//! broadcast address are given out if `rangeStart` and `rangeEnd` include them. A routed link to a pod (ptp) needs
+//! broadcast address are given out if `rangeStart` and `rangeEnd` include them: a routed link to a pod (ptp) needs
 //! neither. A subnet of two addresses has neither (RFC 3021, RFC 6164).
 
 use std::fmt;
@@ -15,36 +15,26 @@ use ipnetwork::IpNetwork;
 /// has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// A set without ranges.
     #[error("empty range set")]
     EmptySet,
-    /// IPv4 and IPv6 in one set.
     #[error("mixed address families")]
     MixedFamilies,
-    /// Two ranges of a set have an address in common.
     #[error("subnets {} and {} overlap", .0.0, .0.1)]
     Overlap(Box<(Range, Range)>),
-    /// A range without `subnet`.
     #[error("subnet is missing")]
     NoSubnet,
-    /// A subnet of one address.
     #[error("Network {0} too small to allocate from")]
     TooSmall(IpNetwork),
-    /// The subnet is written with an address of a host.
     #[error(
         "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
     )]
     HostBits { length: u8, network: IpAddr },
-    /// IPv4 in IPv6, or the other way round.
     #[error("IP {ip} is not the same protocol as subnet {subnet}")]
     OtherFamily { ip: IpAddr, subnet: IpNetwork },
-    /// `rangeStart` is in another network.
     #[error("RangeStart {ip} not in network {subnet}")]
     StartOutside { ip: IpAddr, subnet: IpNetwork },
-    /// `rangeEnd` is in another network.
     #[error("RangeEnd {ip} not in network {subnet}")]
     EndOutside { ip: IpAddr, subnet: IpNetwork },
-    /// `rangeEnd` is before `rangeStart`.
     #[error("RangeEnd {end} is before RangeStart {start} in network {subnet}")]
     Backwards { start: IpAddr, end: IpAddr, subnet: IpNetwork },
     /// An excluded prefix has no address of the subnet.
@@ -58,11 +48,8 @@ pub enum RangeError {
 /// A run of addresses inside one network, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// The subnet of the range.
     pub subnet: IpNetwork,
-    /// The first address of the range.
     pub start: IpAddr,
-    /// The last address of the range.
     pub end: IpAddr,
     /// The router, which may lie outside.
     pub gateway: IpAddr,
@@ -70,7 +57,6 @@ pub struct Range {
     pub on_shared_link: bool,
 }
 
-/// The address as a number.
 pub fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u32::from(ip).into(),
@@ -78,7 +64,7 @@ pub fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// The address of that number in the family of `like`.
+/// The address of that number, in the family of `like`.
 pub fn address(number: u128, like: IpAddr) -> IpAddr {
     match like {
         // Only numbers between two IPv4 addresses come in; the cut loses nothing.
@@ -92,11 +78,8 @@ fn same_family(a: IpAddr, b: IpAddr) -> bool {
 }
 
 impl Range {
-    /// Fills in what isn't given: the gateway is the first address after the network's,
-    /// the range all addresses that hosts may have. The gateway may lie outside.
-    ///
-    /// # Errors
-    /// Fails if the values make no range.
+    /// Fills in missing values. The gateway is the first address after the network's, and may be given outside of it.
+    /// The range has all addresses that hosts may have.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -175,7 +158,7 @@ impl Range {
         same_family(self.start, ip) && self.start <= ip && ip <= self.end
     }
 
-    /// How many addresses it has; one less where numbers don't go further.
+    /// The number of addresses, saturated.
     pub fn size(&self) -> u128 {
         (number(self.end) - number(self.start)).saturating_add(1)
     }
@@ -184,8 +167,7 @@ impl Range {
         same_family(self.start, other.start) && self.start <= other.end && other.start <= self.end
     }
 
-    /// Whether `ip`, which names the network itself or everybody in it, is left out unless it is asked
-    /// for.
+    /// Whether `ip` names the network or all its hosts, so that it is given only on request.
     pub fn leaves_out(&self, ip: IpAddr) -> bool {
         let bits = if self.subnet.is_ipv4() { 32 } else { 128 };
         let is_reserved = ip == self.subnet.network() || ip.is_ipv4() && ip == self.subnet.broadcast();
@@ -204,10 +186,6 @@ impl fmt::Display for Range {
 pub struct RangeSet(Vec<Range>);
 
 impl RangeSet {
-    /// A set of these.
-    ///
-    /// # Errors
-    /// Fails without ranges, and for ranges that do not go together.
     pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
         let Some(first) = ranges.first() else {
             return Err(RangeError::EmptySet);
@@ -223,13 +201,12 @@ impl RangeSet {
         Ok(RangeSet(ranges))
     }
 
-    /// The same for pods that share a link.
+    /// Marks the set as one of pods that share a link.
     pub fn on_shared_link(mut self) -> Self {
         self.0.iter_mut().for_each(|range| range.on_shared_link = true);
         self
     }
 
-    /// In the order of the configuration.
     pub fn ranges(&self) -> &[Range] {
         &self.0
     }
@@ -239,23 +216,19 @@ impl RangeSet {
         sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway)
     }
 
-    /// Whether the set is of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().any(|range| range.start.is_ipv4())
     }
 
-    /// The range that `ip` lies in.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.0.iter().find(|range| range.contains(ip))
     }
 
-    /// Whether the two have an address in common.
     pub fn overlaps(&self, other: &RangeSet) -> bool {
         self.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
     }
 
-    /// Every address once, with its range: from the one after `last` on, across the ranges
-    /// and around to `last`. From the set's start where `last` isn't in the set.
+    /// Every address once, with its range, from the one after `last` on. From the set's start if `last` isn't in it.
     pub fn cycle(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
         let last = last.and_then(|last| {
             let at = self.0.iter().position(|range| range.contains(last))?;

@@ -18,29 +18,23 @@ const BLOCK_SIZE: u8 = 26;
 /// For how many seconds a node goes on without etcd unless `ipam.etcd.offline` says otherwise.
 const OFFLINE: u32 = 3600;
 
-/// The configuration of cluster-local.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The name of the network.
     pub network: String,
     /// Ranges, requested addresses, the directory of leases: as host-local reads them.
     pub base: Config,
     /// A block has two to the power of this many addresses.
     pub host_bits: u32,
-    /// The name of the node.
     pub node: String,
     /// For how long the node gives addresses after etcd has confirmed its share.
     pub offline: Duration,
     /// Whether pods reach all others by their gateway.
     pub routed: bool,
-    /// The access to etcd.
     pub etcd: Etcd,
 }
 
-/// The access to etcd.
 #[derive(Debug, Clone)]
 pub struct Etcd {
-    /// URLs of the members.
     pub endpoints: Vec<String>,
     /// The certificate of the authority that has signed those of the members.
     pub ca: Option<PathBuf>,
@@ -82,10 +76,7 @@ struct EtcdFields {
 }
 
 impl Cluster {
-    /// Reads and validates the configuration.
-    ///
-    /// # Errors
-    /// Code 7 with the key that is wrong, 4 for a bad `IP` in CNI_ARGS.
+    /// Fails with code 7 for a wrong key, 4 for a bad `IP` in CNI_ARGS.
     pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let base = Config::read(config, args)?;
         let ipam = config.decode::<Document>()?.ipam;
@@ -114,8 +105,7 @@ impl Cluster {
         })
     }
 
-    /// How many addresses at a block's end no node owns with the block. Single ones of them are claimed
-    /// when there is no free block.
+    /// The addresses at a block's end that no node owns with the block. Nodes claim single ones if no block is free.
     pub fn tail(&self) -> u128 {
         1 << (self.host_bits.saturating_sub(3))
     }
@@ -173,7 +163,6 @@ impl EtcdFields {
     }
 }
 
-/// The name of this machine, as the kernel has it.
 fn host_name() -> Result<String, Error> {
     const FILE: &str = "/proc/sys/kernel/hostname";
     let name = std::fs::read_to_string(FILE)

@@ -1,7 +1,6 @@
-//! A node's share of a cluster's addresses: a small file in the network's directory.
+//! A node's share of a cluster's addresses: a small, synced file in the network's directory, beside the leases.
 //!
-//! The file never has more than etcd has: it is written after a claim, and before a return. It is synced, and
-//! appears whole or not at all.
+//! The file never has more than etcd has: it is written after a claim, and before a return.
 
 use std::fs::File;
 use std::io;
@@ -19,9 +18,9 @@ use cnimble_os::files::{self as files, Links};
 use crate::boot;
 use crate::range::{Range, RangeSet};
 
-/// The file's name in the network's directory. It names no address.
+/// It names no address.
 pub const SHARE: &str = ".cnimble-share";
-/// An ADD removes temporary files of leases that killed ones have left; this is none of them.
+/// An ADD removes the temporary files of killed ADDs; this is none of them.
 const FRESH: &str = ".cnimble-share-new";
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
@@ -29,9 +28,8 @@ const LIMIT: usize = 4 << 20;
 /// The identity of the node. etcd has the same, and every transaction compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The content of `/etc/machine-id`.
+    /// From `/etc/machine-id`.
     pub machine: String,
-    /// The name of the node.
     pub name: String,
     /// Random; of the file's making.
     pub instance: String,
@@ -47,9 +45,7 @@ pub struct Identity {
 /// Addresses that the node owns, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// The first address.
     pub first: IpAddr,
-    /// The last address.
     pub last: IpAddr,
     /// Since when it was seen without leases, by [`now`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,21 +53,17 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Whether `ip` is one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.first.is_ipv4() == ip.is_ipv4() && self.first <= ip && ip <= self.last
     }
 
-    /// Whether it is one address, and no block.
     pub fn is_single(&self) -> bool {
         self.first == self.last
     }
 }
 
-/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// The identity of the node.
     pub identity: Identity,
     /// Whether etcd has had the node's record.
     pub registered: bool,
@@ -87,9 +79,6 @@ pub struct Share {
 }
 
 /// Milliseconds since this boot, sleep included.
-///
-/// # Errors
-/// Fails if the system refuses it.
 pub fn now() -> Result<u64, Error> {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_err(|err| Error::new(Code::IO, format!("reading the time since boot: {err}")))?;
@@ -98,18 +87,12 @@ pub fn now() -> Result<u64, Error> {
 }
 
 /// The ID of this boot.
-///
-/// # Errors
-/// The system's: without it, a node that came back can't be told from one that never went.
 pub fn this_boot() -> Result<String, Error> {
     boot::boot_id().map_err(|err| Error::new(Code::IO, format!("reading the boot's ID: {err}")))
 }
 
 impl Share {
-    /// Reads the file in the network's directory. `None` without a file.
-    ///
-    /// # Errors
-    /// Code 5: it can't be read, or is damaged.
+    /// `None` without a file. Fails with code 5 if the file can't be read, or is damaged.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
         let path = dir.join(SHARE);
         let bytes = match files::read(&path, LIMIT, Links::Refuse) {
@@ -124,10 +107,7 @@ impl Share {
         })
     }
 
-    /// Writes the file, synced to disk.
-    ///
-    /// # Errors
-    /// Code 5; then the old content stays.
+    /// Writes the file, synced to disk. Fails with code 5; then the old content stays.
     pub fn write(&self, dir: &Path) -> Result<(), Error> {
         let (path, fresh): (PathBuf, PathBuf) = (dir.join(SHARE), dir.join(FRESH));
         let bytes = serde_json::to_vec(self)
@@ -139,9 +119,6 @@ impl Share {
     }
 
     /// The age of the last confirmation in milliseconds; `None` if it is of another boot.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub fn age(&self) -> Result<Option<u64>, Error> {
         let of_today = self.registered && self.identity.boot == this_boot()?;
         let now = now()?;
@@ -149,9 +126,6 @@ impl Share {
     }
 
     /// Whether addresses may be given from it now.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub fn is_valid(&self) -> Result<bool, Error> {
         Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
     }
@@ -176,7 +150,6 @@ impl Share {
     }
 }
 
-/// The part of `range` from `first` to `last`.
 fn clip(range: &Range, first: IpAddr, last: IpAddr) -> Option<Range> {
     if range.start.is_ipv4() != first.is_ipv4() {
         return None;

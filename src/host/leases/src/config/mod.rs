@@ -1,4 +1,4 @@
-//! The configuration of addresses, validated.
+//! The configuration of addresses, validated. The README of host-local lists its keys.
 //!
 //! | key | meaning |
 //! |---|---|
@@ -31,24 +31,19 @@ use cnimble_cni::{CniArgs, Code, Error, NetworkList, PluginConfig, Route, cidr, 
 use crate::range::{Range, RangeSet};
 use ranges::{RangeFields, range_sets};
 
-/// The plugin's name in `ipam.type`.
 const PLUGIN: &str = "host-local";
 
 /// Where the networks' directories are unless `ipam.dataDir` says otherwise.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// The configuration, as ADD, CHECK and STATUS use it.
 #[derive(Debug)]
 pub struct Config {
     /// Pools: an attachment gets one address of each.
     pub sets: Vec<RangeSet>,
     /// Without repetitions, the most important first.
     pub requested: Vec<IpAddr>,
-    /// The key `ipam.routes`.
     pub routes: Vec<Route>,
-    /// The key `ipam.resolvConf`.
     pub resolv_conf: Option<PathBuf>,
-    /// The directory of the network.
     pub store: PathBuf,
     /// Whether STATUS fails when a set has no address left.
     pub not_ready_when_full: bool,
@@ -103,7 +98,6 @@ struct CniArguments {
     ips: Vec<RequestedIp>,
 }
 
-/// All that DEL and GC need. They must work when the rest of the configuration has gone bad.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StoreOnly {
@@ -121,20 +115,14 @@ fn no_ipam() -> Error {
     Error::config("IPAM config missing 'ipam' key")
 }
 
-/// The directory of the network in `config`.
-///
-/// # Errors
-/// Code 7 if there is no `ipam`, or `dataDir` can't be a path.
+/// Fails with code 7 if there is no `ipam`, or `dataDir` can't be a path.
 pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
     let ipam = config.decode::<StoreOnly>()?.ipam.ok_or_else(no_ipam)?;
     join(ipam.data_dir.as_deref(), &config.name)
 }
 
-/// Returns true if and only if the runtime gives the ranges (capability `ipRanges`), and hasn't given any: it passes them with
-/// an attachment, and STATUS has none.
-///
-/// # Errors
-/// Code 6 if the configuration can't be read.
+/// Returns true if the runtime gives the ranges (capability `ipRanges`) but has given none: it passes them with an
+/// attachment, and STATUS has none. Fails with code 6 if the configuration can't be read.
 pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
     let document: Value = config.decode()?;
     let given = |of, key| json::get(json::get(&document, of)?, key).filter(|value| !value.is_null());
@@ -158,7 +146,6 @@ pub fn is_used_by(plugin: &ListEntry) -> bool {
     ipam.and_then(Value::as_str) == Some(PLUGIN)
 }
 
-/// The directories that a network's configuration names (`dataDir`).
 pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
     let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
     let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
@@ -166,16 +153,13 @@ pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
 }
 
 impl Config {
-    /// The same for a plugin of a network, when no runtime adds anything.
-    ///
-    /// # Errors
-    /// Fails as [`Config::read`] does.
+    /// The configuration of a plugin of a network, when no runtime adds anything.
     pub fn of(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
         let document = list.configuration(plugin, &Injection::default()).to_string();
         Self::read(&PluginConfig::parse(document.as_bytes())?, &CniArgs::default())
     }
 
-    /// How many addresses of a range may be given to pods.
+    /// The number of addresses that pods may get.
     pub fn capacity(&self, range: &Range) -> u128 {
         let edges = [range.subnet.network(), range.subnet.broadcast()];
         let reserved =
@@ -184,10 +168,7 @@ impl Config {
         range.size().saturating_sub(reserved.len() as u128)
     }
 
-    /// Reads and validates the configuration.
-    ///
-    /// # Errors
-    /// Code 7 with the path of what is wrong, 4 for a bad `IP` in CNI_ARGS.
+    /// Fails with code 7 and the path of a wrong key, 4 for a bad `IP` in CNI_ARGS.
     pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(no_ipam)?;

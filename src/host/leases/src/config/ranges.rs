@@ -1,5 +1,4 @@
-//! Range sets, from the keys of the configuration: each range by itself, each set by itself,
-//! and all of them beside each other.
+//! Range sets, from the keys of the configuration: each range, each set, and all sets beside each other.
 //!
 //! Texts of errors are the reference's; `details` adds the key, which it doesn't say.
 
@@ -13,7 +12,6 @@ use cnimble_cni::{Error, Version};
 
 use crate::range::{Range, RangeError, RangeSet};
 
-/// A range as the configuration has it.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RangeFields {

@@ -1,7 +1,6 @@
-//! Reading a network's directory, which needs no lock: CHECK and STATUS make do with this.
+//! Reading a network's directory without a lock, as CHECK and STATUS do.
 //!
-//! Other files, such as notes and backups, are skipped. An entry with a lease's name that is no file, or cannot be read,
-//! counts as taken by an unknown owner.
+//! Other files, such as notes and backups, are skipped. An unreadable entry with a lease's name counts as taken.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +24,6 @@ use crate::holder::Holder;
 use crate::index::{self, Index};
 use crate::{INDEX, address, is_temporary};
 
-/// A network's directory, for reading.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -33,10 +31,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory. `None` if it is missing.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
+    /// `None` if the directory is missing.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_DIRECTORY;
         match File::options().read(true).custom_flags(flags).open(path) {
@@ -46,25 +41,19 @@ impl Directory {
         }
     }
 
-    /// The descriptor of the directory.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// An error of doing `what` to `name`.
     pub fn failed(&self, what: &'static str, name: &str, source: impl Into<io::Error>) -> StoreError {
         StoreError::Io { what, path: self.path.join(name), source: source.into() }
     }
 
     /// All leases. A file is a lease if its name is an address as Go and Rust write it.
-    ///
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub fn leases(&self) -> Result<Leases> {
         let failed = |err: Errno| self.failed("listing", "", err);
         let mut leases = Leases::default();
@@ -104,16 +93,12 @@ impl Directory {
         Ok(leases)
     }
 
-    /// Opens a list of its own of all entries.
     pub(super) fn entries(&self) -> Result<Dir> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(|err| self.failed("listing", "", err))
     }
 
     /// The names of all files, in order.
-    ///
-    /// # Errors
-    /// Fails if the directory can't be listed.
     pub fn names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in self.entries()?.iter() {
@@ -125,18 +110,12 @@ impl Directory {
     }
 
     /// The addresses that have a lease file, with any content.
-    ///
-    /// # Errors
-    /// Fails as [`Directory::names`] does.
     pub fn addresses(&self) -> Result<Vec<IpAddr>> {
         Ok(self.names()?.iter().filter_map(|name| address(name)).collect())
     }
 
-    /// A lease, with marks that tell it from a later one of the same name. `None` if it is gone. An unreadable entry has
-    /// an unknown owner.
-    ///
-    /// # Errors
-    /// There is something, and the system doesn't say what.
+    /// A lease, with marks that tell it from a later one of the same name. `None` if it is gone. An unreadable entry
+    /// has an unknown owner.
     pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
         let Some(identity) = self.identity(name)? else { return Ok(None) };
         let unknown = Found { owner: Holder::Unknown, identity, before_boot: false };
@@ -151,10 +130,7 @@ impl Directory {
         Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
     }
 
-    /// The identity of the file, which a later file of the same name doesn't have; `None` if there is no file.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
+    /// The identity of the file, which a later file of the same name doesn't have.
     pub fn identity(&self, name: &str) -> Result<Option<Identity>> {
         match fstatat(self.fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Identity::of(&stat))),
@@ -165,9 +141,6 @@ impl Directory {
 
     /// The leases of `container_id`, also those without an interface. Reads the leases that the index names, or all
     /// without an index. `hints` are further addresses to read.
-    ///
-    /// # Errors
-    /// Fails as [`Directory::leases`] does.
     pub fn leases_of(&self, container_id: &str, hints: &[IpAddr]) -> Result<Leases> {
         let Some(index) = Index::open(self.fd()) else { return self.leases() };
         let Some(mut ips) = index.find(index::key(container_id)) else { return self.leases() };
@@ -187,7 +160,6 @@ impl Directory {
         Ok(leases)
     }
 
-    /// The holder of `ip` from its file. `None` without a lease.
     pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
         self.try_owner(ip).unwrap_or_else(|err| {
             log::warn!("{err}");
@@ -205,8 +177,7 @@ impl Directory {
         }
     }
 
-    /// The address that was given last from range set `set`. A file that can't be read
-    /// costs the turn, not the ADD.
+    /// The address that was given last from range set `set`. An unreadable file counts as none.
     pub fn last(&self, set: usize) -> Option<IpAddr> {
         match files::read(self.fd(), &last_name(set)) {
             Ok(Entry::Regular(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
@@ -219,11 +190,7 @@ impl Directory {
     }
 }
 
-/// Whether a lease could be written below `path`, found out without leaving a trace: in
-/// the nearest directory that exists.
-///
-/// # Errors
-/// Why it couldn't.
+/// Tests whether a lease could be written below `path`, in the nearest directory that exists. Leaves no trace.
 pub fn probe_writing(path: &Path) -> Result<()> {
     let exists = |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
     let ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {

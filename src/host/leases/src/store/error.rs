@@ -5,16 +5,12 @@ use std::path::PathBuf;
 
 use cnimble_cni::{Code, Error};
 
-/// A failure on the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system refused an operation.
     #[error("{what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    /// Another try may go better.
     #[error("{} appears and disappears; other programs write to it without its lock", .0.display())]
     Unsettled(PathBuf),
-    /// A signal came first.
     #[error("waiting for the lock of the store: {0}")]
     Stopped(Error),
 }
@@ -31,7 +27,7 @@ impl From<StoreError> for Error {
 }
 
 impl StoreError {
-    /// Whether another try may go better: the directory went away just now.
+    /// Whether another try may succeed, because the directory went away just now.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             StoreError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -40,7 +36,7 @@ impl StoreError {
         }
     }
 
-    /// A part of the disk that can't be read any more (EIO).
+    /// The disk can't read a block (EIO).
     pub fn is_bad_block(&self) -> bool {
         matches!(self, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }

@@ -1,8 +1,7 @@
-//! The way to a locked directory: made if need be, opened, locked, and looked at once more.
+//! The way to a locked directory: made if need be, opened, locked, and checked again.
 //!
-//! An ADD that fails removes the directory that it made, maybe while others wait for the lock
-//! in it. They get the lock of a file that has no name any more: [`Lock::guards`] sees it, and
-//! they begin again.
+//! An ADD that fails removes the directory that it made. Concurrent ADDs may wait for a lock in it, which then has no
+//! name. [`Lock::guards`] finds that, and they begin again.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +15,9 @@ use nix::sys::stat::Mode;
 use super::{Directory, Result, Store, StoreError};
 use crate::lock::{LOCK, Lock, LockError};
 
-/// A listener for directories that were made on the way to the lock, so that they can be removed again.
+/// Hears of directories and locks that were made on the way, to remove them again.
 pub trait Noted {
-    /// This directory was made.
     fn made_directory(&self, path: &Path);
-    /// The lock's file was made.
     fn made_lock(&self);
 }
 
@@ -29,17 +26,11 @@ const TRIES: u32 = 100;
 
 impl Store {
     /// Locks the directory. `None` if it is missing.
-    ///
-    /// # Errors
-    /// The system's, or a signal came first.
     pub fn lock(path: &Path) -> Result<Option<Self>> {
         Self::lock_with(path, None)
     }
 
-    /// Locks the directory, and makes it if it is missing. Records the made directories.
-    ///
-    /// # Errors
-    /// Fails as [`Store::lock`] does.
+    /// Locks the directory, and makes it if it is missing.
     pub fn lock_or_create(path: &Path, noted: &dyn Noted) -> Result<Self> {
         Self::lock_with(path, Some(noted))?.ok_or_else(|| StoreError::Unsettled(path.to_owned()))
     }
@@ -100,7 +91,6 @@ fn make_directories(path: &Path, noted: &dyn Noted) -> Result<()> {
     }
 }
 
-/// Opens the lock file, making it if need be.
 fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match openat(dir.fd(), LOCK, flags, Mode::empty()) {

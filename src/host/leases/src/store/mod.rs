@@ -1,6 +1,5 @@
 //! The store: a directory for each network, with a file for each lease.
 //!
-//! The layout is the reference's to the byte, so that either set of plugins can take over
 //! from the other at any moment:
 //!
 //! | file | content | mode |
@@ -36,7 +35,6 @@ pub fn last_name(set: usize) -> String {
     format!("last_reserved_ip.{set}")
 }
 
-/// A network's directory with its lock held; the lock goes with the value.
 #[derive(Debug)]
 pub struct Store {
     dir: Directory,
@@ -51,8 +49,7 @@ impl std::ops::Deref for Store {
 }
 
 impl Store {
-    /// Notes in the index what was changed since `leases` were read: the container's
-    /// addresses that were `added` and `removed`. Call it when all else is done.
+    /// Notes in the index what was changed since `leases` were read. Call it when all else is done.
     pub fn note(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
         let key = index::key(container_id);
         if let Some(index) = &leases.index {
@@ -71,14 +68,13 @@ impl Store {
         }
     }
 
-    /// Removes the index if too few of `leases` are left to need one, with `removed` gone.
+    /// Removes the index if too few of `leases` remain without `removed`.
     pub fn forget_index(&self, leases: &Leases, removed: usize) {
         if leases.has_index && leases.list.len().saturating_sub(removed) < index::MANY {
             index::discard(self.fd());
         }
     }
 
-    /// Removes what a killed process left half-written.
     pub fn sweep(&self, leases: &Leases) {
         for name in &leases.temporary {
             if let Err(err) = files::remove(self.fd(), name) {
@@ -87,20 +83,12 @@ impl Store {
         }
     }
 
-    /// Removes the lease of `ip`; it may be gone already.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub fn remove(&self, ip: IpAddr) -> Result<()> {
         let name = ip.to_string();
         log::debug!("releasing {}", self.path().join(&name).display());
         files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
     }
 
-    /// Removes a file if it is still the one that was found.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
     pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
         // Another process was faster, or has given the address to another pod.
         if self.identity(name)? != Some(found) {
@@ -109,11 +97,8 @@ impl Store {
         files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))
     }
 
-    /// Removes the lock if nothing else is in the directory. Not another's: once the lock that
-    /// we hold has lost its name, another process may have made the next, and work under it.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
+    /// Removes the lock if nothing else is in the directory. If our lock has lost its name, another process may hold a
+    /// new one, which stays.
     pub fn remove_if_empty(&self) -> Result<()> {
         if !self.lock.guards(self.fd(), self.path()) {
             return Ok(());

@@ -9,43 +9,31 @@ use crate::files::Identity;
 use crate::holder::Holder;
 use crate::index::Index;
 
-/// The content of a lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The address of the lease.
     pub ip: IpAddr,
-    /// The owner in the file.
     pub owner: Holder,
 }
 
-/// A lease file, looked at by itself.
 #[derive(Debug)]
 pub struct Found {
-    /// The owner in the file.
     pub owner: Holder,
-    /// Of the file that was read.
     pub identity: Identity,
-    /// Whether it was made before this boot.
     pub before_boot: bool,
 }
 
-/// The leases of a directory.
 #[derive(Debug, Default)]
 pub struct Leases {
-    /// The leases, sorted by address.
     pub list: Vec<Lease>,
     /// Leases that could not be read, so their owners are unknown.
     pub unread: Vec<(IpAddr, StoreError)>,
-    /// Files that a killed process left half-written.
     pub temporary: Vec<String>,
-    /// The list has one container's leases only: those that this index knew of.
+    /// The index, if the list has only the leases of one container.
     pub(crate) index: Option<Index>,
-    /// There is a file of the index's name.
     pub(crate) has_index: bool,
 }
 
 impl Leases {
-    /// Whether the list has all leases.
     pub fn are_all(&self) -> bool {
         self.index.is_none()
     }
@@ -57,7 +45,6 @@ impl Leases {
         unread.filter(|(ip, err)| !err.is_bad_block() || concerns(*ip)).map(|(_, err)| err).collect()
     }
 
-    /// The holder of `ip`, or `None` without a lease.
     pub fn owner(&self, ip: IpAddr) -> Option<&Holder> {
         let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
         self.list.get(at).map(|lease| &lease.owner)
