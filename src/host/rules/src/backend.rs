@@ -7,12 +7,9 @@ use cnimble_netlink::nft::Nft;
 use super::command;
 use super::failures::{is_unsupported, not_available};
 
-/// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// nf_tables by netlink, in our own table.
     Nftables,
-    /// The iptables command, with the reference's chains.
     Iptables,
     /// nf_tables, or iptables if the kernel's nf_tables can't do it. A trial beforehand would cost more than the ADD.
     Auto,
@@ -40,7 +37,7 @@ impl From<Refused> for Error {
 }
 
 impl Backend {
-    /// Has the backend do it; `what` is for people. If iptables fails after nf_tables, the error names both.
+    /// Tries the backend; `what` is for people. If iptables fails after nf_tables, the error names both.
     pub(super) fn add<T, E: Into<Refused>>(
         self,
         what: &str,
@@ -64,7 +61,6 @@ impl Backend {
         }
     }
 
-    /// Fails with code 50 if nf_tables cannot be used.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

@@ -9,10 +9,10 @@ use cnimble_os::child::{Failure, Limits};
 
 pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-/// Where system commands are, for runtimes that call plugins with a bare PATH.
+/// Runtimes may call plugins with a bare PATH.
 const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
 
-/// A rule has some 150 bytes: room for hundreds of thousands of them, and for what goes wrong.
+/// A rule has some 150 bytes, so this is room for hundreds of thousands.
 const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
 
 pub(super) fn find(name: &str) -> Option<PathBuf> {
@@ -26,13 +26,12 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         })
 }
 
-/// The command of a family: `iptables-save`, `ip6tables-restore` and so on.
 pub(super) fn tool(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     format!("{iptables}-{action}")
 }
 
-/// Changes a table of a family by lines for `iptables-restore`, all or nothing.
+/// All or nothing.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)

@@ -1,5 +1,3 @@
-//! The packet rules of a pod's interface: MAC check, isolation and masquerading, in one nf_tables transaction.
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -20,7 +18,6 @@ use super::spoof::{self, Spoof};
 pub use super::undo::Applied;
 use super::undo::undone;
 
-/// The packet rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted<'a> {
     /// The pod's port of its bridge, for the first two rules.
@@ -29,26 +26,21 @@ pub struct Wanted<'a> {
     pub mac: Option<Mac>,
     /// The pod's addresses, if its port is isolated (`portIsolation`).
     pub isolated: Option<Vec<IpAddr>>,
-    /// The addresses that are masqueraded (`ipMasq`).
+    /// The addresses with the prefix length of their network.
     pub masquerade: Option<Masqueraded<'a>>,
 }
 
-/// Addresses that are masqueraded.
 #[derive(Debug, Clone, Default)]
 pub struct Masqueraded<'a> {
-    /// The addresses with the prefix length of their network.
     pub addrs: Vec<IpNetwork>,
-    /// The configured backend (`ipMasqBackend`).
     pub backend: Option<&'a str>,
 }
 
 impl Wanted<'_> {
-    /// Whether there are no rules to add.
     pub fn is_empty(&self) -> bool {
         self.names().next().is_none()
     }
 
-    /// The step of an ADD, in words.
     pub fn step(&self) -> String {
         format!("set up {}", self.names().collect::<Vec<_>>().join(", "))
     }
@@ -64,8 +56,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Adds the rules. Idempotent. Takes back what it did if it fails half-way.
-/// Fails if the kernel refuses a rule, or with the output of iptables. Fails with code 7 for an unknown backend.
+/// Adds the rules. Idempotent. Takes back what it did if it fails half-way. Fails with code 7 for an unknown backend.
 pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
     let backend = match &wanted.masquerade {
         Some(of) => masquerade::choose(of.backend, nft)?,
@@ -74,8 +65,8 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
     let several = backend != Backend::Iptables && wanted.names().nth(1).is_some();
     let mut undo = Applied::default();
     let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
-        // The kernel lacks what one of the rules needs. Alone, that one has its own error, or iptables masquerades. Or a
-        // concurrent process has removed something.
+        // A rule needs what the kernel lacks, or a concurrent process has removed something. Each rule alone has its
+        // own error, or iptables masquerades.
         Some(Err(err)) if is_unsupported(err.errno) && undo.is_empty() => {
             log::debug!("the rules are added one by one: {err}");
             add_each(nft, owner, wanted, backend, &mut undo)
@@ -103,7 +94,6 @@ fn add_together(
         .unwrap_or_default();
     let masquerade =
         wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, &of.addrs)).unwrap_or_default();
-    // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
     let overtaken = [Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
     let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
         Ok((

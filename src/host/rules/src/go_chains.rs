@@ -1,7 +1,5 @@
-//! The chains that the Go plugins and our iptables backends make in iptables' table `nat`.
-//!
-//! Each container has a chain with a hash in its name. Rules of a parent chain lead to it, with network and container
-//! in a comment.
+//! The chains that the Go plugins and our iptables backends make in iptables' table `nat`. Each container has a chain
+//! with a hash in its name. Rules of a parent chain lead to it, with network and container in a comment.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +10,14 @@ use cnimble_netlink::nft::{Family, Nft};
 
 use super::xtables::{self, FAMILIES, nat};
 
-/// The longest name of a chain that iptables takes.
 const LENGTH: usize = 28;
 
 pub(super) struct GoChains {
-    /// The chain with the jumps to those of the containers.
     pub(super) parent: &'static str,
     prefix: &'static str,
     mark: &'static str,
 }
 
-/// Masquerading of bridge and ptp.
 pub(super) const MASQUERADE: GoChains = GoChains { parent: "POSTROUTING", prefix: "CNI-", mark: "" };
 pub(super) const DNAT: GoChains = GoChains { parent: "CNI-HOSTPORT-DNAT", prefix: "CNI-DN-", mark: "dnat " };
 /// portmap up to 0.6 also had such chains for source addresses.
@@ -30,7 +25,6 @@ pub(super) const OLD_SNAT: GoChains =
     GoChains { parent: "CNI-HOSTPORT-SNAT", prefix: "CNI-SN-", mark: "snat " };
 
 impl GoChains {
-    /// The prefix and as many digits of a hash as iptables takes.
     pub(super) fn name(&self, network: &str, container_id: &str) -> String {
         let mut name = format!("{}{}", self.prefix, sha512_hex(format!("{network}{container_id}"), 12));
         name.truncate(LENGTH);
@@ -59,7 +53,6 @@ impl GoChains {
         xtables::remove_chain(nft, family, self.parent, &self.of(owner))
     }
 
-    /// Removes chains of attachments of `network` outside `valid`.
     pub(super) fn gc(&self, nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
         let kept = self.kept(network, valid);
         let prefix = self.comment_prefix(network);
@@ -106,7 +99,6 @@ impl GoChains {
     }
 }
 
-/// Network and container in a comment, possibly among other words.
 pub(super) fn names_in(comment: &str) -> Option<(&str, &str)> {
     let (_, rest) = comment.split_once("name: \"")?;
     let (network, rest) = rest.split_once("\" id: \"")?;

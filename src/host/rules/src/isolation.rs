@@ -1,7 +1,5 @@
-//! Isolation of ports by way of a router (`portIsolation`).
-//!
-//! A bridge separates isolated ports from each other, but not from the gateway, by which the host would route back to
-//! the bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
+//! Isolation of ports by way of a router (`portIsolation`). A bridge separates isolated ports from each other, but not
+//! from the gateway, by which the host would route back to the bridge. So the table `bridge cnimble` has two rules:
 //! ```text
 //! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
 //! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
@@ -105,7 +103,7 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "portIsolation", need)
 }
 
-/// Removes the owner's elements. `port` and `addrs` are hints. Fails if an object could not be removed.
+/// `port` and `addrs` are hints.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -119,7 +117,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
     Ok(())
 }
 
-/// The owner's elements are in place, and the rules over them. Fails with code 103 and the missing object.
+/// Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     match missing(nft, owner, port, addrs).map_err(explain)? {
         None => Ok(()),
@@ -144,8 +142,6 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
     Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Isolation::TABLE.chain(CHAIN))))
 }
 
-/// Removes the elements of all attachments of `network` that aren't in `valid`.
-/// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_supported()? {
         Isolation::gc(nft, network, valid)?;
@@ -153,7 +149,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether the kernel can do it. Fails with code 50 if nf_tables cannot be used.
+/// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Isolation::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }

@@ -1,7 +1,5 @@
-//! Packet rules that several plugins share, on top of [`cnimble_netlink::nft`].
-//!
-//! Each attachment has *elements in sets* under common rules. An element's comment names its owner
-//! ([`cnimble_cni::Owner`]). docs/NFTABLES.md shows it all as an operator sees it.
+//! Packet rules that several plugins share, on top of [`cnimble_netlink::nft`]. Each attachment has *elements in sets*
+//! under common rules. An element's comment names its owner ([`cnimble_cni::Owner`]). docs/NFTABLES.md shows it all.
 //!
 //! | module | task |
 //! |---|---|
@@ -12,8 +10,8 @@
 //! | [`hand_over`] | the same rules in the form of the Go plugins |
 //! | [`objects`], [`survey`], [`listing`] | kinds of objects, and a look at all rules of a host |
 //!
-//! All functions take the caller's [`Nft`](cnimble_netlink::nft::Nft), so that DEL can close it last (see there for
-//! why). It must be a socket of the current namespace: that is where iptables would run.
+//! All functions take the caller's [`Nft`](cnimble_netlink::nft::Nft), a socket of the current namespace, where
+//! iptables would run. DEL can close it last (see there for why).
 
 mod backend;
 mod command;

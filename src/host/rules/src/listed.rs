@@ -1,5 +1,3 @@
-//! A packet rule with its owner, as it is listed for people, and in words.
-
 use std::fmt;
 use std::net::IpAddr;
 
@@ -8,31 +6,23 @@ use serde::Serialize;
 
 use cnimble_cni::{Owner, owner};
 
-/// A rule of one attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// The owner of the rule.
     pub owner: RuleOwner,
     /// The effect of the rule.
     pub effect: Effect,
 }
 
-/// The owner of a rule, as the rule names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleOwner {
-    /// By a comment of [`Owner::comment`], whole or cut.
+    /// [`Owner::comment`], whole or cut.
     Comment(String),
-    /// By network and container, as iptables rules do.
-    Container {
-        /// The name of the network.
-        network: String,
-        /// The ID of the container.
-        container_id: String,
-    },
+    /// As iptables rules name it.
+    Container { network: String, container_id: String },
 }
 
 impl RuleOwner {
-    /// Whether it is this attachment's. A container owns iptables rules through all of its interfaces.
+    /// A container owns iptables rules through all of its interfaces. `tag` is the attachment's.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
             RuleOwner::Comment(comment) => owner::tag_of(comment) == tag,
@@ -43,50 +33,35 @@ impl RuleOwner {
     }
 }
 
-/// The effect of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Effect {
     /// Packets from the address that leave its network get the node's address.
     Masquerade {
-        /// The address of the pod.
         address: IpAddr,
-        /// Its network, where nothing is changed.
         #[serde(serialize_with = "as_text")]
         network: IpNetwork,
     },
-    /// A port of the node leads to the pod.
     PortMapping {
-        /// The protocol: `tcp`, `udp` or `sctp`.
         protocol: String,
-        /// The one address of the node that it is for; `None` is all.
+        /// `None` is all addresses of the node.
         host_address: Option<IpAddr>,
-        /// The port on the node.
         host_port: u16,
-        /// The address of the pod.
         address: IpAddr,
-        /// The port in the pod.
         port: u16,
     },
-    /// Packets from the address pass, and answers to them.
     Forward {
-        /// The address of the pod.
         address: IpAddr,
     },
-    /// Frames from the port have this source, or are dropped.
+    /// Frames from the port with another source are dropped.
     MacCheck {
-        /// The port of the bridge.
         port: String,
-        /// The one hardware address that passes.
         mac: String,
     },
-    /// A chain of iptables (nf_tables variant).
     Iptables {
         /// `masquerade` or `port mappings`.
         purpose: String,
-        /// The family: `ip` or `ip6`.
         family: String,
-        /// The chain in the table `nat`.
         chain: String,
     },
 }

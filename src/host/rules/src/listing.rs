@@ -1,8 +1,3 @@
-//! All packet rules with their owners, for people.
-//!
-//! Of rules in iptables' nf_tables variant only the chain is named, since its comment names the owner. The legacy
-//! variant isn't looked at.
-
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
 
@@ -16,7 +11,6 @@ use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
 use super::xtables::{FAMILIES, nat};
 
-/// All rules with an owner, sorted.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut all = Masquerade::list(nft)?;
     all.extend(Portmap::list(nft)?);

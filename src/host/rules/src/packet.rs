@@ -1,5 +1,3 @@
-//! Names of sets over the addresses of a network.
-
 use ipnetwork::IpNetwork;
 
 /// A network in the name of a set: `10.1.0.0/16`. The `nft` command takes no colon in a name,
@@ -8,7 +6,6 @@ pub(super) fn network_name(net: &IpNetwork) -> String {
     format!("{}/{}", net.network(), net.prefix()).replace(':', "-")
 }
 
-/// The inverse of [`network_name`].
 pub(super) fn network_named(name: &str) -> Option<IpNetwork> {
     name.replace('-', ":").parse().ok()
 }

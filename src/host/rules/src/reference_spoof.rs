@@ -1,8 +1,6 @@
-//! The Go bridge plugin's MAC spoof check: found and removed.
-//!
-//! In the table `bridge nat`, PREROUTING jumps for a port to the chain `cni-br-iface-<container>-<interface>`. Newer
-//! releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps to one with `-mac` behind its name, which
-//! returns frames with the right source and drops the rest.
+//! The Go bridge plugin's MAC spoof check. In the table `bridge nat`, PREROUTING jumps for a port to the chain
+//! `cni-br-iface-<container>-<interface>`. Newer releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps
+//! to one with `-mac` behind its name, which returns frames with the right source and drops the rest.
 
 use nix::errno::Errno;
 
@@ -15,12 +13,11 @@ use cnimble_netlink::nft::{
 
 use super::retry::retry;
 
-/// The tables, each with the chain that leads to those of the ports.
 const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
     (Table::new(Family::Bridge, "cni_spoofcheck"), "prerouting"),
 ];
-/// As in `spoof`: before everything else that looks at frames.
+/// Before everything else that looks at frames, as in `spoof`.
 const PRIORITY: i32 = -300;
 const PREFIX: &str = "cni-br-iface-";
 
@@ -74,7 +71,6 @@ pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<
     remove_chain(nft, &chain_name(attachment))
 }
 
-/// Removes the chain, the one behind it, and the rules that jump to them.
 pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     for (table, base) in PLACES {
         if nft.has_table(table)? {
@@ -109,7 +105,6 @@ fn remove_from(nft: &mut Nft, table: Table<'_>, base: &str, chain: &str) -> netl
     })
 }
 
-/// Whether it lets only `mac` in at `port`.
 pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<bool> {
     let chain = chain_name(attachment);
     let mac_chain = format!("{chain}-mac");
@@ -134,12 +129,10 @@ fn trimmed(name: &[u8]) -> &[u8] {
     name.get(..end).unwrap_or_default()
 }
 
-/// Removes the chains of missing ports. The rules do not name the network, and an existing port may be another's.
 pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }
 
-/// The chains of missing ports, each with its table.
 pub(super) fn stale(nft: &mut Nft) -> netlink::Result<Vec<(Table<'static>, String)>> {
     let mut stale = Vec::new();
     for (table, base) in PLACES {

@@ -1,5 +1,3 @@
-//! Repeats a change while a concurrent process is faster.
-
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
@@ -9,8 +7,7 @@ pub(super) const ATTEMPTS: usize = 20;
 /// Attempts with a command, which reads the whole table each time.
 const COMMANDS: usize = 3;
 
-/// Makes a change that depends on a look at nf_tables. Repeats both after an error among `overtaken`: the ruleset has
-/// changed since the look.
+/// Makes a change that depends on a look at nf_tables. Repeats both after an error among `overtaken`.
 pub(super) fn retry<T>(
     overtaken: &[Errno],
     mut change: impl FnMut() -> netlink::Result<T>,

@@ -1,7 +1,5 @@
-//! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
-//!
-//! The table `bridge cnimble` has two sets, the guarded ports and the allowed pairs of port and MAC. Its rules look at
-//! the frame's addresses, so ARP, IPv4, IPv6 and everything else are alike:
+//! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`). The table `bridge cnimble` has two sets,
+//! the guarded ports and the allowed pairs of port and MAC. Its rules look at all frames alike:
 //! ```text
 //! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
 //! iifname @ports iifname . ether saddr != @sources drop
@@ -102,7 +100,6 @@ fn port_comment(owner: &Owner, mac: Mac) -> String {
     owner.comment_with(&format!(", mac: {mac}"))
 }
 
-/// The inverse of [`port_comment`].
 fn mac_of(comment: &str) -> Option<Mac> {
     let (_, rest) = comment.split_once(", mac: ")?;
     Mac::parse(rest.get(..17)?)
@@ -131,7 +128,7 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
     Ok(())
 }
 
-/// Drops frames that come in at `port` with another source than `mac`. Idempotent. Takes over another's port.
+/// Idempotent. Takes over another's port.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let mut changes = elements::insert::<Spoof>(nft, &wanted(owner, port, mac)).map_err(explain)?;
     let forgotten = forget_replaced(nft, &mut changes);
@@ -146,7 +143,7 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "macspoofchk", "it needs CONFIG_NF_TABLES_BRIDGE")
 }
 
-/// Removes the owner's rules, ours and the Go plugins'. `port` is a hint. Fails if an object could not be removed.
+/// Removes our rules and the Go plugins'. `port` is a hint.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -164,7 +161,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     Ok(())
 }
 
-/// The owner's rules are in place (ours or the Go plugins'). Fails with code 103 and the missing object.
+/// Also accepts the Go plugins' rules. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
     let missing = missing(nft, owner, port, mac).map_err(explain)?;
     let Some(missing) = missing else { return Ok(()) };
@@ -187,7 +184,6 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
     Ok((!is_checked).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
-/// Removes the rules of all attachments of `network` that aren't in `valid`. Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -198,12 +194,11 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether the kernel can do it. Fails with code 50 if nf_tables cannot be used.
+/// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Spoof::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }
 
-/// The port and the MAC, of an element with both.
 pub(super) fn pair_in(placed: &Placed) -> Option<(String, Mac)> {
     placed.element.key.as_ifname_and_mac().filter(|_| placed.set == SOURCES)
 }

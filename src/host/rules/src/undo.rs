@@ -8,7 +8,6 @@ use super::failures::Failures;
 
 type Action = Box<dyn FnOnce(&mut Nft) -> Result<(), Error> + Send>;
 
-/// The changes that an ADD made, to be taken back exactly.
 #[derive(Default)]
 pub struct Applied(Vec<Action>);
 
@@ -37,8 +36,7 @@ impl Applied {
         }
     }
 
-    /// Takes everything back, the latest change first. Opens its own socket.
-    /// Fails if a change could not be taken back. Everything has been tried.
+    /// The latest change first. Tries everything before it fails. Opens its own socket.
     pub fn run(self) -> Result<(), Error> {
         let (mut nft, mut failures) = (Nft::new(), Failures::default());
         for action in self.0.into_iter().rev() {
@@ -54,7 +52,6 @@ impl fmt::Debug for Applied {
     }
 }
 
-/// Adds to the error of a failed ADD that its changes could not be taken back.
 pub(super) fn undone<E: Into<Error>>(err: impl Into<Error>, undo: Result<(), E>) -> Error {
     let err = err.into();
     match undo {

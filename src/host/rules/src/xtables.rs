@@ -1,7 +1,6 @@
-//! iptables' table `nat`, in both variants, as the Go reference plugins use it.
-//!
-//! The nf_tables variant is objects in the tables `ip nat` and `ip6 nat`, reached by netlink. A command runs only for
-//! the legacy variant, and only if this namespace has such a table.
+//! iptables' table `nat`, in both variants, as the Go reference plugins use it. The nf_tables variant is objects in the
+//! tables `ip nat` and `ip6 nat`, reached by netlink. A command runs only for the legacy variant, if this namespace has
+//! such a table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,7 +41,7 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
     })
 }
 
-/// Removes a chain without a jump to it. If there is one by now, the kernel refuses, and all stays.
+/// If a jump to it exists by now, the kernel refuses, and all stays.
 pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     let mut batch = Batch::new();
@@ -54,7 +53,6 @@ pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) ->
     }
 }
 
-/// Deletes a table of empty chains, unless it is in use by now.
 pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     let mut batch = Batch::new();
     for chain in nft.chains(table)? {
@@ -74,8 +72,7 @@ pub(super) fn legacy_command(family: Family, action: &str) -> String {
     if command::find(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
 }
 
-/// Whether a command is the legacy variant's, by the binary behind its link. A binary with another name is from before
-/// there was a choice.
+/// Decides by the binary behind the command's link. One with another name is from before there was a choice.
 pub(super) fn is_legacy(name: &str) -> bool {
     names_nft(name) == Some(false)
 }
@@ -91,7 +88,6 @@ fn names_nft(name: &str) -> Option<bool> {
     Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
-/// The legacy rules of the table `nat`, if this namespace has it.
 pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error> {
     legacy_rules_of(family, "nat")
 }
@@ -119,7 +115,6 @@ fn legacy_names(family: Family) -> &'static str {
 }
 
 pub(super) fn has_legacy(family: Family, table: &str) -> bool {
-    // The file isn't there without the legacy modules, and empty without tables.
     let listed = std::fs::read_to_string(legacy_names(family)).unwrap_or_default();
     listed.lines().any(|name| name.trim() == table)
 }
@@ -146,7 +141,6 @@ pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
     command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
 }
 
-/// Removes the chains that `choose` finds among the rules, and the jumps of `parent` to them.
 pub(super) fn remove_legacy_chains(
     parent: &str,
     choose: impl Fn(&[String]) -> BTreeSet<String>,

@@ -9,7 +9,6 @@ use super::plan::{Changes, Refusal, create_part};
 use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
 use crate::retry::{ATTEMPTS, retry};
 
-/// Checks that the kernel could make the part, and a set of those that come and go.
 pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {
@@ -31,7 +30,6 @@ pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     }
 }
 
-/// Looks whether something in these sets is in the way.
 type LookAround<'l> = &'l dyn Fn(&mut Nft, &BTreeSet<String>) -> std::result::Result<(), Refusal>;
 
 fn insert_if_free<L: Layout>(
@@ -56,7 +54,7 @@ fn insert_if_free<L: Layout>(
 /// A concurrent process has made or removed what the plan is about.
 const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
 
-/// Makes the changes. If the kernel had no memory for its answer, they have been made, or refused: a look tells.
+/// Makes the changes. If the kernel had no memory for its answer, a look tells whether they have been made.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
     match nft.commit(&plan.batch::<L>()) {
         Err(err) if err.is(Errno::ENOBUFS) && is_done::<L>(nft, plan)? => Ok(()),
@@ -72,8 +70,8 @@ fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     }
 }
 
-/// [`insert`](super::transaction::insert) for a container's many elements that are probably new: looks at each only
-/// if the kernel has one already. Calls `look_around` first, with all sets that rules use.
+/// [`insert`](super::transaction::insert) for many elements that are probably new: looks only at those that exist.
+/// Calls `look_around` first, with all sets that rules use.
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
@@ -94,7 +92,6 @@ pub(crate) fn insert_many<L: Layout>(
     }
 }
 
-/// Makes the part and repairs it, without elements.
 pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     retry(&OVERTAKEN, || {
         let plan = Changes::without_elements::<L>(nft)?;
@@ -103,7 +100,7 @@ pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     })
 }
 
-/// Deletes an element that belonged to one that was replaced, and notes it there. Returns whether there was one.
+/// Returns whether there was one.
 pub(crate) fn also_delete<L: Layout>(
     nft: &mut Nft,
     changes: &mut Changes,
@@ -117,8 +114,8 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Undoes an insertion: removes the elements that are still ours, then the unused sets and chains that it created or
-/// found. A concurrent DEL may have left the found ones for these elements.
+/// Removes the inserted elements that are still ours, then unused sets and chains. A concurrent DEL may have left those
+/// for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     retry(&[Errno::ENOENT, Errno::EEXIST], || {
         let batch = reverting::<L>(nft, changes)?;

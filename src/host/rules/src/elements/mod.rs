@@ -1,7 +1,7 @@
 //! An attachment's elements in the sets of a table of ours.
 //!
-//! A query of the present objects costs a few µs. The missing ones go into one batch, usually of elements alone. The
-//! query is repeated if a concurrent ADD was faster: a refused batch costs the kernel some 10 ms.
+//! One batch, usually of elements alone, adds what a query finds missing. The query is repeated if a concurrent ADD was
+//! faster: a refused batch costs the kernel some 10 ms.
 
 mod insert;
 mod overlap;
@@ -41,7 +41,6 @@ pub(super) trait Layout: Sized {
     /// Chains with the operator's own rules: never flushed, and in use while there are any.
     const FOREIGN: &'static [&'static str] = &[];
 
-    /// Sets with elements that belong to no attachment and keep nothing alive.
     const NOTES: &'static [&'static str] = &[];
 
     /// A set of those that the part makes on demand, for [`usable`](Self::usable).
@@ -58,13 +57,11 @@ pub(super) trait Layout: Sized {
     /// Which of two attachments gets a place in the set that both want.
     fn claim(set: &str) -> Claim;
 
-    /// The suffix of a set beside this one: the network in the comment of an element.
+    /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule.
     fn suffix(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }
 
-    /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule. Others
-    /// come first.
     fn makes(_set: &str) -> bool {
         true
     }
@@ -110,7 +107,6 @@ pub(super) trait Layout: Sized {
         unused::is_idle::<Self>(nft)
     }
 
-    /// Deletes elements that are still as they were found, and then unused sets and chains.
     fn forget(nft: &mut Nft, found: &[Placed]) -> Result<()> {
         let present = unchanged::<Self>(nft, found)?;
         delete::<Self>(nft, &present)?;
@@ -122,8 +118,7 @@ pub(super) trait Layout: Sized {
         Self::forget(nft, found)
     }
 
-    /// Removes the elements of attachments of `network` outside `valid`, then unused sets and chains. Returns the
-    /// elements.
+    /// Removes and returns the elements of attachments of `network` outside `valid`, then unused sets and chains.
     fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
         gc::<Self>(nft, network, valid)
     }
@@ -137,8 +132,8 @@ pub(super) trait Layout: Sized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
     Last,
-    /// The later element. An element that is the same for many stays until the last of them goes. An ADD that finds it
-    /// there makes sure that no concurrent DEL takes it away.
+    /// The later element. An element of many owners stays until the last of them goes. An ADD that finds it makes sure
+    /// that no concurrent DEL takes it away.
     Shared,
     /// The earlier one, until it goes. Another attachment of the same container gets a place [`overlap`].
     Container,

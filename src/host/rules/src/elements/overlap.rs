@@ -1,7 +1,7 @@
 //! One address, two networks.
 //!
-//! Two networks of a node may give out the same address, and a set has one element for it, with one owner's comment. So
-//! the later network gets a set and a rule of its own *beside* the first, named with the network's hash:
+//! Two networks of a node may give out the same address, and a set has one element for it, with one owner. So the later
+//! network gets a set and a rule of its own *beside* the first, named with the network's hash:
 //! `forward4-b70a60970e0f5394`. Either pod may go alone. So may two interfaces of a container with one host port.
 
 use cnimble_cni::Owner;
@@ -25,7 +25,6 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// The set beside, if `present` is another network's.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
@@ -36,7 +35,6 @@ pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option
     beside::<L>(placed)
 }
 
-/// The same element in the set beside its own, if there may be one.
 pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
     let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
     let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;

@@ -35,7 +35,6 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
     Ok(Look { found, only_empty_sets: !sets.is_empty() && !any })
 }
 
-/// Deletes elements that have not changed since they were found.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     for chunk in elements.chunks(CHUNK) {
         let mut remaining = chunk.to_vec();
@@ -58,15 +57,13 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes and returns the owner's elements, then unused sets and chains. If all are where `hints` says, nothing is
-/// listed.
+/// Removes and returns the owner's elements, then unused sets and chains. If all are where `hints` says, lists nothing.
 pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
     let (mut found, mut only_empty_sets) = (Vec::new(), false);
     for Placed { set: name, element } in hints {
         let placed = match nft.element(set::<L>(name), &element.key)? {
             Some(found) if owner.owns(&found.comment) => Some(Placed { set: name.clone(), element: found }),
             Some(_) => look_beside::<L>(nft, owner, name, &element.key)?,
-            // Most likely there is nothing at all.
             None => None,
         };
         match placed {
@@ -105,7 +102,7 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
-/// Deletes and returns a gone owner's elements by its tag. Deletes only what it saw: others may have a place by now.
+/// Deletes and returns a gone owner's elements by its tag, but only elements that it saw.
 pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> {
     let (mut expelled, mut attempts) = (Vec::new(), 0);
     loop {
@@ -125,7 +122,6 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
     }
 }
 
-/// Removes and returns the elements of attachments of `network` outside `valid`, then unused sets and the unused part.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
         return Ok(Vec::new());

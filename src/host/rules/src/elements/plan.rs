@@ -1,5 +1,3 @@
-//! The changes that an ADD has to make, by the present state of the kernel.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::Owner;
@@ -13,7 +11,6 @@ use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Kernel(Error),
-    /// The owner of a place may not be replaced.
     Taken(Box<Placed>),
     /// These sets have to be made before, with their rules: [`Layout::makes`].
     Lacks(Vec<String>),
@@ -37,7 +34,6 @@ pub(crate) struct Changes {
     pub(super) inserted: Vec<(Placed, Option<Element>)>,
     /// Shared elements that were there, and have to be when the rest is.
     kept: Vec<Placed>,
-    /// Elements that went with those that were replaced.
     pub(super) removed: Vec<Placed>,
     sets: BTreeSet<String>,
     missing: Vec<String>,
@@ -56,7 +52,6 @@ struct Repairs {
 }
 
 impl Changes {
-    /// The elements that replaced another owner's, each with that one.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Placed, &Element)> {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }
@@ -166,7 +161,6 @@ impl Changes {
         let lacking = self.without_elements || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
-            // A deleted chain is made again; here the part has never been.
             || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
@@ -185,8 +179,8 @@ impl Changes {
         Ok(())
     }
 
-    /// An element beside stays where it is, since two would be one too many for DEL. The rules, which had to be listed
-    /// anyway, tell what sets there are.
+    /// An element beside stays where it is, since DEL expects one. The rules, which had to be listed anyway, tell what
+    /// sets there are.
     fn leave_beside<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         let flushed = !self.made_part && is_flushed::<L>(rules);
         let mut remaining = Vec::with_capacity(self.inserted.len());

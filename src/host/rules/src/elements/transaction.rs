@@ -17,7 +17,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says. Present ones of the owner stay.
+    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says.
     pub(crate) fn add<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
         if wanted.is_empty() {
             return Ok(Changes::default());
@@ -36,7 +36,7 @@ impl Transaction {
         Ok(changes)
     }
 
-    /// Makes the changes, all or none. If the kernel had no memory for its answer, a look tells.
+    /// All or none. If the kernel had no memory for its answer, a look tells.
     pub(crate) fn commit(self, nft: &mut Nft) -> Result<()> {
         match (nft.commit(&self.batch), self.first) {
             (Err(err), Some((table, placed)))
@@ -64,7 +64,6 @@ pub(crate) fn transact<T>(
 }
 
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
-    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
     let overtaken = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
     transact(nft, &overtaken, |transaction, nft| transaction.add::<L>(nft, wanted))
 }

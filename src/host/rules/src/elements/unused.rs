@@ -18,7 +18,6 @@ pub(crate) enum Scope {
     Part,
 }
 
-/// Deletes unused sets with their rules, and what else is in the scope.
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<()> {
     if sets.is_empty() && scope == Scope::Sets {
         return Ok(());
@@ -41,12 +40,12 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scop
     Ok(())
 }
 
-/// Deletes the part if it has no elements and only its fixed sets. Returns whether it is gone.
+/// Returns whether the part is gone. It must have no elements, and only its fixed sets.
 pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], Scope::Part)
 }
 
-/// Deletes all or nothing, and returns whether they are gone. They stay if no look holds until the deletion.
+/// All or nothing. Returns false if no look holds until the deletion.
 fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<bool> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;

@@ -1,8 +1,6 @@
 //! A pod's rules in iptables' nf_tables variant, by netlink: those of `iptables-restore`, without a child process that
-//! reads the whole table, which may have thousands of foreign rules.
-//!
-//! It serves the usual case: chains and jumps exist, no rule names the pod's addresses yet, and the policy does not
-//! change. The commands serve all others. Of `FORWARD` only the rules before the jump are read.
+//! reads the whole table. It serves the usual case: chains and jumps exist, no rule names the pod's addresses yet, and
+//! the policy does not change. Of `FORWARD` only the rules before the jump are read.
 
 use std::net::IpAddr;
 
@@ -29,7 +27,7 @@ fn jump(comment: &str, chain: &str) -> [Expr; 3] {
     [Expr::xtables_comment(comment), Expr::counter(), jump]
 }
 
-/// The rules of [`table::pod_rules`], as iptables writes them.
+/// As iptables writes [`table::pod_rules`].
 fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     let of = |end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))];
     let mut rules = [of(DESTINATION), of(SOURCE)];
@@ -47,7 +45,6 @@ fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
         && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
 }
 
-/// The rules of the chain of pods, if everything shared is there and nothing forbidden is.
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
@@ -70,7 +67,7 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
     Ok(Some(rules))
 }
 
-/// Adds a pod's rules and returns them, or `None` if that is for the commands. Nothing stays after an error.
+/// Returns `None` if the commands must do it. Nothing stays after an error.
 pub(super) fn add(
     nft: &mut Nft,
     family: Family,
@@ -105,7 +102,6 @@ pub(super) fn add(
     Ok(None)
 }
 
-/// The additions, as long as nothing has changed since the look.
 fn changes(
     nft: &mut Nft,
     family: Family,
@@ -124,7 +120,7 @@ fn changes(
     Ok(Some(batch))
 }
 
-/// Whether nothing is missing, to the letter. If unsure, returns false: then the commands say what is.
+/// Whether nothing is missing, to the letter. If unsure, false: then the commands say what is missing.
 pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     let Ok(Some(rules)) =
         (if is_possible(family, forward, addrs) { shared(nft, family, forward) } else { Ok(None) })
@@ -135,7 +131,7 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
 }
 
-/// Removes the rules of addresses without a command. Returns whether there were any rules in the chain.
+/// Returns whether there were any rules in the chain.
 pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
     let mut any = false;
     for family in xtables::FAMILIES {

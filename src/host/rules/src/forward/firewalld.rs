@@ -12,7 +12,7 @@ use cnimble_os::dbus::{self as dbus, Bus, Method};
 use crate::undo::undone;
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
-/// firewalld's table, with its backend nftables: the default, and the only one in new versions.
+/// The table of the default backend, the only one in new versions.
 const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
 
 /// firewalld's errors begin with it.
@@ -44,7 +44,6 @@ fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::A
     bus.call(&method, &[zone, source])
 }
 
-/// Whether it has ended, or there never was one.
 fn is_absent(err: &dbus::Error) -> bool {
     match err {
         dbus::Error::Io(_, err) => {
@@ -92,7 +91,6 @@ fn running() -> Result<(), Error> {
     connect()?.call(&owner, &[NAME]).map(drop).map_err(|err| failed("look for the service", &err))
 }
 
-/// Code 50 unless it is running.
 pub(super) fn usable() -> Result<(), Error> {
     running()
 }
@@ -120,7 +118,7 @@ pub(super) fn revert(made: &Made) -> Result<(), Error> {
     if made.sources.is_empty() { Ok(()) } else { remove_sources(&made.zone, &made.sources) }
 }
 
-/// Removes the addresses from the zone. If firewalld has ended, or doesn't know them, nothing is left.
+/// If firewalld has ended, or doesn't know the addresses, nothing is left.
 pub(super) fn remove(zone_name: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     let sources: Vec<String> = addrs.iter().copied().map(source).collect();
     if sources.is_empty() { Ok(()) } else { remove_sources(zone_name, &sources) }

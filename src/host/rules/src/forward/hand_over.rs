@@ -1,5 +1,3 @@
-//! Writes the rules of pods and bridges in our table into iptables' chains.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -10,13 +8,11 @@ use super::{Admin, Forward, Policy, direct, firewalld, iptables};
 use crate::undo::Applied;
 use crate::xtables::FAMILIES;
 
-/// Whether the Go plugin would turn to firewalld.
 pub(crate) fn uses_firewalld(nft: &mut Nft) -> Result<bool, Error> {
     firewalld::is_running(nft)
 }
 
-/// Writes the rules of pods, by the administrator's chain in front of them, and the policies of bridges. Idempotent.
-/// Rules that were written before a failure stay.
+/// Rules of pods behind the administrator's chain, and policies. Idempotent. Written rules stay after a failure.
 pub(crate) fn write(
     nft: &mut Nft,
     pods: BTreeMap<&str, Vec<IpAddr>>,

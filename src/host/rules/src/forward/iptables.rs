@@ -1,5 +1,5 @@
-//! Forwarding with iptables: the reference's chains and rules, to the letter, so that either set
-//! of plugins can remove what the other made.
+//! Forwarding with iptables: the reference's chains and rules, to the letter, so that either set of plugins can remove
+//! the other's.
 //! ```text
 //! -A FORWARD … -j CNI-ISOLATION-STAGE-1        with a policy
 //! -A FORWARD … -j CNI-FORWARD
@@ -8,8 +8,8 @@
 //! -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
 //! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
 //! ```
-//! `iptables-save` reads the present rules; one run of `iptables-restore` adds the missing ones,
-//! all or nothing. Where everything but a pod's own rules is there, no command is run (`direct`).
+//! One run of `iptables-restore` adds the missing rules, all or nothing. If only a pod's own are missing, no command
+//! runs (`direct`).
 
 use std::net::IpAddr;
 
@@ -134,7 +134,6 @@ pub(super) fn add_family(
     })
 }
 
-/// Adds the bridge's policy in families that have any.
 pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {
@@ -178,7 +177,6 @@ fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
     outcome
 }
 
-/// Returns whether there are any legacy tables.
 pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     let mut any = false;
     for family in xtables::FAMILIES {

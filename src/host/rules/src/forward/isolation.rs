@@ -43,10 +43,9 @@ fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
     rules
 }
 
-/// How the comments of these rules begin. Others in the same chains are the administrator's.
+/// Other rules in the same chains are the administrator's.
 const OURS: &str = "CNI firewall plugin rules (ingressPolicy: ";
 
-/// The bridge of such a rule, without `-A`.
 fn bridge_of(rule: &str) -> Option<&str> {
     let mut words = rule.split(' ').take_while(|_| rule.contains(OURS));
     match (words.next()?, words.next()?) {
@@ -63,7 +62,6 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
-/// Adds to a plan what the bridge's policy takes.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
     let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
@@ -128,7 +126,6 @@ fn nf_tables(nft: &mut Nft, family: Family) -> Result<Vec<Rule>, Error> {
     Ok(rules)
 }
 
-/// The same in the nf_tables variant, which compares a name with its NUL.
 fn named(rule: &Rule) -> Option<String> {
     let ours = rule.comment.starts_with(OURS);
     let name = rule.constants().next().filter(|_| ours)?.strip_suffix(&[0])?;
@@ -155,7 +152,6 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     Ok(())
 }
 
-/// Removable rules in a generation of nf_tables, with their bridges.
 struct Dead {
     family: Family,
     generation: u32,

@@ -1,12 +1,10 @@
-//! Traffic that the host forwards to and from pods (the plugin `firewall`).
-//!
-//! Every backend accepts traffic from pods and answers to it, puts the administrator's rules first, and separates
-//! bridges from each other by their [`Policy`].
+//! Traffic that the host forwards to and from pods (the plugin `firewall`). Every backend accepts traffic from pods and
+//! answers to it, puts the administrator's rules first, and separates bridges by their [`Policy`].
 //!
 //! An accept of **nf_tables**, in our own table, ends only our own chain: another chain can still drop the packet.
-//! **iptables** uses the Go plugin's chains *in* `FORWARD`, before the rules of Docker, ufw or an administrator.
-//! **firewalld** drops all traffic that it does not know. Without a configured backend a running firewalld is used,
-//! else iptables if `FORWARD` has foreign rules (`others`), else nf_tables.
+//! **iptables** uses the Go plugin's chains *in* `FORWARD`, before foreign rules. **firewalld** drops all traffic that
+//! it does not know. Without a configured backend a running firewalld is used, else iptables if `FORWARD` has foreign
+//! rules (`others`), else nf_tables.
 //!
 //! Policies in nf_tables and in iptables must exclude each other, so each place that has any gets a new one. Each ADD
 //! writes its own first and then looks at the other place, so at least one of two concurrent ADDs sees the other.
@@ -40,12 +38,9 @@ use nftables::{Forwarding, When};
 use others::Found;
 use walk::{Pods, Way};
 
-/// The backend that makes the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// nf_tables by netlink, in our own table.
     Nftables,
-    /// The iptables command, with the reference's chains.
     Iptables,
     /// firewalld by D-Bus. Policies of bridges are in our own table.
     Firewalld,
@@ -55,7 +50,6 @@ pub enum Backend {
 /// vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// All pods may.
     #[default]
     Open,
     /// Those on the same bridge, and those on bridges with the policy `open`.
@@ -74,7 +68,6 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The administrator's chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Admin {
     /// `CNI-ADMIN`, if iptables is used.
@@ -97,19 +90,14 @@ impl Admin {
     }
 }
 
-/// The rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
-    /// The addresses of the pod.
     pub addrs: Vec<IpAddr>,
-    /// The other pods that may reach it.
     pub policy: Policy,
-    /// The interfaces by which the host receives its packets: bridge and vlan gateway, or the host's end. Any policy
-    /// but `Open` needs one.
+    /// The interfaces by which the host receives its packets: bridge and vlan gateway, or the host's end. Policies need
+    /// one.
     pub interfaces: Vec<String>,
-    /// The administrator's chain, for iptables.
     pub admin: Admin,
-    /// The zone, for firewalld.
     pub zone: String,
 }
 
@@ -123,16 +111,13 @@ impl Forward {
     }
 }
 
-/// A backend for this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
-    /// The backend that makes the rules.
     pub backend: Backend,
     has_iptables: bool,
 }
 
-/// The configured backend, or else the one that works for this host (see the module).
-/// Fails also if iptables is missing, and no new pod could send, or `admin` would be passed by.
+/// The configured backend, or else the one that works for this host (see the module). Fails if iptables is missing.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
     let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
@@ -185,7 +170,6 @@ pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
     if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 
-/// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
@@ -231,27 +215,20 @@ fn add_all(
 /// Whether the bridge of this name is of no use any more.
 pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
 
-/// A pod that leaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaving<'a> {
-    /// The backend that is configured now; ADD may have had another.
+    /// ADD may have had another one.
     pub configured: Option<Backend>,
-    /// The policy that is configured now.
     pub policy: Policy,
-    /// The zone, for firewalld.
     pub zone: &'a str,
-    /// The addresses of the pod.
     pub addrs: &'a [IpAddr],
-    /// The interfaces that its packets came by, as in [`Forward`].
     pub interfaces: &'a [String],
     /// Whether these are all. Without ADD's result, unused ones may be its own, too.
     pub knows_interfaces: bool,
 }
 
 /// Removes the rules that accept the pod's traffic, and the policy of a bridge that is `unused` without the pod.
-/// Elements are found by their owner; iptables' rules and firewalld's sources, also the Go plugin's, by the addresses.
-/// firewalld is asked if it is configured or has a table.
-/// Fails if an object could not be removed. Everything has been tried.
+/// iptables' rules and firewalld's sources are found by the addresses. Tries everything before it fails.
 pub fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -298,8 +275,7 @@ pub fn remove(
 }
 
 /// Removes the elements of attachments of `network` outside `valid`, policies of `unused` bridges, then unused sets and
-/// chains. Rules of iptables and sources of firewalld name no owner and stay.
-/// Fails if an object could not be removed. Everything has been tried.
+/// chains. Rules of iptables and sources of firewalld name no owner and stay. Tries everything before it fails.
 pub fn gc(
     nft: &mut Nft,
     network: &str,

@@ -1,7 +1,5 @@
-//! Rules of others in iptables' chain `FORWARD`, in both variants.
-//!
-//! An accept in one chain doesn't overrule a drop in another. So where `FORWARD` has rules of others, a pod's accepts
-//! stand in it, in front. A command runs only for a legacy table that the kernel lists.
+//! Foreign rules in iptables' chain `FORWARD`, in both variants. An accept in one chain doesn't overrule a drop in
+//! another, so a pod's accepts stand in front of them. A command runs only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
@@ -50,7 +48,6 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     Ok(if any { Found::Rules } else { Found::Harmless })
 }
 
-/// The same of a legacy table.
 fn is_taken(saved: &str) -> bool {
     let foreign = |rule: &String| {
         xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))

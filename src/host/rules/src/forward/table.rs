@@ -13,16 +13,13 @@ pub(crate) const ADMIN: &str = "CNI-ADMIN";
 /// The chain that packets from bridges with a policy go through.
 pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 
-/// The comment of the rule that leads to the chain of pods.
 pub(super) const TO_PODS: &str = "CNI firewall plugin rules";
-/// The comment of the rule that leads from there to the administrator's.
 pub(super) const TO_ADMIN: &str = "CNI firewall plugin admin overrides";
 
 pub(super) fn filter(family: Family) -> Table<'static> {
     Table::new(family, "filter")
 }
 
-/// Without `-A`.
 pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
     [
@@ -31,7 +28,6 @@ pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     ]
 }
 
-/// A table as iptables-save prints it.
 pub(super) struct Saved<'a>(pub(super) Vec<&'a str>);
 
 impl<'a> Saved<'a> {
@@ -52,7 +48,6 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// A rule without its comments, which may look like anything.
 pub(super) fn uncommented(rule: &str) -> String {
     const MATCH: &str = " -m comment --comment ";
     let mut rest = rule;
@@ -83,7 +78,6 @@ pub(super) struct Plan {
     /// Rules of the bridge, taken out and put back: that fails if a concurrent DEL has removed them.
     pub(super) kept: Vec<String>,
     pub(super) rules: Vec<String>,
-    /// Something isn't as it should be.
     pub(super) incomplete: Option<String>,
 }
 

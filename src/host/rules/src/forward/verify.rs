@@ -10,7 +10,6 @@ use crate::elements::Layout;
 use crate::failures::{is_unsupported, not_available};
 use crate::{backend as rules, command, xtables};
 
-/// Everything is in place, with either backend, and nothing in `FORWARD` drops what the pod sends.
 /// Fails with code 103 with what is missing, or what is in the way and what to do about it.
 pub fn check(
     configured: Option<Backend>,
@@ -81,7 +80,6 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
     Ok(None)
 }
 
-/// The pod has its rules in iptables, and nothing in front of them drops everything.
 fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         if forward.of_family(family).next().is_some()
@@ -98,11 +96,8 @@ fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the backend that ADD would [`choose`] can be used now, and its pods could send anything.
-///
-/// # Errors
-/// Code 50 if it can't be used, 51 if what others have put into `FORWARD` surely drops what pods
-/// send, of which those that are there suffer, too.
+/// Fails with code 50 if the backend that ADD would [`choose`] can't be used, 51 if foreign rules in `FORWARD` surely
+/// drop what pods send.
 pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<(), Error> {
     let backend = choose(configured, admin, nft).map_err(not_available)?.backend;
     let (rules, pods) = match backend {

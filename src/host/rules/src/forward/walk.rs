@@ -1,6 +1,5 @@
-//! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches.
-//!
-//! A rule with a condition may let some packets pass. Whether a pod's are among them would take more than reading.
+//! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches. A rule with a condition may
+//! let some packets pass.
 
 use std::cmp::Ordering;
 
@@ -37,7 +36,7 @@ impl Ord for Way {
     }
 }
 
-/// The lines of a chain up to the first that the function takes for the last of interest. None without the chain.
+/// The lines of a chain up to the last of interest. None without the chain.
 pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,5 @@
-//! Living pods' rules are written as the Go plugins make them, and then removed from our tables.
-//!
-//! A DEL by the Go plugins knows nothing of our tables. So before they take over, each living pod gets
+//! Writes living pods' rules as the Go plugins make them, then removes them from our tables, which the Go plugins' DEL
+//! ignores.
 //!
 //! | for | in |
 //! |---|---|
@@ -8,8 +7,6 @@
 //! | port mappings | a chain `CNI-DN-…` there, and rules of `CNI-HOSTPORT-DNAT` |
 //! | firewall | rules in `CNI-FORWARD`; its bridge's policy in the chains `CNI-ISOLATION-STAGE-1` and `-2` |
 //! | `macspoofchk` | chains `cni-br-iface-…` in nf_tables' table `bridge nat` |
-//!
-//! which every release up to 1.9.1 removes.
 //!
 //! **Both forms overlap.** Two NAT chains don't both change a connection, and two accepts are as good as one. After a
 //! kill our DEL removes both, and the hand-over can be repeated.
@@ -38,7 +35,6 @@ use super::survey::{PARTS, Part, Trace};
 use super::xtables::{self, FAMILIES};
 use super::{command, masquerade, portmap, reference_spoof, spoof};
 
-/// Pods and bridges to hand over.
 #[derive(Debug, Default)]
 pub struct HandOver {
     pods: Vec<Pod>,
@@ -47,7 +43,6 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// The rules of these pods, and of the given bridges.
     pub fn new<'t>(
         nft: &mut Nft,
         pods: Vec<Pod>,
@@ -64,7 +59,6 @@ impl HandOver {
         Ok(HandOver { pods, policies, bridges })
     }
 
-    /// The pods to hand over.
     pub fn pods(&self) -> &[Pod] {
         &self.pods
     }
@@ -85,8 +79,7 @@ impl HandOver {
         HandOver { pods: self.pods, ..HandOver::default() }
     }
 
-    /// Writes everything in the Go plugins' form, beside our own. Idempotent.
-    /// Fails if the kernel refuses the request, or with the output of iptables. Rules that were written before stay.
+    /// Writes everything in the Go plugins' form, beside our own. Idempotent. Written rules stay after a failure.
     pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
         FAMILIES.into_iter().try_for_each(|family| self.write_nat(nft, family))?;
         let mut forwarded: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
@@ -103,7 +96,6 @@ impl HandOver {
         Ok(())
     }
 
-    /// Changes the table `nat` of a family in one step.
     fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
         retry_command(|| match self.nat_lines(nft, family)?.as_slice() {
             [] => Ok(()),
@@ -136,8 +128,7 @@ impl HandOver {
         Ok(lines)
     }
 
-    /// The pods that a DEL has come for since the look: one of their parts has no element any more. To be asked before
-    /// [`HandOver::let_go`].
+    /// The pods with a part that has no element any more: a DEL came. Ask before [`HandOver::let_go`].
     pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
         let mut present = Vec::new();
         for part in PARTS {

@@ -1,5 +1,3 @@
-//! The rules of a pod that is handed over, read from its elements, and whether they can be written.
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -18,25 +16,19 @@ const DEFAULT_MARK_BIT: u8 = 13;
 /// Settings that are in a pod's configuration and not in its elements.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// The key `backend` of portmap.
     pub portmap_backend: Option<String>,
-    /// The key `markMasqBit` of portmap.
     pub mark_bit: Option<u8>,
-    /// The key `iptablesAdminChainName` of firewall.
     pub admin_chain: Option<String>,
 }
 
-/// A living attachment with elements in our tables.
 #[derive(Debug)]
 pub struct Pod {
-    /// The owner, with all of its names.
     pub owner: Owner,
     settings: Settings,
     pub(super) elements: Vec<(Part, Placed)>,
 }
 
 impl Pod {
-    /// The owner of the elements.
     pub fn new<'t>(owner: Owner, settings: Settings, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
         let elements = traces.into_iter().filter_map(Trace::element);
         Pod { owner, settings, elements: elements.map(|(part, placed)| (part, placed.clone())).collect() }
@@ -63,7 +55,6 @@ impl Pod {
         self.settings.admin_chain.as_deref().unwrap_or(forward::table::ADMIN)
     }
 
-    /// Its rules, for people.
     pub fn summary(&self) -> Vec<String> {
         let mut parts = Vec::new();
         let masqueraded = self.masqueraded();

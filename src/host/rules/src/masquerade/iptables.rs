@@ -1,7 +1,6 @@
 //! Masquerading with iptables, in one child process per family. Chains and comments are those of the reference, so
-//! either set of plugins can remove the rules of the other.
-//!
-//! A chain belongs to a container: it also has the rules of a second interface in the same network.
+//! either set of plugins can remove the other's. A chain also has the rules of a container's second interface in the
+//! network.
 
 use ipnetwork::IpNetwork;
 
@@ -51,7 +50,6 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     Ok(missing.iter().map(Line::delete).collect())
 }
 
-/// The rules that the saved table `nat` lacks for these addresses.
 pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
     let rules = || Rules::new(owner, family, addrs);
     match rules().missing(saved) {

@@ -1,7 +1,5 @@
-//! Source NAT for what leaves the pod network (`ipMasq`).
-//!
-//! With either backend, removal also looks for rules of the Go plugins (`reference`): a node may switch while its pods
-//! run.
+//! Source NAT for what leaves the pod network (`ipMasq`). With either backend, removal also looks for rules of the Go
+//! plugins (`reference`): a node may switch while its pods run.
 
 pub(crate) mod iptables;
 pub(super) mod nftables;
@@ -21,7 +19,6 @@ pub use super::undo::Applied;
 use nftables::Masquerade;
 
 /// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables elsewhere.
-/// Fails with code 7 for another name.
 pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
     match configured {
         Some("nftables") => Ok(Backend::Nftables),
@@ -49,20 +46,16 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
     }
 }
 
-/// Which addresses of a pod are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// The pod's addresses of both families.
     #[default]
     Both,
-    /// The pod's IPv4 addresses alone.
     V4,
-    /// The pod's IPv6 addresses alone.
     V6,
 }
 
 impl Families {
-    /// Reads the key; empty is both. Fails with code 7 for another name.
+    /// An empty key is both.
     pub fn read(key: &str) -> Result<Self, Error> {
         match key {
             "" => Ok(Families::Both),
@@ -75,7 +68,6 @@ impl Families {
         }
     }
 
-    /// The masqueraded addresses among `addrs`.
     pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
         addrs
             .filter(|addr| match self {
@@ -102,8 +94,7 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
 }
 
 /// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `addrs` (from
-/// prevResult) save a listing; they may be stale or missing.
-/// Fails if an object could not be removed. Everything has been tried.
+/// prevResult) save a listing; they may be stale or missing. Tries everything before it fails.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -114,8 +105,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), E
     failures.outcome()
 }
 
-/// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
-/// Fails with code 103 and the missing object.
+/// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     for addr in addrs {
         let missing = match nftables::check(nft, owner, *addr) {
@@ -140,8 +130,7 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
     Ok(true)
 }
 
-/// Removes the masquerading of all attachments of `network` that aren't in `valid`.
-/// Fails if an object could not be removed. Everything has been tried.
+/// Removes what attachments of `network` outside `valid` left. Tries everything before it fails.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -152,8 +141,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     failures.outcome()
 }
 
-/// Whether the `configured` backend, or the one that would be chosen, can be used now.
-/// Fails with code 50 if nf_tables cannot be used.
+/// Fails with code 50 if the `configured` backend, or the one that would be chosen, can't be used now.
 pub fn status(configured: Option<&str>) -> Result<(), Error> {
     let nft = &mut Nft::new();
     let backend = choose(configured, nft).map_err(|err| {

@@ -1,6 +1,5 @@
-//! Masquerading in nf_tables: the table `inet cnimble`.
-//!
-//! Each pod network has a set with the addresses of its pods, and a rule:
+//! Masquerading in nf_tables: the table `inet cnimble`. Each pod network has a set with the addresses of its pods, and
+//! a rule:
 //! ```text
 //! ip saddr @masq-10.1.0.0/16 ip daddr != 10.1.0.0/16 masquerade
 //! ```
@@ -44,7 +43,6 @@ const CHAIN: &str = "postrouting";
 const SRCNAT: i32 = 100;
 const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
-/// `priority filter`
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_INVALID_BIT`
 const STATE_INVALID: u32 = 0x1;
@@ -172,7 +170,6 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::R
     Ok(Some(format!("chain {chain} has no rule for set {used}")))
 }
 
-/// The address of an element, with the prefix length of its network.
 pub(crate) fn address(placed: &Placed) -> Option<IpNetwork> {
     IpNetwork::new(placed.element.key.as_ip()?, subnet(&placed.set)?.prefix()).ok()
 }

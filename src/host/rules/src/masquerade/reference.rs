@@ -73,7 +73,6 @@ pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
     })
 }
 
-/// Whether the Go plugins (or our iptables backend) masquerade this address for the owner.
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
     let chain = MASQUERADE.of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
@@ -92,7 +91,6 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
     }))
 }
 
-/// Whether a saved rule is for this address or its network.
 pub(crate) fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
     legacy_source(rule).is_some_and(|source| source.contains(ip))
 }
@@ -101,14 +99,12 @@ fn legacy_source(rule: &str) -> Option<IpNetwork> {
     rule.split(' ').skip_while(|word| *word != "-s").nth(1)?.parse().ok()
 }
 
-/// Whether the rule compares with this address or its network.
 fn mentions(rule: &Rule, ip: IpAddr) -> bool {
     let octets = octets(ip);
     // A prefix that isn't whole bytes is compared masked.
     rule.has("bitwise") || rule.constants().any(|constant| octets.starts_with(constant))
 }
 
-/// Removes from nf_tables what attachments of `network` outside `valid` left.
 pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
     MASQUERADE.gc(nft, network, valid)?;
     remove_go_rules(nft, owner::stale(network, valid))

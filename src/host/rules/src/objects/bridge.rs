@@ -1,5 +1,3 @@
-//! Bridges with pods as ports.
-
 use serde_json::Value;
 
 use cnimble_cni::list::ListEntry;
@@ -8,10 +6,8 @@ use cnimble_cni::{NetworkList, json};
 /// As in `type`.
 const PLUGIN: &str = "bridge";
 
-/// The name of a bridge if the configuration has none.
 pub const DEFAULT_NAME: &str = "cni0";
 
-/// Returns the bridges in a network's configuration.
 pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     list.plugins.iter().filter(|plugin| plugin.plugin_type == PLUGIN).map(|plugin| {
         let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
@@ -19,7 +15,7 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the plugin that another one delegates the pod to, as flannel does by its key `delegate`.
+/// The plugin that another one delegates the pod to, as flannel does by its key `delegate`.
 pub fn delegated(plugin: &ListEntry) -> Option<ListEntry> {
     let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
     let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());

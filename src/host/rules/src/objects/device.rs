@@ -3,7 +3,6 @@
 use cnimble_cni::{NetworkList, Owner, names};
 use cnimble_netlink::link::Link;
 
-/// The same for cnimble and the Go plugins.
 const MOVED_BY: &str = "host-device";
 
 /// Returns the name that a pod's interface has on the host, if a plugin of the network has moved it from there.

@@ -9,24 +9,20 @@ use cnimble_netlink::link::{Filter, Link};
 
 use super::{Judge, Orphan};
 
-/// The kernel's name for this kind of link.
 pub const KIND: &str = "ifb";
 
 const PREFIX: &str = "bwp";
 const DIGITS: usize = 12;
 
-/// Returns the name: `bwp` and twelve digits of the SHA-512 of network and container.
 pub fn name(network: &str, container_id: &str) -> String {
     format!("{PREFIX}{}", sha512_hex(format!("{network}{container_id}"), DIGITS / 2))
 }
 
-/// Returns true if and only if the text has the form of a [`name`].
 pub fn is_name(text: &str) -> bool {
     text.strip_prefix(PREFIX)
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Finds an orphaned ifb: by its alias, or the Go plugin's by its name, unless a link redirects to it.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),

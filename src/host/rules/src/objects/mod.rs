@@ -1,16 +1,5 @@
-//! The kinds of objects that the plugins make on a host, with one file for each.
-//!
-//! | file | kind | made by |
-//! |---|---|---|
-//! | [`bridge`] | bridges with pods as ports | bridge |
-//! | [`device`] | devices of the host in a pod | host-device |
-//! | [`lifetime`] | addresses that end with a lease | dhcp |
-//! | [`pair`] | the host's ends of veth pairs | bridge, ptp |
-//! | [`ifb`] | devices for a pod's egress | bandwidth |
-//! | [`rules`] | packet rules of pods | firewall, portmap |
-//!
-//! Elements of nf_tables sets are declared next to their rules, in [`crate::survey`]. The [`Judge`] tells which
-//! attachments live.
+//! The kinds of objects that the plugins make on a host, with one file for each. Elements of nf_tables sets are
+//! declared next to their rules, in [`crate::survey`]. The [`Judge`] tells which attachments live.
 
 pub mod bridge;
 pub mod device;
@@ -27,7 +16,6 @@ use cnimble_netlink::link::Link;
 /// networks may have the same names.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 
-/// Knowledge of a node, for judging a link.
 pub trait Judge {
     /// Whether the attachment in a link's alias is alive.
     fn lives(&self, alias: &str) -> bool;
@@ -39,16 +27,12 @@ pub trait Judge {
     fn doubt(&self) -> Option<String>;
 }
 
-/// A link without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
-    /// The reason why it is orphaned.
     pub why: &'static str,
-    /// The reason why it is not removed, if there is one.
     pub doubt: Option<String>,
 }
 
-/// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
 pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
@@ -57,7 +41,6 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
     }
 }
 
-/// Whether a link without an owner is still in use.
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),

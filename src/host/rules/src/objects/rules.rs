@@ -5,7 +5,6 @@ use serde_json::Value;
 use crate::hand_over::Settings;
 use cnimble_cni::{NetworkList, json};
 
-/// The plugin that makes the host's rules accept packets of pods.
 pub const ACCEPTING: &str = "firewall";
 /// Their pods send through the host's rules.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
@@ -32,7 +31,6 @@ pub fn settings(list: &NetworkList) -> Settings {
     settings
 }
 
-/// Returns true if the pods of a network send through the host's rules.
 pub fn meet_rules(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
 }

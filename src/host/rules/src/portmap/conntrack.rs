@@ -11,8 +11,7 @@ use crate::elements::Placed;
 
 pub(super) type Target = (u16, IpAddr, u16);
 
-/// A port was just mapped: forgets what was sent to it on this host before, unless that went to the same destination.
-/// Connections to the same port of another machine go on.
+/// Forgets what was sent to a new port on this host before, unless that went to the same destination.
 pub(super) fn before(forward: &Forward) {
     let targets: HashSet<Target> = targets(forward).into_iter().collect();
     if targets.is_empty() {
@@ -34,7 +33,7 @@ pub(super) fn before(forward: &Forward) {
     });
 }
 
-/// Mappings are gone: forgets what went by them.
+/// Forgets connections by removed mappings.
 pub(super) fn after(targets: Vec<Target>) {
     if targets.is_empty() {
         return;

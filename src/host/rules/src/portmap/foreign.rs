@@ -1,8 +1,7 @@
 //! Ports that rules in the form of the Go plugins lead away, also by our iptables backend (see [`mod@reference`]).
 //!
 //! Their rules have the priority of ours, so the chain that was made first sees a packet first. A pod keeps a port that
-//! it serves: a new one that wants it gets an error. A rule counts under all conditions, unless its container is
-//! certainly gone.
+//! it serves, and a new one gets an error. A rule counts under all conditions, unless its container is certainly gone.
 
 use std::net::IpAddr;
 
@@ -21,7 +20,6 @@ struct Found {
     place: String,
 }
 
-/// Removes the rules of a container that `is_gone`.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,
@@ -172,7 +170,6 @@ fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> O
     })
 }
 
-/// Whether a rule takes some of a mapping's packets.
 fn takes(to: &Destination, mapping: &Mapping) -> bool {
     let (Some(_), false) = (to.protocol, to.ports.is_empty()) else { return false };
     may_take(to, mapping) && overlaps(to.address, mapping)

@@ -1,5 +1,3 @@
-//! The holder of a port that another container wants.
-
 use std::fmt;
 
 use cnimble_cni::owner::{COMMENT_LIMIT, tag};
@@ -8,14 +6,11 @@ use cnimble_cni::{Code, Error, Owner};
 /// Whether a container is gone for certain.
 pub type IsGone<'g> = &'g dyn Fn(&Holder) -> bool;
 
-/// The holder of a port, as far as the comment beside it tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The network, where it is written.
     pub network: Option<String>,
-    /// The ID of the container.
     pub container: String,
-    /// [`Owner::tag`], where it is written: it identifies a container with a cut ID.
+    /// A cut ID needs it ([`Owner::tag`]).
     pub tag: Option<String>,
 }
 
@@ -27,7 +22,6 @@ impl Holder {
         Some(Holder { network: Some(network), container: attachment.container_id, tag })
     }
 
-    /// Whether this is the attachment.
     pub fn is(&self, of: &Owner) -> bool {
         let network = self.network.as_ref().is_none_or(|network| *network == of.network);
         network

@@ -1,6 +1,6 @@
-//! Port mappings with iptables, in one child process per family. Chains and comments are those of the reference, so
-//! either set of plugins can remove the rules of the other. The Go plugin doesn't have the chain CNI-HOSTPORT-GUARD in
-//! the table `mangle`, which keeps others from 127.0.0.0/8.
+//! Port mappings with iptables, in one child process per family. Chains and comments are the reference's, so either set
+//! of plugins can remove the other's. Only ours has CNI-HOSTPORT-GUARD in the table `mangle`, which keeps others from
+//! 127.0.0.0/8.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,6 @@ fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> 
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
         let Err(err) = restored else { return Ok(()) };
-        // A concurrent ADD may have made the chain since.
         let had_chain = present.dnat;
         present = Shared::look(nft, family)?;
         if had_chain || !present.dnat {
@@ -131,7 +130,6 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.join("\n")
 }
 
-/// `mark` is the bit of packets that are masqueraded.
 pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
@@ -156,7 +154,6 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
     }
 }
 
-/// The container's own chain, and the jumps to it.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
     let chain = DNAT.of(owner);

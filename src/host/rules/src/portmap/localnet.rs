@@ -1,10 +1,7 @@
-//! `route_localnet` on the link towards a pod.
+//! `route_localnet` on the link towards the pod. Other pods behind the link may rely on it when a mapping goes. So a
+//! set notes these links, and the switch and the guard go with the last mapping of the host.
 //!
-//! Other pods behind the link may rely on it when a mapping goes. So a set notes these links, and the switch goes off
-//! with the last mapping of the host, and with it the guard.
-//!
-//! A flush of the ruleset loses the notes, but the value still tells: to the kernel any number but 0 is on, and all
-//! others write a 1.
+//! A flush of the ruleset loses the notes, but the value still tells: any number but 0 is on, and others write 1.
 
 use std::net::IpAddr;
 
@@ -46,7 +43,6 @@ pub(super) fn open(
     }
 }
 
-/// For mappings without a note: it stays on.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {
@@ -55,7 +51,6 @@ pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// The link may be gone.
 pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     let written = match sysctl::write(&key(link), OURS) {
         // A kernel that wants a 0 or a 1.
@@ -65,7 +60,7 @@ pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     written.if_present().map(drop)
 }
 
-/// Switches it off if it is on by us; returns whether it was.
+/// Returns whether it was on by us.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     match is_ours(link)? {
         true => sysctl::write(&key(link), OFF).map(|()| true),
@@ -78,7 +73,7 @@ fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
     Ok(value(link).if_present()?.is_some_and(|value| value == OURS))
 }
 
-/// Links where it is on by us, except those to one pod alone, which go with it.
+/// Without links to one pod alone, which the kernel removes with the pod.
 pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     let mut opened = Vec::new();
     for link in Netlink::open()?.links(&Filter::default())? {
@@ -89,7 +84,7 @@ pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     Ok(opened)
 }
 
-/// Links where it may be on by us for a pod with these addresses, with any ports. All if unknown.
+/// Links where it may be on by us for a pod with these addresses. All if unknown.
 pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<Vec<String>> {
     let Some(addrs) = pod else { return opened() };
     let mut links = Vec::new();
@@ -99,7 +94,6 @@ pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<V
     Ok(links)
 }
 
-/// The link towards the pod, if it is on by us.
 pub(super) fn opened_towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let Some(link) = towards(pod)? else { return Ok(None) };
     Ok(is_ours(&link)?.then_some(link))

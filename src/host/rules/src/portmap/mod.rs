@@ -1,6 +1,5 @@
-//! Ports of the host that lead into a pod (`portMappings`).
-//!
-//! With either backend, removal also looks for what the Go plugins made (`reference`).
+//! Ports of the host that lead into a pod (`portMappings`). With either backend, removal also looks for what the Go
+//! plugins made (`reference`).
 //!
 //! Three things have to happen to a packet besides the new destination:
 //! - **Hairpin.** Another pod (or the same) would be answered directly, from an address that it never asked.
@@ -41,7 +40,6 @@ use super::undo::undone;
 use localnet::Notes;
 use nftables::Portmap;
 
-/// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     Tcp,
@@ -50,7 +48,6 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Reads `tcp`, `udp` or `sctp`.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "tcp" => Protocol::Tcp,
@@ -83,16 +80,13 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One port. Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
+/// Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// The protocol of both ports.
     pub protocol: Protocol,
-    /// The host's address. `None` stands for all addresses, 0.0.0.0 and :: for all of their family.
+    /// `None` stands for all addresses, 0.0.0.0 and :: for all of their family.
     pub host_ip: Option<IpAddr>,
-    /// The host's port.
     pub host_port: u16,
-    /// The pod's port.
     pub container_port: u16,
 }
 
@@ -139,16 +133,14 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// The port mappings that one attachment wants.
 #[derive(Debug, Clone)]
 pub struct Forward {
-    /// The ports.
     pub mappings: Vec<Mapping>,
-    /// The pod's addresses, at most one of each family, with the prefix length of its network.
+    /// At most one of each family, with the prefix length of its network.
     pub addrs: Vec<IpNetwork>,
     /// Whether hairpin and localhost work (`snat`).
     pub snat: bool,
-    /// Whether everything is masqueraded, so that the pod sees the host (`masqAll`).
+    /// The pod sees the host as client (`masqAll`).
     pub masq_all: bool,
     /// The bit that marks what iptables masquerades (`markMasqBit`). nf_tables needs no mark.
     pub mark_bit: u8,
@@ -156,7 +148,6 @@ pub struct Forward {
     pub external_mark_chain: Option<String>,
     /// More matches for the IPv4 rules (`conditionsV4`), in the language of the backend's command.
     pub conditions_v4: Vec<String>,
-    /// The same for the IPv6 rules (`conditionsV6`).
     pub conditions_v6: Vec<String>,
 }
 
@@ -182,9 +173,8 @@ enum Made {
     Iptables(Owner),
 }
 
-/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way. A port belongs to a container,
-/// whichever of its interfaces it leads to. The mapping of a container that `is_gone` is removed.
-/// Fails with code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
+/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way. A port belongs to a container.
+/// The mapping of a container that `is_gone` is removed. Fails with code 102 and the owner of a taken port.
 pub fn add(
     backend: Backend,
     nft: &mut Nft,
@@ -244,7 +234,6 @@ pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     }
 }
 
-/// Links on which `route_localnet` was switched on by us for mappings that are lost.
 pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> {
     nftables::orphans(nft, localnet::opened()?)
 }
@@ -253,8 +242,7 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
     nftables::close_orphans(nft, localnet::opened()?)
 }
 
-/// Removes all port mappings of the owner, also the Go plugins' with either backend. `forward` is a hint from the
-/// configuration. Fails if an object could not be removed. Everything has been tried.
+/// Removes all port mappings of the owner, also the Go plugins'. `forward` is a hint. Tries everything before it fails.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
@@ -277,7 +265,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     failures.outcome()
 }
 
-/// The owner's mappings are in place; also accepts the Go plugins' objects. Fails with code 103 and the missing object.
+/// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = match nftables::check(nft, owner, forward) {
         Ok(None) => None,
@@ -296,8 +284,7 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
     Ok(())
 }
 
-/// Removes the mappings of all attachments of `network` that aren't in `valid`.
-/// Fails if an object could not be removed. Everything has been tried.
+/// Removes the mappings of all attachments of `network` outside `valid`. Tries everything before it fails.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -312,12 +299,12 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     failures.outcome()
 }
 
-/// Whether `backend` can be used now. Fails with code 50.
+/// Fails with code 50 if `backend` can't be used now.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     backend.status(|| Portmap::usable(nft), || command::usable("nat", "backend"))
 }
 
-/// Whether conditions in the language of the `nft` command can be used now. Fails with code 50.
+/// Fails with code 50 if conditions in the language of the `nft` command can't be used now.
 pub fn conditions_status() -> Result<(), Error> {
     nftables::conditions::available().map_err(not_available)
 }

@@ -33,7 +33,6 @@ use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 pub(super) const DNAT: &str = go_chains::DNAT.parent;
 const OWN: [GoChains; 2] = [go_chains::DNAT, OLD_SNAT];
 
-/// The reference's own table, of either family.
 pub(crate) const GO_TABLE: &str = "cni_hostport";
 pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 
@@ -48,7 +47,6 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
     comment
 }
 
-/// The holder that a comment names, possibly among other words.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
     let (network, container) = names_in(comment)?;
     Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
@@ -98,7 +96,7 @@ pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the reference's own table leads every port of the pod to it, from both hooks.
+/// Both hooks must lead to it.
 fn go_maps(
     nft: &mut Nft,
     table: Table<'_>,
@@ -117,7 +115,6 @@ fn go_maps(
     }))
 }
 
-/// The chains that `from` leads to, directly or not, and itself.
 fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::from([from]);
     loop {
@@ -131,7 +128,6 @@ fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     }
 }
 
-/// Whether a rule sends the host's port to the pod's address and port.
 fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
     let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
     let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);

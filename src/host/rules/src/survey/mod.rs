@@ -1,7 +1,6 @@
-//! Everything in the packet rules that is for one pod, ours and the Go plugins', for `cnimble doctor`.
-//!
-//! The liveness of a pod is unknown here. Our elements and the Go plugins' nf_tables rules carry the attachment's tag,
-//! their iptables chains the container's ID, and the rules in their chain CNI-FORWARD only an address.
+//! Everything in the packet rules that is for one pod, ours and the Go plugins', for `cnimble doctor`. Our elements and
+//! the Go plugins' nf_tables rules carry the attachment's tag, their iptables chains the container's ID, and the rules
+//! in their chain CNI-FORWARD only an address.
 
 mod reference;
 
@@ -20,33 +19,24 @@ use cnimble_netlink::nft::{Batch, Family, Key, Nft, Table};
 use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
 
-/// Something that is for one pod.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// For people: what it is, and where.
+    /// For people.
     pub what: String,
-    /// The owner of the rule.
     pub named: Named,
-    /// Addresses in it; most are the pod's.
     pub addrs: Vec<IpAddr>,
     place: Place,
 }
 
-/// How a pod is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// By a comment of [`Owner::comment`](cnimble_cni::Owner::comment), which is here.
+    /// [`Owner::comment`](cnimble_cni::Owner::comment)
     Comment(String),
-    /// By its container, and the network if that is written there.
     Container {
-        /// The name of the network.
         network: Option<String>,
-        /// The ID of the container.
         id: String,
     },
-    /// By an interface of the host.
     Link(String),
-    /// By the addresses alone.
     Nothing,
 }
 
@@ -106,7 +96,6 @@ impl Part {
     }
 }
 
-/// Lists everything.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
     let has_nf_tables = nft.is_supported()?;
@@ -145,7 +134,6 @@ fn of_element(part: Part, placed: Placed) -> Trace {
 }
 
 impl Trace {
-    /// The comment of an element of ours.
     pub fn comment(&self) -> Option<&str> {
         match &self.place {
             Place::Element(_, placed) => Some(&placed.element.comment),
@@ -153,7 +141,6 @@ impl Trace {
         }
     }
 
-    /// Whether it is an element of ours, rather than what the Go plugins make.
     pub fn is_element(&self) -> bool {
         self.element().is_some()
     }
@@ -165,12 +152,12 @@ impl Trace {
         }
     }
 
-    /// Whether it is a bridge's rather than a pod's (an `ingressPolicy`).
+    /// An `ingressPolicy` is a bridge's.
     pub fn is_of_bridge(&self) -> bool {
         matches!(&self.place, Place::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
     }
 
-    /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
+    /// Removes it, if it has not changed since, and the sets and chains that are unused without it.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
             Place::Element(part, placed) => {
@@ -181,7 +168,6 @@ impl Trace {
     }
 }
 
-/// The unused parts of our tables, for people.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
     if !nft.is_supported()? {
@@ -204,8 +190,7 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     Ok(idle)
 }
 
-/// Removes what [`idle`] lists. Where portmap has switched `route_localnet` on, switches it off before the rules go
-/// that make it harmless.
+/// Removes what [`idle`] lists. Switches portmap's `route_localnet` off before the rules go that make it harmless.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
         let operations = part.operations();

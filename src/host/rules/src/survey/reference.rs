@@ -1,5 +1,3 @@
-//! The same for what the Go plugins leave, with either backend.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -15,17 +13,11 @@ use crate::{forward, reference_spoof};
 
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// A container's chain of iptables, and the chain that leads to it.
     Chain { variant: Variant, family: Family, parent: &'static str, chain: String },
-    /// A chain without a jump to it, in the nf_tables variant.
     Unused { family: Family, chain: String },
-    /// Rules in `inet cni_plugins_masquerade`.
     Masquerade { tag: String },
-    /// Rules in `ip cni_hostport`, or `ip6`.
     Hostport { family: Family, id: String },
-    /// Chains of the MAC check.
     Spoof { chain: String },
-    /// Rules of an address in CNI-FORWARD.
     Forward { ip: IpAddr },
 }
 
@@ -114,13 +106,11 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     chains(Variant::Legacy, family, jumps.collect())
 }
 
-/// The addresses in CNI-FORWARD.
 fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
     let ours = rules.iter().filter(|rule| in_chain(rule, forward::table::PODS));
     ours.flat_map(|rule| sources(rule)).collect()
 }
 
-/// For fuzzers: the chains in such rules, each with the one that leads to it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     let _ = legacy_addresses(rules);
@@ -158,8 +148,7 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
         .collect()
 }
 
-/// Chains for masquerading without a jump to them. The plugin fills such a chain first, and may be killed then. The
-/// addresses in it are no pod's.
+/// The plugin fills such a chain first, and may be killed then. The addresses in it are no pod's.
 fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
     let used: BTreeSet<&str> = rules.iter().filter_map(|(_, target, _)| target.as_deref()).collect();
     let filled = rules.iter().filter(|(chain, ..)| MASQUERADE.has(chain) && !used.contains(chain));
@@ -185,7 +174,6 @@ fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(
     let mut containers: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for rule in rules {
         if portmap::GO_CHAINS.contains(&rule.chain.as_str()) && !rule.comment.is_empty() {
-            // Where the ports lead to.
             let targets = rule.immediates().filter_map(|bytes| address(bytes, family));
             containers.entry(rule.comment.clone()).or_default().extend(targets);
         }
@@ -232,7 +220,6 @@ fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip.filter(|ip| !ip.is_unspecified())
 }
 
-/// The addresses after `-s` and `-d`.
 fn sources(rule: &str) -> Vec<IpAddr> {
     let words: Vec<&str> = rule.split(' ').collect();
     let pairs = words.windows(2).filter_map(|pair| match pair {

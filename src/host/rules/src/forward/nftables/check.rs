@@ -41,7 +41,6 @@ pub(in crate::forward) fn check(
     missing_rule(nft, &pods, forward)
 }
 
-/// `pods` are the sets that the pod is in.
 fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Forwarding::TABLE;
     let rules = nft.rules(table, None)?;

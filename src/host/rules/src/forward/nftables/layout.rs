@@ -97,7 +97,6 @@ impl Layout for Forwarding {
         }
     }
 
-    /// Policies are listed by bridge.
     fn effect(placed: &Placed) -> Option<Effect> {
         Some(Effect::Forward { address: address(placed)? })
     }

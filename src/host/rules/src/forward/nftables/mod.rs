@@ -10,11 +10,9 @@
 //!     jump forward-policy
 //!     ip daddr @forward4 ct state established,related accept
 //!     ip saddr @forward4 accept
-//!     …
 //! }
 //! ```
-//! A pod is one element for each address. A bridge with a policy is one element, and the pair of itself with itself
-//! another, unless it is isolated.
+//! A pod is one element for each address. A bridge with a policy is one, and a pair with itself unless isolated.
 
 mod check;
 mod layout;
@@ -66,7 +64,6 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
     Ok(changes)
 }
 
-/// Returns whether the pod's bridge has a policy.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
     elements::remove::<Forwarding>(nft, owner, &of_pod(owner, leaving.addrs))?;
     for interface in leaving.interfaces {

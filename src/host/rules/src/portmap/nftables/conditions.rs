@@ -1,6 +1,5 @@
-//! `conditionsV4` and `conditionsV6` in the language of the `nft` command.
-//!
-//! Mappings with conditions are in a map for each text of conditions, and its rule has them in front of the look-up:
+//! `conditionsV4` and `conditionsV6` in the language of the `nft` command. Each text of conditions has a map, and its
+//! rule has the conditions in front of the look-up:
 //! ```text
 //! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
 //! ```

@@ -1,5 +1,3 @@
-//! Ports that are another container's.
-
 use std::collections::BTreeSet;
 
 use cnimble_cni::{Error, Owner};
@@ -12,10 +10,8 @@ use crate::portmap::holder::{self, Holder};
 /// A longer list of ports is not looked up one by one: a set is listed.
 const FEW: usize = 8;
 
-/// An address of the host, if any, a protocol and a port.
 type Port = (Option<std::net::IpAddr>, u8, u16);
 
-/// The refusal names the holder.
 pub(super) fn taken(old: &Element) -> Error {
     let port = match old.key.as_port() {
         Some((addr, protocol, port)) => {

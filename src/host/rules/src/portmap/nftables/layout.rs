@@ -145,7 +145,6 @@ impl Layout for Portmap {
         batch.add_rule(Self::TABLE.chain(POSTROUTING), &rule, "");
     }
 
-    /// Elements for hairpin and localhost aren't listed.
     fn effect(placed: &Placed) -> Option<Effect> {
         let (host_address, protocol, host_port) = placed.element.key.as_port()?;
         let (address, port) = placed.element.data.as_ref()?.as_service()?;
@@ -160,7 +159,6 @@ impl Layout for Portmap {
         leave(nft, &[])
     }
 
-    /// The connections go on.
     fn let_go(nft: &mut Nft, found: &[Placed]) -> Result<()> {
         let present = elements::unchanged::<Self>(nft, found)?;
         elements::delete::<Self>(nft, &present)?;

@@ -1,7 +1,5 @@
-//! Port mappings in nf_tables: maps in the table `inet cnimble`.
-//!
-//! A mapping is one element of a map, from protocol and port (and address of the host, if any) to the pod's address and
-//! port. One rule looks all of them up:
+//! Port mappings in nf_tables: maps in the table `inet cnimble`. A mapping is one element of a map, from protocol and
+//! port (and address of the host, if any) to the pod's address and port. One rule looks all of them up:
 //! ```text
 //! dnat ip to meta l4proto . th dport map @portmap4
 //! ```
@@ -77,7 +75,6 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     wanted
 }
 
-/// How many elements DEL asks for one by one.
 const ONE_BY_ONE: usize = 64;
 /// Attempts to make maps for conditions: another call may take them along with its last mapping.
 const ATTEMPTS: usize = 40;
@@ -156,7 +153,6 @@ fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Re
     Ok(())
 }
 
-/// For the backend without elements.
 pub(super) fn refuse_taken(
     nft: &mut Nft,
     owner: &Owner,
@@ -170,13 +166,12 @@ pub(super) fn refuse_taken(
             Ok(()) => return Ok(()),
             Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
             Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
-            // Nothing is put anywhere.
             Err(Refusal::Lacks(_)) => return Ok(()),
         }
     }
 }
 
-/// Removes and returns the owner's elements. If the configuration leads to all of them, nothing is listed.
+/// If the configuration leads to all of the owner's elements, lists nothing.
 pub(super) fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -203,7 +198,6 @@ pub(super) fn remove(
     Ok(removed)
 }
 
-/// None if there are too many to ask for each.
 fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
     let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();

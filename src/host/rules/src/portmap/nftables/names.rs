@@ -54,7 +54,6 @@ fn is_in_any(ends: &[&str; 2], set: &str) -> bool {
     ends.iter().any(|end| first(set).ends_with(end))
 }
 
-/// The family of a set of ours, as an address.
 pub(super) fn family(set: &str) -> Option<IpAddr> {
     match hairpin_network(set) {
         Some(network) => Some(network.ip()),
@@ -73,7 +72,6 @@ pub(super) fn for_family(names: [&'static str; 2], ip: IpAddr) -> &'static str {
     name(names, usize::from(ip.is_ipv6()))
 }
 
-/// `portmap-hairpin-10.1.0.0/16`
 pub(super) fn hairpin_set(pod: &IpNetwork) -> String {
     format!("{HAIRPIN}{}", network_name(pod))
 }
