@@ -1,5 +1,4 @@
-//! The note that a DEL has begun ([`cnimble_os::files::begun`]). If the note cannot be written, the verb continues without
-//! it.
+//! The note that a DEL has begun ([`cnimble_os::files::begun`]). A verb continues without a note that it cannot write.
 
 use std::io;
 
@@ -8,7 +7,6 @@ use cnimble_os::files::begun;
 
 use super::{Call, Command, Plugin, Role};
 
-/// Updates the note before the verb.
 pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     tell(match (call.command, plugin.role()) {
         (_, Role::Helper) => Ok(()),
@@ -18,7 +16,6 @@ pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     });
 }
 
-/// Updates the note after the verb.
 pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error>) {
     if outcome.is_err() {
         return;

@@ -1,5 +1,3 @@
-//! One invocation of a plugin, with validated parameters.
-
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,20 +28,17 @@ pub struct Call {
     pub stdin: Rc<Vec<u8>>,
     /// The undo actions for the steps of ADD so far.
     pub undo: Undo,
-    /// The plugins that this binary contains.
     pub(crate) plugins: &'static [&'static dyn Plugin],
     /// The path that this program was started by, from its caller. It may be anything.
     pub program: PathBuf,
     /// The plugin's own namespace, if CNI_NETNS names another.
     pub(crate) home: Option<Arc<NetNs>>,
-    /// The plugin in `ipam.type`, once it has been looked for.
     pub(crate) delegate: delegate::Known,
-    /// The reaction of CHECK to a difference.
     pub(crate) wanted: Wanted,
 }
 
-/// The keys of CNI_ARGS that at least one plugin of this binary accepts. A runtime passes the same variable to a plugin
-/// and its delegate, so each accepts the other's keys.
+/// The keys of CNI_ARGS that any plugin of this binary accepts. A runtime passes the same variable to a delegate, so
+/// each accepts the other's keys.
 const KNOWN_ARGS: &[&str] = &["IP", "GATEWAY", "MAC"];
 
 impl Call {

@@ -1,9 +1,7 @@
-//! Calls of another plugin, usually IPAM, on behalf of a verb.
-//!
-//! The delegate is searched in CNI_PATH. If the file is this binary, its verb is called in the same process. A hard
-//! link has the same device and inode, and a copy by an installer is also recognized. Any other file is executed with
-//! the same environment and stdin. Its error is returned with its own code. A delegate that hangs is ended with the
-//! verb.
+//! Calls of another plugin, usually IPAM, on behalf of a verb. The delegate is searched in CNI_PATH. If the file is
+//! this binary, its verb is called in the same process. A hard link has the same device and inode, and a copy by an
+//! installer is also recognized. Any other file is executed with the same environment and stdin. A delegate that hangs
+//! is ended with the verb.
 
 use std::cell::OnceCell;
 use std::fs::Metadata;
@@ -31,7 +29,7 @@ pub struct Added {
     pub here: bool,
 }
 
-/// Calls ADD of IPAM plugin `name`. Its undo action is on the call's stack when this returns.
+/// Calls ADD of IPAM plugin `name`, with its undo.
 ///
 /// # Errors
 /// Returns the delegate's error. Fails with code 104 if the delegate cannot be run or assigns no address.
@@ -100,8 +98,8 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     }
 }
 
-/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. An error does not
-/// keep the interface, because [`release`] fails in the same way later.
+/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. Ignores an error,
+/// because [`release`] fails in the same way later.
 pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     let Some(ipam) = call.config.ipam().filter(|ipam| plugin.name() != *ipam && needs_interface(call, ipam))
     else {
@@ -112,7 +110,6 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     }
 }
 
-/// Whether DEL of IPAM plugin `name` releases through the pod's interface.
 fn needs_interface(call: &Call, name: &str) -> bool {
     call.plugins.iter().any(|plugin| plugin.name() == name && plugin.leaves_by_the_interface())
 }
@@ -129,7 +126,6 @@ pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) ->
     }
 }
 
-/// Whether the verb was introduced by 1.1.0.
 fn is_new(command: Command) -> bool {
     matches!(command, Command::Gc | Command::Status)
 }
@@ -140,18 +136,17 @@ pub(crate) enum Delegate {
     File(PathBuf),
 }
 
-/// A delegate that has been found, with its name.
 #[derive(Default)]
 pub(crate) struct Known(OnceCell<(String, Delegate)>);
 
 impl Known {
-    /// Returns a plugin that is linked into a program which is not a plugin itself.
+    /// A plugin that is linked into a program which is not a plugin itself.
     pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
         Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
     }
 }
 
-/// Finds `name`: the first regular file of that name in CNI_PATH. Repeated calls do not search again.
+/// Finds the first regular file of that name in CNI_PATH. Repeated calls do not search again.
 pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {
         return Ok(found.clone());
@@ -162,7 +157,7 @@ pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
 }
 
 fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
-    // A separator would allow paths outside of the directories that the administrator chose (CVE-2021-20206).
+    // A separator would allow paths outside of the administrator's directories (CVE-2021-20206).
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
         return Err(Error::config(format!("invalid plugin name \"{}\"", name.escape_default())));
     }
@@ -187,9 +182,9 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
         .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
-/// Whether `found` is the running program: the same file, or a copy that an installer made. Such a copy is on the same
-/// file system and has the program's size, owner and modification time, to the nanosecond. The path that the caller
-/// gave is read first, because /proc/self/exe costs the kernel several new entries of /proc.
+/// The running file, or a copy that an installer made: on the same file system, with the same size, owner and
+/// modification time, to the nanosecond. Reads the path from the caller first, because /proc/self/exe costs the kernel
+/// several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
     let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
     let is_found = |own: std::io::Result<Metadata>| {
@@ -220,7 +215,7 @@ impl Execution {
         Execution { path, env, stdin: Rc::clone(&call.stdin) }
     }
 
-    /// Returns the answer, or the error with whether the delegate may have left its work incomplete.
+    /// An error comes with whether the delegate may have left its work incomplete.
     fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
         let path = self.path.display();
         let failed = |what: &str, err: &std::io::Error| {
@@ -247,7 +242,7 @@ impl Execution {
         }
     }
 
-    /// Runs the file. Retries for a moment while it is open for writing (ETXTBSY).
+    /// Retries for a moment while the file is open for writing (ETXTBSY).
     fn start(&self) -> Result<Output, Failure> {
         let mut tries = 0;
         loop {
@@ -266,7 +261,6 @@ impl Execution {
 }
 
 fn first_line(bytes: &[u8]) -> String {
-    // The beginning of a huge answer is enough.
     let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }

@@ -1,5 +1,3 @@
-//! The start and the end of the process.
-
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -70,7 +68,6 @@ fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Pl
     plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
 }
 
-/// Prints an error. Returns the exit status 1 even if stdout is closed.
 fn fail(err: &Error, version: Version) -> i32 {
     if let Err(io) = print(&err.to_json(version)) {
         log::error!("{err} (and stdout: {io})");
@@ -110,8 +107,8 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
-/// Prints the version. nerdctl parses the text after `CNI firewall plugin ` in the first line with that beginning as a
-/// semantic version. It then disables features that a Go plugin of that version lacks.
+/// Prints the version. nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables
+/// features that a Go plugin of that version lacks.
 fn about(plugin: &dyn Plugin) -> i32 {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let _ = writeln!(
@@ -124,7 +121,7 @@ fn about(plugin: &dyn Plugin) -> i32 {
     SUCCESS
 }
 
-/// Installs a hook so that a panic, which is a defect, still prints JSON and rolls back the changes.
+/// A panic, which is a defect, still prints JSON and rolls back the changes.
 fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
         let err = Error::new(Code::INTERNAL, "the plugin panicked; this is a defect in cnimble")
@@ -282,7 +279,6 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     }
 }
 
-/// Validates the parts of a configuration that are the same for all plugins.
 fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
     let since = |first: Version| {
         if config.version >= first {
@@ -316,10 +312,9 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
     Ok(())
 }
 
-/// Opens the plugin's own namespace, for the way back from the pod's. Refuses it as CNI_NETNS before anything is done,
-/// because a plugin that worked there would change the host's network. DEL continues without a namespace instead: a
-/// path with the PID of a dead pod may belong to a host process by now. The rest of the attachment must still be
-/// removed.
+/// Opens the plugin's own namespace, for the way back from the pod's. Refuses it as CNI_NETNS, because a plugin would
+/// change the host's network there. DEL continues without a namespace instead: the path of a dead pod may lead to a
+/// host process by now, and the rest of the attachment must still be removed.
 fn find_home(call: &mut Call, netns_override: bool) -> Result<(), Error> {
     if call.netns.is_empty() {
         return Ok(());

@@ -1,6 +1,4 @@
-//! The CNI_* variables. Each is validated, and all missing ones are reported at once.
-//!
-//! Specification 1.1.0, section 2 "Parameters".
+//! The CNI_* variables (specification 1.1.0, section 2 "Parameters"). All missing ones are reported at once.
 
 use std::path::PathBuf;
 
@@ -8,7 +6,6 @@ use cnimble_cni::{Code, Error, names};
 
 use super::Command;
 
-/// The variables of one invocation.
 #[derive(Debug, Default)]
 pub(super) struct Env {
     pub(super) container_id: String,
@@ -19,7 +16,6 @@ pub(super) struct Env {
     pub(super) netns_override: bool,
 }
 
-/// Returns the variables that a verb requires.
 fn required(command: Command) -> &'static [&'static str] {
     match command {
         Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -29,7 +25,7 @@ fn required(command: Command) -> &'static [&'static str] {
     }
 }
 
-/// Returns the directories of CNI_PATH. An empty entry would mean the current directory, so it is left out.
+/// An empty entry of CNI_PATH would mean the current directory, so it is left out.
 fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
@@ -39,9 +35,6 @@ fn invalid(msg: String) -> Error {
 }
 
 impl Env {
-    /// Reads the variables that `command` needs through `get`.
-    ///
-    /// # Errors
     /// Fails with code 4: `required env variables [A,B] missing`, or the invalid one.
     pub(super) fn read(
         command: Command,

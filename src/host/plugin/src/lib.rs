@@ -1,21 +1,9 @@
-//! The skeleton of a plugin. It reads the environment and stdin, runs a verb, and writes to stdout.
+//! The skeleton of a plugin. A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every
+//! parameter, and refuses the plugin's own namespace before anything is done. It runs the verb and prints the result or
+//! the error. It rolls back all changes when ADD fails, panics or is terminated.
 //!
-//! A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every parameter, and refuses the
-//! plugin's own namespace before anything is done. It runs the verb and prints the result or the error. It rolls back
-//! all changes when ADD fails, panics or is terminated.
-//!
-//! Read `entry` first. It takes a process from its start to its exit. The other modules:
-//!
-//! | module | task |
-//! |---|---|
-//! | `env`, `call` | the parameters of a verb |
-//! | `restrain` | drops privileges that the verb does not need |
-//! | [`delegate`] | calls the IPAM plugin, in this process or as another |
-//! | `interface` | makes, configures, checks and removes interfaces |
-//! | `undo` | the stack that a failed ADD runs |
-//! | `wanted` | the state that CHECK verifies and the doctor restores |
-//! | `begun` | marks a DEL that has begun |
-//! | `log` | the log file and the levels |
+//! Read `entry` first, which takes a process from its start to its exit, then `call` with the parameters of a verb,
+//! `interface`, [`delegate`] (IPAM) and `undo`. `wanted` is the state that CHECK verifies and the doctor restores.
 
 #![warn(missing_docs)]
 
@@ -81,8 +69,8 @@ pub trait Plugin: Sync {
         Role::Main
     }
 
-    /// The capabilities that its verbs need. The others are dropped before a verb begins. By default it keeps those to
-    /// enter namespaces and to change links.
+    /// The capabilities that its verbs need. The skeleton drops the others. The default is to enter namespaces and
+    /// change links.
     fn needs(&self) -> Caps {
         Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
@@ -99,15 +87,14 @@ pub trait Plugin: Sync {
     /// Fails as ADD does: with code 7, or 4 if CNI_ARGS is invalid.
     fn read_config(&self, call: &Call) -> Result<(), Error>;
 
-    /// Implements ADD: connects the container. Steps that change something push their undo on [`Call::undo`]. The
-    /// skeleton runs it if this returns an error, if the result cannot be printed, or on a panic.
+    /// Implements ADD: connects the container. Steps that change something push their undo on [`Call::undo`], which the
+    /// skeleton runs after any failure.
     ///
     /// # Errors
     /// Fails with the reason and a code of the specification.
     fn add(&self, call: &Call) -> Result<CniResult, Error>;
 
-    /// Implements DEL: removes everything that ADD made for the attachment. Succeeds if there is nothing left to
-    /// remove, for any reason.
+    /// Implements DEL: removes everything that ADD made for the attachment. Succeeds if nothing is left to remove.
     ///
     /// # Errors
     /// Fails only if something remains that could not be removed.

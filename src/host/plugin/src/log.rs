@@ -1,8 +1,8 @@
 //! Logs. Lines go to stderr, at the level of `CNIMBLE_LOG` (`error` to `trace`, `warn` by default).
 //!
 //! Most runtimes drop a plugin's stderr. So the keys `logFile` and `logLevel` of a configuration, as Multus names them,
-//! name a file besides. It gets a JSON object a line, with the fields of `cnimble run --log-format json`, and the outcome
-//! of each call. The value `journal` names systemd's journal instead of a file.
+//! name a file besides. It gets a JSON object a line, with the fields of `cnimble run --log-format json`, and the
+//! outcome of each call. The value `journal` names systemd's journal instead of a file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,33 +17,27 @@ use serde_json::{Map, Value, json};
 
 use cnimble_cni::{Error, PluginConfig, json};
 
-/// The level of the file if no key names one.
 const FILE_LEVEL: LevelFilter = LevelFilter::Info;
 
 struct Logger {
-    /// The level of stderr, as a number.
     stderr: AtomicUsize,
     file: OnceLock<LogFile>,
 }
 
-/// The value of `logFile` for systemd's journal.
 const JOURNAL: &str = "journal";
 
 /// The socket of the journal (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The file of `logFile`, or the journal.
 enum Target {
     File(File),
     Journal(UnixDatagram),
 }
 
-/// The log of `logFile`.
 struct LogFile {
     target: Target,
     level: LevelFilter,
     started: Instant,
-    /// Plugin, verb and attachment, for every line.
     call: Map<String, Value>,
 }
 
@@ -68,7 +62,6 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Returns the name of a level in the log of cnimble.
 pub fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
@@ -80,7 +73,6 @@ pub fn level_name(level: Level) -> &'static str {
 }
 
 impl LogFile {
-    /// A full disk is no reason to fail.
     fn write<const N: usize>(&self, level: Level, message: &str, fields: [(&str, Value); N]) {
         if level > self.level {
             return;
@@ -102,8 +94,7 @@ impl LogFile {
     }
 }
 
-/// Encodes an entry of the journal. A field of the log becomes `CNI_` and its name, but for message and time: the
-/// journal has its own time.
+/// A field of the log becomes `CNI_` and its name, but for message and time: the journal has its own time.
 fn entry(level: Level, object: &Map<String, Value>) -> Vec<u8> {
     // Priorities of syslog(3).
     let priority = match level {
@@ -127,7 +118,6 @@ fn entry(level: Level, object: &Map<String, Value>) -> Vec<u8> {
     bytes
 }
 
-/// Opens the file of `logFile`, or a socket to the journal.
 fn target(path: &str) -> io::Result<Target> {
     if path == JOURNAL {
         let socket = UnixDatagram::unbound()?;
@@ -142,7 +132,7 @@ fn target(path: &str) -> io::Result<Target> {
     options.open(path).map(Target::File)
 }
 
-/// Reads `CNIMBLE_LOG` and starts logging. An unknown level counts as `warn`.
+/// An unknown level of `CNIMBLE_LOG` counts as `warn`.
 pub(crate) fn init() {
     let level =
         std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::Warn);
@@ -152,11 +142,8 @@ pub(crate) fn init() {
     }
 }
 
-/// Opens the file of the key `logFile`, if there is one. `call` is in every line. A file that can't be opened is a
-/// warning: a log keeps no pod from its network.
-///
-/// # Errors
-/// Code 7 if a key is no text, or the level is unknown.
+/// `call` is in every line. A file that can't be opened is a warning: a log keeps no pod from its network. Fails with
+/// code 7 if a key is no text, or the level is unknown.
 pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), Error> {
     let Some(path) = text(config, "logFile")? else { return Ok(()) };
     let level = text(config, "logLevel")?.map_or(Ok(FILE_LEVEL), level_of)?;
@@ -175,7 +162,7 @@ pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), E
     Ok(())
 }
 
-/// Writes the outcome of the call to the file. stderr and stdout have their own ways to say it.
+/// stderr and stdout have their own ways to say it.
 pub(crate) fn outcome(outcome: Result<(), &Error>) {
     let Some(file) = LOGGER.file.get() else { return };
     let seconds = ("seconds", json!(file.started.elapsed().as_secs_f64()));
@@ -193,7 +180,7 @@ fn text<'c>(config: &'c PluginConfig, key: &str) -> Result<Option<&'c str>, Erro
     }
 }
 
-/// The level of a key; `panic` and `verbose` are Multus's.
+/// `panic` and `verbose` are Multus's.
 fn level_of(text: &str) -> Result<LevelFilter, Error> {
     match text {
         "panic" => Ok(LevelFilter::Error),

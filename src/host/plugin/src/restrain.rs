@@ -8,10 +8,9 @@ use super::delegate::{self, Delegate};
 use super::interface::arp;
 use super::{Call, Command, Plugin};
 
-/// The directories where a runtime mounts namespaces. The paths there are no links to those of a process.
+/// Runtimes mount namespaces here. The paths are no links to those of a process.
 const MOUNTED: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
-/// Drops the privileges that neither `plugin` nor its IPAM plugin needs for the verb of `call`.
 pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
     let level = Level::chosen();
     if level != Level::Off {
@@ -42,8 +41,7 @@ fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
     Restraint { keep, starts_programs }
 }
 
-/// Whether the verb may open files of another process in /proc. These are the pod's namespace, or files of process 1
-/// that show whether it reaps.
+/// The verb may open the pod's namespace, or files of process 1 that show whether it reaps.
 fn looks_at_processes(call: &Call) -> bool {
     match call.command {
         Command::Del | Command::Gc => true,

@@ -1,6 +1,6 @@
 //! The parts of the standard library's start that a plugin needs, because it skips the rest (see the package
-//! cnimble-plugins): three open descriptors, and no death by SIGPIPE. It also does a dynamic loader's work, because
-//! there is none: it makes constant data read-only.
+//! cnimble-plugins): three open descriptors, and no death by SIGPIPE. Without a dynamic loader it also makes constant
+//! data read-only.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -10,7 +10,6 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-/// Prepares the process. It must be called first.
 pub(super) fn prepare() {
     seal();
     // A caller may have closed one. The next opened file would get its number, and an answer for stdout would be
@@ -25,25 +24,23 @@ pub(super) fn prepare() {
     }
 }
 
-/// Opens /dev/null in place of a closed descriptor. A new descriptor has the lowest free number, and those below are
-/// already open.
+/// A new descriptor has the lowest free number, and those below are already open.
 fn fill(descriptor: impl AsFd) {
     if fcntl(descriptor, FcntlArg::F_GETFD) == Err(Errno::EBADF)
         && let Ok(null) = File::options().read(true).write(true).open("/dev/null")
     {
-        // The descriptor stays open for the rest of the process's life.
         std::mem::forget(null);
     }
 }
 
-/// Makes data read-only that is constant except for its relocation. A stray write must not change tables of functions.
-/// A loader does that, and so does glibc's start of a static program. musl's start does not.
+/// Makes data read-only that is constant except for its relocation, against stray writes to tables of functions. A
+/// loader does that, and so does glibc's start of a static program. musl's start does not.
 fn seal() {
     // SAFETY: the function is of the type that dl_iterate_phdr(3) calls, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(seal_program), std::ptr::null_mut()) };
 }
 
-/// The callback of dl_iterate_phdr(3). It is called for the program first, and ends the iteration there.
+/// The callback of dl_iterate_phdr(3). The program is first, and the iteration ends there.
 unsafe extern "C" fn seal_program(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr(3) passes the program's headers, which are loaded for good.
     let (base, headers) = unsafe {

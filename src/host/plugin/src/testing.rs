@@ -45,10 +45,6 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// A trial of the plugin in the file `program`. The file has the plugin's type as its name. `config` has its own keys.
-    ///
-    /// # Panics
-    /// Panics without the privilege to make a namespace, as all methods do if something is not as it should be.
     pub fn new(program: impl Into<PathBuf>, config: Value) -> Self {
         let ns = || NetNs::create().expect("a new network namespace: run the test as root");
         let trial = Trial { program: program.into(), config, host: ns(), pod: ns(), prev: None };
@@ -173,7 +169,7 @@ impl Trial {
         }
     }
 
-    /// Runs a verb and kills it after `step` system calls. False if it ended before.
+    /// False if the verb ended before.
     fn killed_after(&self, verb: Verb, version: Version, step: usize) -> bool {
         let config = self.config(version, self.prev.as_ref());
         let mut child = self.spawn(verb);
@@ -200,7 +196,6 @@ impl Trial {
         }
     }
 
-    /// The versions that both sides know, by VERSION.
     fn versions(&self) -> Vec<Version> {
         let answer = self.call(Verb::Version, Version::LATEST, None).unwrap();
         let answer: Value = serde_json::from_str(&answer).unwrap();
@@ -208,7 +203,6 @@ impl Trial {
         Version::ALL.iter().copied().filter(|version| list.contains(&json!(version.as_str()))).collect()
     }
 
-    /// The path of the pod's namespace.
     fn netns(&self) -> String {
         self.pod.path().display().to_string()
     }
@@ -244,7 +238,7 @@ impl Trial {
         spawned.unwrap_or_else(|err| panic!("{}: {err}", self.program.display()))
     }
 
-    /// Links, addresses and routes of host and pod, without the kernel's own of IPv6.
+    /// Without the kernel's own of IPv6.
     fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for (place, ns) in [("host", &self.host), ("pod", &self.pod)] {
@@ -270,7 +264,7 @@ fn set_up(netlink: &mut Netlink, name: &str) {
     netlink.execute(link::set(index, name, &Change { up: Some(true), ..Change::default() })).unwrap();
 }
 
-/// Writes the configuration. A plugin that ends before it has read all of it is judged by its answer.
+/// A plugin that ends before it has read all of it is judged by its answer.
 fn write(child: &mut Child, config: &[u8]) {
     let _ = child.stdin.take().unwrap().write_all(config);
 }

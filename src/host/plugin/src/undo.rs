@@ -1,8 +1,6 @@
-//! The undo stack: every step of ADD has an action that reverts it.
-//!
-//! Undo actions own plain data (names, indices, paths) and open their sockets themselves. They run after a failure, so
-//! they depend on nothing that may be broken. The panic hook can also run them, although the release profile aborts on
-//! panic and runs no destructor.
+//! The undo stack: every step of ADD has an action that reverts it. Actions own plain data (names, indices, paths) and
+//! open their sockets themselves, because they run after a failure. The panic hook can also run them, although the
+//! release profile aborts on panic and runs no destructor.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -24,8 +22,8 @@ pub struct Undo {
 }
 
 thread_local! {
-    /// It has no destructor: to register one, the standard library allocates memory, which costs a verb six system
-    /// calls and two more pages.
+    /// No destructor: to register one, the standard library allocates memory, which costs six system calls and two
+    /// pages.
     static CURRENT: ManuallyDrop<RefCell<Option<Undo>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
@@ -40,8 +38,7 @@ impl Undo {
         self.steps.borrow_mut().push(Step { what: what.into(), action: Box::new(action) });
     }
 
-    /// Adds an action that runs after all others, such as the release of a lease. No pod may get the address while it is
-    /// on an interface.
+    /// Adds an action that runs after all others, such as the release of a lease that must outlive the interface.
     pub fn push_last(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
         self.steps.borrow_mut().insert(0, Step { what: what.into(), action: Box::new(action) });
     }
@@ -51,7 +48,7 @@ impl Undo {
         self.steps.borrow_mut().clear();
     }
 
-    /// Runs all actions, the latest first, and those of [`push_last`](Self::push_last) at the end. Returns a sentence for
+    /// Runs all actions, the latest first, those of [`push_last`](Self::push_last) at the end. Returns a sentence for
     /// each failure.
     pub fn rollback(&self) -> Vec<String> {
         let mut failures = Vec::new();
@@ -74,13 +71,11 @@ impl Undo {
         self.rollback().into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")))
     }
 
-    /// Makes this the stack that [`rollback_current`] runs.
     pub(super) fn make_current(&self) {
         CURRENT.with(|current| *current.borrow_mut() = Some(self.clone()));
     }
 }
 
-/// Rolls back the stack of the running verb, for the panic hook.
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()

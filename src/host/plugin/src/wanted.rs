@@ -1,8 +1,6 @@
-//! The wanted state of an attachment, as items that can be verified and put back.
-//!
-//! A plugin's CHECK names the items once, each by [`Call::wants`]. The [`Aim`] decides about an item that differs.
-//! The verb fails. A program that makes the check in its own process ([`Examination`]) notes the item, or has it
-//! put back.
+//! The wanted state of an attachment, as items that can be verified and put back. A plugin's CHECK names each item by
+//! [`Call::wants`], and the [`Aim`] decides about an item that differs. A program that makes the check in its own
+//! process ([`Examination`]) notes it, or has it put back.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -57,7 +55,6 @@ pub struct Fault {
     pub error: Error,
 }
 
-/// The aim of a CHECK, and its notes.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     aim: Aim,
@@ -97,8 +94,8 @@ impl Call {
         }
     }
 
-    /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the verb
-    /// verifies less.
+    /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the
+    /// verb verifies less.
     pub fn is_examined(&self) -> bool {
         self.wanted.aim != Aim::Verify
     }

@@ -1,10 +1,9 @@
 //! An interface without an end on the host: creates it in the pod, finds it again, and removes it.
 //!
 //! An interface with a master on the host is created through a socket of the host, and starts in the pod. Its name must
-//! be free in both namespaces at that moment: older kernels check both, and 6.18 checks only the pod's. A host often
-//! has an `eth0`, so the interface starts with a temporary name, made from the attachment. One message then renames it
-//! and writes its owner into its alias. If an ADD is killed in between, DEL and the next ADD recognize the temporary
-//! name.
+//! be free in both namespaces then: kernels before 6.18 check both. A host often has an `eth0`, so the interface starts
+//! with a temporary name, made from the attachment. One message then renames it and writes its owner into its alias.
+//! DEL and the next ADD recognize the temporary name after a kill.
 
 use std::os::fd::AsFd;
 
@@ -21,25 +20,17 @@ use super::pod::{Detection, Start};
 use super::{arp, check, inside, pair, pod, remove};
 use crate::Call;
 
-/// The parameters of an interface to create.
 #[derive(Debug)]
 pub struct NewInterface {
-    /// The kind of link.
     pub kind: Kind,
-    /// The master, for kinds that have one.
     pub master: Option<Master>,
-    /// The MTU in bytes, or `None` for the kernel's default.
+    /// In bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
-    /// The hardware address, or `None` for the kernel's choice.
     pub mac: Option<Mac>,
 }
 
 /// Creates the interface in the pod, down, with its undo, and writes its owner into its alias. Returns it with a socket
-/// inside.
-///
-/// # Errors
-/// Fails with code 102 if the pod has an interface of that name, and with code 100 if the kernel lacks a module. Fails
-/// if the kernel refuses the request.
+/// inside. Fails with code 102 if the pod has an interface of that name, 100 if the kernel lacks a module.
 pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Netlink), Error> {
     match new.master {
         Some(Master { link, netlink, in_pod: false }) => {
@@ -51,7 +42,6 @@ pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Ne
     }
 }
 
-/// Creates an interface through a socket in the pod.
 fn inside(
     call: &Call,
     netns: &NetNs,
@@ -59,7 +49,6 @@ fn inside(
     master: Option<&Link>,
 ) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
-    // The undo action is prepared before the interface is created.
     let home = call.open_netns()?;
     let parent = master.map(|master| master.index);
     let NewInterface { kind, mtu, mac, .. } = *new;
@@ -75,7 +64,6 @@ fn inside(
     Ok((link, inside))
 }
 
-/// Creates an interface on a master of the host, through the socket `host`.
 fn from_host(
     call: &Call,
     netns: &NetNs,
@@ -110,10 +98,7 @@ fn from_host(
 
 /// Writes the owner into the alias of the pod's new interface, and gives it its `name` if it has a temporary one.
 /// Pushes its undo, which runs in the namespace `home`. That is opened before the interface is created, because an
-/// error between the two would leave the interface.
-///
-/// # Errors
-/// Fails with code 102 if the name is taken, and if the kernel refuses the request.
+/// error between the two would leave the interface. Fails with code 102 if the name is taken.
 pub fn claim(
     call: &Call,
     home: NetNs,
@@ -133,16 +118,13 @@ pub fn claim(
     })
 }
 
-/// Returns the temporary name of an interface: `new` and twelve hex digits of a hash of the attachment.
+/// `new` and twelve hex digits of a hash of the attachment.
 fn temporary_name(owner: &Owner) -> String {
     format!("new{}", hash16(&owner.tag()).get(..12).unwrap_or_default())
 }
 
 /// Removes an interface of this name and kind without an owner: an ADD has ended before it could write that. A
 /// temporary name has 48 bits, so a match is no coincidence.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result<(), Error> {
     match inside.find_link(name)? {
         Some(link) if link.kind == kind.name() && link.alias.is_empty() => remove::delete(inside, &link),
@@ -150,7 +132,6 @@ pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result
     }
 }
 
-/// Returns the error for a link that the kernel refuses to create.
 fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Error {
     match (err.errno, master) {
         (Errno::EOPNOTSUPP, None) => unknown_kind(kind, Code::KERNEL).details(err.to_string()),
@@ -163,22 +144,17 @@ fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Er
     }
 }
 
-/// Whether the kernel supports such links.
 fn knows(kind: Kind) -> cnimble_netlink::Result<bool> {
     Netlink::open()?.knows_kind(kind)
 }
 
-/// The error for a kernel without this kind of link.
 pub fn unknown_kind(kind: Kind, code: Code) -> Error {
     Error::new(code, format!("this kernel has no interfaces of the kind {}", kind.name()))
         .details(format!("it needs the module {}", kind.module()))
 }
 
-/// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. If its network is
-/// shared, it checks that no other host has one of its IPv6 addresses.
-///
-/// # Errors
-/// Fails with code 102 if another host has an address, and if the kernel refuses a request.
+/// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. Fails with code
+/// 102 if another host on a shared network has one of its IPv6 addresses.
 pub fn configure(
     call: &Call,
     netns: &NetNs,
@@ -204,18 +180,14 @@ pub fn configure(
     if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }
 
-/// Returns the interface in the form of a result.
 pub fn described(call: &Call, link: &Link) -> Interface {
     let mut interface = super::described(link);
     interface.sandbox.clone_from(&call.netns);
     interface
 }
 
-/// Implements CHECK: the interface has its kind and settings, and the hardware address, addresses and routes of the
-/// result. Returns it with a socket inside.
-///
-/// # Errors
-/// Fails as the functions of [`mod@check`] do.
+/// CHECK: the interface has its kind and settings, and the hardware address, addresses and routes of the result.
+/// Returns it with a socket inside.
 pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink), Error> {
     let netns = call.open_netns()?;
     let mut inside = Netlink::open_in(&netns)?;
@@ -230,28 +202,19 @@ pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// Implements DEL: removes the interface, if the namespace exists and has it.
-///
-/// # Errors
-/// Fails if the interface remains, or if its name belongs to another interface that has its addresses.
+/// DEL: removes the interface, if it exists. Fails if its name belongs to another interface that has its addresses.
 pub fn delete(call: &Call, kind: Kind) -> Result<(), Error> {
     let unfinished = kind.has_parent().then(|| temporary_name(&call.owner()));
     inside::remove(call, kind.name(), None, unfinished.as_deref())
 }
 
-/// Implements GC: removes interfaces of this kind from attachments of the network that are not `valid`. It looks into
-/// the namespaces that are pinned by a mount. The alias names the attachment.
-///
-/// # Errors
-/// Fails after all interfaces were tried.
+/// GC: removes interfaces of this kind from attachments of the network that are not `valid`, in namespaces that are
+/// pinned by a mount. The alias names the attachment. Tries all before it fails.
 pub fn stale(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
     in_pinned(|inside| remove::stale(inside, kind.name(), &call.config.name, valid))
 }
 
-/// Implements STATUS: the kernel supports such interfaces.
-///
-/// # Errors
-/// Fails with code 50 if it does not.
+/// STATUS: fails with code 50 if the kernel lacks such interfaces.
 pub fn status(kind: Kind) -> Result<(), Error> {
     let known = super::usable_netlink()?.knows_kind(kind).map_err(|err| super::unusable("netlink", &err))?;
     if known { Ok(()) } else { Err(unknown_kind(kind, Code::NOT_AVAILABLE)) }

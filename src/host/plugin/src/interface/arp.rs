@@ -16,13 +16,9 @@ use crate::Call;
 /// The hardware address of a link without one. No host answers to it.
 const NO_MAC: Mac = Mac([0; 6]);
 
-/// The key in the configuration.
 const KEY: &str = "arpProbe";
 
 /// Returns whether the configuration asks for probes.
-///
-/// # Errors
-/// Fails with code 7 if the key is no boolean.
 pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
     match json::get(config.document(), KEY) {
         None | Some(Value::Null) => Ok(false),
@@ -32,11 +28,8 @@ pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
 }
 
 /// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket for the
-/// announcement of the addresses, because the kernel announces them only when an interface comes up.
-///
-/// # Errors
-/// Fails with code 102 and the address that another host has, and with code 7 if the key is invalid. Fails if the
-/// kernel refuses a request.
+/// announcement, because the kernel announces only when an interface comes up. Fails with code 102 and the address that
+/// another host has.
 pub fn probe_in_pod(
     call: &Call,
     netns: &NetNs,
@@ -54,9 +47,6 @@ pub fn probe_in_pod(
 
 /// Probes on the `master` of an ipvlan, because an interface without the address does not receive answers to its
 /// hardware address. `netns` is the namespace of the master, if that is not the host.
-///
-/// # Errors
-/// Fails as [`probe_in_pod`] does.
 pub fn probe_on_master(
     call: &Call,
     netns: Option<&NetNs>,

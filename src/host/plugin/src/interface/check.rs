@@ -11,18 +11,11 @@ use cnimble_netlink::{Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
-/// Returns the link `name`. If there is none, `place` ends the sentence of the error.
-///
-/// # Errors
-/// Fails with the codes of the module.
+/// `place` ends the sentence of the error.
 pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
     netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
 }
 
-/// Checks that the link has the hardware address of the result.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     let now = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if told.mac.is_empty() || now.eq_ignore_ascii_case(&told.mac) {
@@ -31,7 +24,7 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
 }
 
-/// Returns the result without the addresses of other interfaces, which a later plugin in the chain may have added.
+/// The result without the addresses of other interfaces, which a later plugin in the chain may have added.
 pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     let mut ours = prev.clone();
     let at = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
@@ -39,12 +32,9 @@ pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     ours
 }
 
-/// Checks that the pod's interface has this `kind`, and matches the result. If it is to be `up`, it must be up. If not,
-/// it may have been switched on since. Its MTU is the result's or a smaller one: the Go plugin tuning, later in the
-/// chain, sets one without changing the result. A larger MTU loses packets.
-///
-/// # Errors
-/// Fails with the codes of the module.
+/// Checks that the pod's interface has this `kind`, and matches the result. If not to be `up`, it may have been
+/// switched on since. Its MTU is the result's or a smaller one: the Go plugin tuning, later in the chain, sets one
+/// without changing the result. A larger MTU loses packets.
 pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: bool) -> Result<Link, Error> {
     let told = prev
         .interfaces
@@ -70,10 +60,6 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
     Ok(pod)
 }
 
-/// Checks that the MTU is at most this one.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
     match most.filter(|most| link.mtu > *most) {
         None => Ok(()),
@@ -85,9 +71,6 @@ pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
 }
 
 /// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn inside_pod(
     call: &Call,
     inside: &mut Netlink,
@@ -109,19 +92,11 @@ pub fn inside_pod(
     call.wants(Place::Pod, inside, verify, |inside| put_all(inside, requests()))
 }
 
-/// Brings a link up.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn switch_on(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     let up = Change { up: Some(true), ..Change::default() };
     Ok(netlink.execute(link::set(link.index, &link.name, &up))?)
 }
 
-/// Adds the addresses that the link lacks.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
 pub fn put_addresses(
     netlink: &mut Netlink,
     link: &Link,
@@ -130,10 +105,7 @@ pub fn put_addresses(
     put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net)))
 }
 
-/// Sends requests that add objects. An object may exist already.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// An object may exist already.
 pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -> Result<(), Error> {
     for request in requests {
         match netlink.execute(request) {
@@ -144,10 +116,6 @@ pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -
     Ok(())
 }
 
-/// Returns the host's end of `pod`.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
     let index = pod.peer.ok_or_else(|| Error::check(format!("interface {} has no peer", pod.name)))?;
     host.link_at(index)
@@ -156,10 +124,6 @@ pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
         .ok_or_else(|| Error::check(format!("the host's end of {} is missing", pod.name)))
 }
 
-/// Checks that the host's end is up, and matches the result.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     if !end.up {
         return Err(Error::check(format!("{} on the host is down", end.name)));
@@ -170,10 +134,6 @@ pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     }
 }
 
-/// Checks that the pod's end has the result's addresses.
-///
-/// # Errors
-/// Fails with the codes of the module.
 pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
     let present = inside.addrs(pod.index)?;
     for ip in &prev.ips {
@@ -184,12 +144,8 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
-/// Checks that the link has all `wanted` routes. If one is missing, `place` ends the sentence of the error. Routes of
-/// the table main are in the table of the link's VRF, or in any table, because a later sbr may have moved them. A
-/// route without MTU and MSS matches, because routes of the Go plugins have neither.
-///
-/// # Errors
-/// Fails with the codes of the module.
+/// `place` ends the sentence of the error. Routes of the table main are in the table of the link's VRF, or in any
+/// table, because a later sbr may have moved them. A route without MTU and MSS matches, as those of the Go plugins.
 pub fn routes(
     netlink: &mut Netlink,
     link: &Link,
@@ -226,7 +182,6 @@ pub fn routes(
     }
 }
 
-/// Returns the table of the link's VRF, if the link is a port of one.
 fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     match netlink.link_at(master)?.settings {

@@ -1,5 +1,3 @@
-//! Switches of the host, with their undo.
-
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
@@ -9,10 +7,7 @@ use cnimble_netlink::{self as netlink, IfPresent, Netlink, sysctl};
 
 use crate::{Call, Place};
 
-/// Sets `accept_ra` to 0. A host without IPv6 has no such key.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// A host without IPv6 has no `accept_ra`.
 pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{interface}/accept_ra");
     match sysctl::ensure(&key, "0") {
@@ -21,8 +16,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
             let name = interface.to_owned();
             call.undo.push(format!("restore {key}"), move || {
                 let mut host = Netlink::open()?;
-                // A new link of this ADD loses the setting when it is deleted. A bridge keeps it if other pods have
-                // joined in the meantime.
+                // A new link loses the setting when this ADD deletes it. A bridge keeps it for pods that have joined
+                // since.
                 match host.find_link(&name)? {
                     Some(link)
                         if host.links(&Filter { master: Some(link.index), kind: None })?.is_empty() => {}
@@ -37,11 +32,7 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
-/// Sets `accept_ra` to 0 on a link that this ADD has just made. The setting ends with the link. It must be set before
-/// the link is up. A host without IPv6 has no such key.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// For a link of this ADD, before it is up. The setting ends with the link.
 pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
@@ -50,9 +41,8 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
         .or_else(|err| unless_read_only(&link.name, err))
 }
 
-/// Returns success for an `accept_ra` that is missing or read-only. Warns if the host would accept a pod's
-/// advertisements (CVE-2020-10749). An interface without IPv6 does not accept them, nor does an interface of a router
-/// that takes none (`accept_ra` 1).
+/// Accepts an `accept_ra` that is missing or read-only. Warns if the host would accept a pod's advertisements
+/// (CVE-2020-10749). An interface without IPv6 does not, nor one of a router that takes none (`accept_ra` 1).
 fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     if err.is_missing() {
         return Ok(());
@@ -73,15 +63,11 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     Ok(())
 }
 
-/// The keys of forwarding, each with whether it is IPv4's.
 const FORWARDING: [(bool, &str); 2] =
     [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
 
-/// Checks that the host forwards the families of `addrs`. Only an examination checks this, because the Go plugins'
-/// CHECK does not.
-///
-/// # Errors
-/// Fails as [`Call::wants`] does.
+/// Checks that the host forwards the families of `addrs`. Only an examination does, because the Go plugins' CHECK does
+/// not.
 pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     if !call.is_examined() {
         return Ok(());
@@ -98,10 +84,7 @@ pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<
 }
 
 /// Switches forwarding on for the families of `addrs`. The undo switches it off only if this pod is the only one on the
-/// host, because any other pod may depend on it by then.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// host.
 pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     for (v4, key) in FORWARDING {
         // If the kernel does not report it by netlink, the sysctl is read.
@@ -136,16 +119,14 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
     Ok(())
 }
 
-/// Returns the error for a host that does not forward and cannot be changed.
 fn unforwarded(key: &str, err: netlink::Error) -> Error {
     let is_read_only = err.is(Errno::EROFS);
     let err = Error::from(err);
     if is_read_only { err.details(format!("hint: set {}=1 on the host", key.replace('/', "."))) } else { err }
 }
 
-/// Keeps the default route of the host's uplinks. A forwarding host ignores routers with `accept_ra` 1, and would lose
-/// such a route at once. Uplinks are the links with routes from routers. It must run before forwarding is on. Returns
-/// the keys that were raised.
+/// Keeps the default route of the host's uplinks, the links with routes from routers. A forwarding host ignores routers
+/// with `accept_ra` 1, and would lose such a route at once. Runs before forwarding is on. Returns the raised keys.
 fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     let mut raised = Vec::new();
     for index in host.links_of_routers()? {
@@ -159,8 +140,7 @@ fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     Ok(raised)
 }
 
-/// Writes an `accept_ra`, unless the link no longer exists. If it is read-only, so is forwarding, which is written
-/// next.
+/// The link may be gone. If the key is read-only, so is forwarding, which is written next.
 fn believe(key: &str, value: &str) -> Result<(), Error> {
     match sysctl::write(key, value) {
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => Err(err.into()),
@@ -168,7 +148,7 @@ fn believe(key: &str, value: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the number of pods on the host: ports of bridges, and links with the name of a pod's veth.
+/// Ports of bridges, and links with the name of a pod's veth.
 fn pods(host: &mut Netlink) -> Result<usize, Error> {
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
     // The other end of a pod's veth is in the pod. The other end of a vlan's gateway is on the host.

@@ -1,16 +1,15 @@
 //! Finds the attachment's interface in the pod, for DEL.
 //!
-//! The name alone proves little. An ADD may have failed because the name was taken. The path of a dead process may lead
-//! to another pod by now. Another runtime may have added the interface again. The evidence is, the strongest first:
+//! The name alone proves little. An ADD may have failed because the name was taken, the path of a dead process may lead
+//! to another pod, or another runtime may have added the interface again. The evidence is, the strongest first:
 //!
-//! 1. an alias with an owner: that of a veth's end on the host, which the pod cannot write, or that of any other
-//!    interface itself;
+//! 1. an alias with an owner: on a veth's end on the host, which the pod cannot write, or on any other interface;
 //! 2. the host's end has the name of the attachment's;
 //! 3. the MAC in prevResult;
 //! 4. without a prevResult, the name and the kind, as for the Go plugins.
 //!
 //! Another interface of that name is not removed. If it has one of the attachment's addresses, DEL fails and the lease
-//! stays, because the address is in use.
+//! stays.
 
 use cnimble_cni::{Error, owner};
 use cnimble_netlink::Netlink;
@@ -20,10 +19,8 @@ use super::{pair, result};
 use crate::Call;
 
 /// Removes the attachment's interfaces of this `kind`, under any name. `host` is a socket in the namespace of a veth's
-/// other end. `unfinished` is the temporary name of an interface that a killed ADD has left.
-///
-/// # Errors
-/// Fails if an interface remains. Fails with code 102 if another interface has one of the attachment's addresses.
+/// other end, `unfinished` the temporary name of a killed ADD. Fails with code 102 if another interface has one of the
+/// attachment's addresses.
 pub(super) fn remove(
     call: &Call,
     kind: &str,
@@ -60,20 +57,15 @@ pub(super) fn remove(
     }
 }
 
-/// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The interface belongs to the attachment.
     Ours,
-    /// The alias names another attachment.
     Another,
-    /// The interface does not match prevResult.
     Different,
     /// Only the name supports ownership, and there is no evidence against it.
     Unknown,
 }
 
-/// Finds the owner of `link`, in the order of the module.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     let mut own = interfaces.filter(|of| of.name == call.ifname && !of.sandbox.is_empty());
@@ -102,7 +94,6 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     }
 }
 
-/// Returns the other end of a veth in the pod, if it is on the host.
 fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
     // An index is valid only in its own namespace.
     link.far?;

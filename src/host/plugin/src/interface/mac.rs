@@ -1,17 +1,12 @@
-//! The hardware address in a configuration.
-
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 
 use crate::Call;
 
-/// A text with its place, and the code of the error if it is invalid.
+/// A text with its place, and the code of its error.
 type Text<'a> = (&'a str, &'static str, Code);
 
-/// Returns the requested hardware address in the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
-///
-/// # Errors
-/// Fails with code 7 for an invalid address, or with code 4 if it is from CNI_ARGS.
+/// In the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
 pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
     let args = call.args()?;
     first([
@@ -21,16 +16,12 @@ pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<
     ])
 }
 
-/// Returns the first text that is not empty, as an address.
 fn first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
     let text = texts.into_iter().find(|(text, ..)| !text.is_empty());
     text.map_or(Ok(None), |(text, place, code)| read(text, place, code))
 }
 
-/// Returns the address in a text, or `None` if it is empty.
-///
-/// # Errors
-/// Fails with this code and place for an invalid address.
+/// `None` if the text is empty. Fails with this code and place.
 pub fn read(text: &str, place: &str, code: Code) -> Result<Option<Mac>, Error> {
     if text.is_empty() {
         return Ok(None);

@@ -1,5 +1,3 @@
-//! The master, which is the link that a pod's interface is made on (macvlan, ipvlan, vlan).
-
 use cnimble_cni::{Code, Error, names};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;
@@ -7,30 +5,22 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use super::check;
 
-/// The master in a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The name, or `None` for the link of the default route.
+    /// `None` is the link of the default route.
     pub name: Option<String>,
-    /// `linkInContainer`: the master is in the pod, and not on the host.
+    /// `linkInContainer`: the master is in the pod.
     pub in_pod: bool,
 }
 
-/// A master that was found.
 #[derive(Debug)]
 pub struct Master {
-    /// The link of the master.
     pub link: Link,
-    /// A socket in the namespace of the link.
     pub(super) netlink: Netlink,
-    /// Whether that namespace is the pod's.
     pub(super) in_pod: bool,
 }
 
 impl Wanted {
-    /// Returns the master that the key `master` names, on the host.
-    ///
-    /// # Errors
     /// Fails with code 7 if no interface can have the name.
     pub fn read(name: String) -> Result<Self, Error> {
         let name = Some(name).filter(|name| !name.is_empty());
@@ -47,10 +37,7 @@ impl Wanted {
         if self.in_pod { "in the pod" } else { "on the host" }
     }
 
-    /// Finds the master.
-    ///
-    /// # Errors
-    /// Fails with code 100 and the name if there is no master, and if the kernel refuses the request.
+    /// Fails with code 100 and the name if there is no master.
     pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
         let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
         let link = self.look(&mut netlink)?;
@@ -73,11 +60,8 @@ impl Wanted {
         }
     }
 
-    /// Implements STATUS: the master exists, and is up if an interface of this `kind` needs that. A master in a pod is
-    /// not checked.
-    ///
-    /// # Errors
-    /// Fails with code 51, because existing pods also have no connection.
+    /// STATUS: fails with code 51, because existing pods also have no connection, unless the master exists, and is up
+    /// if an interface of this `kind` needs that. A master in a pod is not checked.
     pub fn status(&self, kind: Kind, mtu: Option<u32>) -> Result<(), Error> {
         if self.in_pod {
             return Ok(());
@@ -92,11 +76,8 @@ impl Wanted {
         within(&link, mtu).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
 
-    /// Implements CHECK: the pod's interface `link` was made on this master. A macvlan on a macvlan has the master of
-    /// the lower one, and so has an ipvlan.
-    ///
-    /// # Errors
-    /// Fails with code 103 if the master differs, and if the kernel refuses the request.
+    /// CHECK: the pod's interface `link` was made on this master. A macvlan on a macvlan has the master of the lower
+    /// one, and so has an ipvlan.
     pub fn check(&self, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
         let is_of = |master: &Link| {
             link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
@@ -131,10 +112,7 @@ impl Wanted {
 }
 
 impl Master {
-    /// Checks that an interface may have this MTU. With a larger MTU than the master's, frames are lost.
-    ///
-    /// # Errors
-    /// Fails with code 7 if it is larger.
+    /// With a larger MTU than the master's, frames are lost. Fails with code 7 then.
     pub fn allows(&self, mtu: Option<u32>) -> Result<(), Error> {
         within(&self.link, mtu)
     }
@@ -150,7 +128,6 @@ fn within(master: &Link, mtu: Option<u32>) -> Result<(), Error> {
     }
 }
 
-/// Returns the error for a kind of link that the master refuses.
 pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) -> Error {
     let state = if master.up { "up" } else { "down" };
     let about = match master.master {

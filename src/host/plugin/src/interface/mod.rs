@@ -6,16 +6,12 @@
 //!
 //! An interface without a host's end ([`alone`]) has its owner in its own alias. The kernel removes it with the
 //! namespace, so DEL without one has nothing to remove. GC looks into the namespaces that are pinned by a mount. The
-//! interface may have a [`master`], which is a link of the host. [`upper`] is the common code of such plugins.
+//! interface may have a [`master`], which is a link of the host.
 //!
 //! - [`pair`]: creates a veth pair;
-//! - [`alone`]: creates, finds and removes an interface without a host's end;
-//! - [`master`]: finds the master, for kinds that have one;
 //! - [`upper`]: the verbs of macvlan, ipvlan, vlan and dummy;
 //! - [`arp`]: probes for IPv4 addresses, if the configuration asks for it;
-//! - [`mac`]: parses the hardware address in a configuration;
-//! - [`pod`]: configures the interface in the pod: its switches and routes;
-//! - [`host`]: configures switches of the host, with their undo;
+//! - [`pod`], [`host`]: switches and routes of the pod's interface and of the host, with their undo;
 //! - [`check`]: compares the state with the result, for CHECK;
 //! - [`remove`]: implements DEL and GC; `inside` finds the owner of an interface in the pod.
 
@@ -37,14 +33,12 @@ use cnimble_cni::{CniResult, Code, Dns, Error, Interface};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Returns a link of the host in the form of a result. The MTU, which results of 1.1.0 may have, is left out: the Go
-/// plugins do the same, and a later plugin in the chain may change it.
+/// The MTU, which results of 1.1.0 may have, is left out: the Go plugins do the same, and a later plugin may change it.
 pub fn described(link: &Link) -> Interface {
     Interface::new(link.name.as_str(), link.mac.map(|mac| mac.to_string()).unwrap_or_default(), "")
 }
 
-/// Returns the result of an ADD: IPAM's, with the interfaces that were made, and with the configuration's DNS if it has
-/// any.
+/// IPAM's result, with the interfaces that were made, and with the configuration's DNS if it has any.
 pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
     ipam.interfaces = interfaces;
     if let Some(dns) = dns {
@@ -57,8 +51,6 @@ pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dn
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 
 /// Reads the key `mtu` of a veth or a bridge. For 0 or a negative number the kernel chooses, as with the Go plugins.
-///
-/// # Errors
 /// Fails with code 7 for an MTU that no such interface can have.
 pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
     let (first, last) = (MTU_RANGE.start(), MTU_RANGE.end());
@@ -70,10 +62,7 @@ pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Reads the key `mtu` of an interface that has the kernel's own bounds. 0 and negative numbers are as for [`mtu`].
-///
-/// # Errors
-/// Fails with code 7 for a number of more than 32 bits.
+/// Reads the key `mtu` of an interface with the kernel's own bounds, as [`mtu`] otherwise.
 pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     if configured < 0 {
         log::warn!("mtu: {configured} is negative and counts as none");
@@ -85,15 +74,10 @@ pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     mtu.map(Some).map_err(|_| Error::config(format!("mtu: {configured} is above {} bytes", u32::MAX)))
 }
 
-/// Opens the host's socket for STATUS.
-///
-/// # Errors
-/// Fails with code 50 if the socket cannot be opened.
 pub fn usable_netlink() -> Result<Netlink, Error> {
     Netlink::open().map_err(|err| unusable("netlink", &err))
 }
 
-/// Returns the error of STATUS for something that ADD would need.
 pub fn unusable(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(why.to_string())
 }

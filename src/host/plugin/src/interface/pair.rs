@@ -1,5 +1,3 @@
-//! Creates a veth pair: one end on the host, the other in the pod's namespace.
-
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
@@ -11,55 +9,45 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink, Request};
 
 use crate::Call;
 
-/// How many names are tried for the host's end. One in four billion is taken by coincidence.
+/// One name in four billion is taken by coincidence.
 const NAMES: u32 = 8;
 
-/// The parameters of a pair to create.
 #[derive(Debug, Clone, Default)]
 pub struct NewPair {
-    /// The bridge of the host's end.
     pub master: Option<u32>,
-    /// Whether the host's end comes up at once.
     pub up: bool,
-    /// The MTU of both ends in bytes, or `None` for the kernel's default.
+    /// In bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
-    /// The hardware address of the pod's end, or `None` for a random one.
+    /// `None` for a random one.
     pub mac: Option<Mac>,
-    /// The hardware address of the host's end, or `None` for the kernel's choice.
+    /// `None` for the kernel's choice.
     pub host_mac: Option<Mac>,
 }
 
-/// A pair that was created.
 #[derive(Debug)]
 pub struct Pair {
-    /// The host's end of the pair.
     pub host: Link,
-    /// The index of the pod's end, in the pod.
+    /// In the pod.
     pub pod_index: u32,
-    /// The name of the pod's end.
     pub pod_name: String,
-    /// The hardware address of the pod's end.
     pub pod_mac: Mac,
 }
 
 impl Pair {
-    /// Returns the pod's end in the form of a result.
     pub fn described(&self, call: &Call) -> Interface {
         Interface::new(self.pod_name.as_str(), self.pod_mac.to_string(), call.netns.as_str())
     }
 
-    /// Returns a request that writes the owner into the alias of the host's end. It must precede any other change of
-    /// the pair.
+    /// Writes the owner into the alias of the host's end. Must precede any other change of the pair.
     pub fn claim(&self, owner: &Owner) -> Request {
         let alias = owner.comment();
         let change = Change { alias: Some(&alias), ..Change::default() };
         link::set(self.host.index, &self.host.name, &change)
     }
 
-    /// Returns such a request for a port of a bridge, with its flags. The port must be down. It receives nothing
-    /// itself: the bridge takes every frame, also those to reserved addresses ([`port::claim`]). The port thus needs no
-    /// address, not even a link-local one. That would cost a duplicate address detection, and a route that the kernel
-    /// adds after those of all other ports.
+    /// The same for a port of a bridge, which must be down. It receives nothing itself: the bridge takes every frame,
+    /// also those to reserved addresses ([`port::claim`]). So it needs no link-local address, which would cost a
+    /// duplicate address detection, and a route that the kernel adds after those of all other ports.
     pub fn claim_port(&self, owner: &Owner, flags: Port) -> Request {
         let alias = owner.comment();
         // Without IPv6 (no module, or an MTU below 1280 bytes) the kernel does not report the setting.
@@ -69,8 +57,8 @@ impl Pair {
     }
 }
 
-/// Returns the names that the host's end may have: `veth` and eight hex digits of a hash of the attachment. DEL thus
-/// finds it without namespace or prevResult. All but the first are used if another attachment has the same hash.
+/// `veth` and eight hex digits of a hash of the attachment, so that DEL finds it without namespace or prevResult. All
+/// but the first are used if another attachment has the same hash.
 pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
     let tag = owner.tag();
     (0..NAMES).map(move |salt| {
@@ -79,11 +67,8 @@ pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
     })
 }
 
-/// Creates the pair, with its undo. The caller continues with [`Pair::claim`].
-///
-/// # Errors
-/// Fails with code 102 if the pod has an interface of that name, or if the attachment exists already. Fails if the
-/// kernel refuses the request.
+/// Creates the pair, with its undo. The caller continues with [`Pair::claim`]. Fails with code 102 if the pod has an
+/// interface of that name, or if the attachment exists already.
 pub fn create(
     call: &Call,
     host: &mut Netlink,
@@ -134,7 +119,6 @@ pub fn create(
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 
-/// Returns the error for an interface of the pod that has CNI_IFNAME already.
 pub fn pod_name_taken(call: &Call) -> Error {
     Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
         .details(format!("in {}", call.netns))

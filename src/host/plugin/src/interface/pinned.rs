@@ -1,5 +1,3 @@
-//! Work in every namespace that is pinned by a mount, for GC.
-
 use std::path::Path;
 
 use cnimble_cni::Error;
@@ -8,11 +6,8 @@ use cnimble_netlink::{NetNs, Netlink, netns};
 use super::remove;
 
 /// Runs `work` in the namespaces that are pinned by a mount in this mount namespace, except its own, with a socket
-/// inside. Namespaces that a container engine in a pod has pinned are not visited, because its networks may have the
-/// same names.
-///
-/// # Errors
-/// Fails after all namespaces were tried.
+/// inside. Those of a container engine in a pod are not visited, because its networks may have the same names. Tries
+/// all namespaces before it fails.
 pub fn in_pinned(mut work: impl FnMut(&mut Netlink) -> Result<(), Error>) -> Result<(), Error> {
     let own = NetNs::current()?;
     let mut of = |path: &Path| {

@@ -1,5 +1,3 @@
-//! The interface in the pod: its switches and its routes.
-
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -12,8 +10,8 @@ use cnimble_netlink::{self as netlink, IfPresent, NetNs, Netlink, Request, addr,
 
 use crate::Call;
 
-/// Returns the routes of the result. A route without a gateway uses the first gateway of its family. Equal routes, such
-/// as a default route of IPAM's and one of the plugin's, become one.
+/// A route without a gateway uses the first gateway of its family. Equal routes, such as a default route of IPAM's and
+/// one of the plugin's, become one.
 pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     let gateway =
         |v4: bool| result.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4);
@@ -42,28 +40,23 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     routes
 }
 
-/// Duplicate address detection for the IPv6 addresses of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detection {
     /// The addresses are known to be free.
     #[default]
     Off,
-    /// Other hosts on the network are asked.
     On,
 }
 
-/// The start of an interface.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
-    /// The hardware address, or `None` for the present one.
     pub mac: Option<Mac>,
-    /// The detection for its addresses.
     pub detection: Detection,
-    /// Whether the kernel announces its addresses (`arp_notify`).
+    /// The kernel announces its addresses (`arp_notify`).
     pub announced: bool,
 }
 
-/// Returns the requests that configure the interface and bring it up. Routes follow.
+/// The requests that configure the interface and bring it up. Routes follow.
 pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Request> {
     let announce = start.announced.then(|| link::set_arp_notify(index, name));
     let add = match start.detection {
@@ -75,15 +68,10 @@ pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Requ
     announce.into_iter().chain(addresses).chain([up]).collect()
 }
 
-/// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the
-/// namespace on the host, if it is known.
+/// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the namespace on the
+/// host, if it is known. IPAM owns the addresses, so there is no duplicate address detection, unless `detection` is on.
 ///
-/// IPAM owns the addresses of such a network, so they are known to be free. There is no duplicate address detection,
-/// unless `detection` is on.
-///
-/// # Errors
-/// Fails if the kernel refuses a value, or if `disable_ipv6` can't be switched off for an IPv6 address.
-/// A switch that the kernel lacks, or any other that is read-only, is no error.
+/// Fails if `disable_ipv6` can't be switched off for an IPv6 address. Other switches may be missing or read-only.
 pub fn switches(
     call: &Call,
     name: &str,
@@ -98,14 +86,14 @@ pub fn switches(
     };
     let mut wanted = Vec::with_capacity(4);
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        // A write takes the lock of all network configuration. The kernel does not wait for it but retries, while
-        // concurrent ADDs hold it. The value is already 0 on nearly all hosts.
+        // A write retries for the lock of all network configuration, while concurrent ADDs hold it. The value is
+        // already 0 on nearly all hosts.
         if let Some(Some(_)) = conf.ensure("disable_ipv6", "0").if_present()? {
             enable_loopback(call)?;
         }
         wanted.push(("keep_addr_on_down", "1"));
-        // Only IPAM's addresses are used, and none from a router or a lying neighbour.
-        // If IPAM has no routes, a router may add them.
+        // Only IPAM's addresses are used, and none from a router or a lying neighbour. If IPAM has no routes, a router
+        // may add them.
         let routed = result.routes.iter().any(|route| route.dst.is_ipv6());
         wanted.push((if routed { "accept_ra" } else { "autoconf" }, "0"));
     }
@@ -117,15 +105,9 @@ pub fn switches(
     set_if_possible(&conf, name, &wanted)
 }
 
-/// Sets the switches of an interface that is about to request IPv6 addresses on its link, before it is up. Runs in the
-/// pod's namespace.
-///
-/// Its link-local address is usable at once. It needs no detection, because it is made of a hardware address that is
-/// unique on the link. Routers are asked without a pause for prefixes and routes, which DHCPv6 lacks. Nothing else is
-/// taken from them.
-///
-/// # Errors
-/// Fails as [`switches`] does, and on a kernel without IPv6.
+/// Sets the switches of an interface that is about to request IPv6 addresses on its link, before it is up. Its
+/// link-local address is usable at once: its hardware address is unique on the link, so it needs no detection. Routers
+/// are asked without a pause for prefixes and routes, which DHCPv6 lacks. Fails on a kernel without IPv6.
 pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     let conf = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None)?;
     let wanted = [("autoconf", "0"), ("accept_dad", "0"), ("router_solicitation_delay", "0")];
@@ -136,7 +118,7 @@ pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes switches that are optional for an interface. Warns of those that are read-only.
+/// Warns of switches that are read-only.
 fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> Result<(), Error> {
     let mut unwritable = Vec::new();
     for (key, value) in wanted {
@@ -152,15 +134,12 @@ fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> R
     Ok(())
 }
 
-/// How long duplicate address detection may take. With the kernel's one probe it takes one to two seconds: a random
-/// delay of up to a second, and a second for the probe (RFC 4862, section 5.4.2).
+/// The kernel's one probe takes one to two seconds: a random delay of up to a second, and a second for the probe (RFC
+/// 4862, section 5.4.2).
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits until the result's IPv6 addresses are known to be free on the interface's network. Warns if that remains
-/// unknown: at once without a carrier, or after five seconds.
-///
-/// # Errors
-/// Fails with code 102 and the address that another host has, and if the kernel reports an error.
+/// Waits until the result's IPv6 addresses are known to be free. Warns if that remains unknown: at once without a
+/// carrier, or after five seconds. Fails with code 102 and the address that another host has.
 pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<(), Error> {
     let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv6).collect();
     if ips.is_empty() {
@@ -182,15 +161,13 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
     }
 }
 
-/// Returns the error for an address that another host has.
 pub(super) fn taken(err: netlink::Error) -> Error {
     Error::from(err)
         .with_code(Code::CONFLICT)
         .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")
 }
 
-/// Enables IPv6 on lo, which lacks it if new interfaces lack it. Otherwise `::1` does not answer, nor do the pod's own
-/// addresses, which are reached through lo.
+/// Enables IPv6 on lo, which lacks it if new interfaces lack it. The pod's own addresses are reached through lo.
 fn enable_loopback(call: &Call) -> Result<(), Error> {
     const KEY: &str = "net/ipv6/conf/lo/disable_ipv6";
     if let Some(Some(old)) = sysctl::ensure(KEY, "0").if_present()? {

@@ -12,9 +12,6 @@ use super::{inside, pair};
 use crate::Call;
 
 /// Returns the first error, with the others in its details.
-///
-/// # Errors
-/// Fails if there is an error.
 pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
     let mut errors = outcomes.into_iter().filter_map(Result::err);
     match errors.next() {
@@ -23,20 +20,13 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
     }
 }
 
-/// The use of the host's ends of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEnd {
-    /// They are ports of a bridge.
     Port,
-    /// The host routes to them.
     Routed,
 }
 
-/// Returns the host's end: by its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is
-/// found under any name.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// By its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is found under any name.
 pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
@@ -50,10 +40,7 @@ pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Res
     }
 }
 
-/// Removes `veth`, the host's end. If it was not found, removes the attachment's interfaces in the pod.
-///
-/// # Errors
-/// Fails if an interface remains.
+/// Removes the host's end `veth`, or else the attachment's interfaces in the pod.
 pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), Error> {
     match veth {
         Some(link) => delete(host, &link),
@@ -62,10 +49,7 @@ pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), E
 }
 
 /// Removes the links of `kind` on the host from attachments of `network` that are not `valid`. The alias names the
-/// attachment. Links without one are not removed, because their owner is unknown.
-///
-/// # Errors
-/// Fails after all links were tried.
+/// attachment; links without one stay. Tries all before it fails.
 pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let links = Filter { master: None, kind: Some(kind) };
     let is_stale = owner::stale(network, valid);
@@ -73,11 +57,8 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
     Ok(host.remove_links(&stale)?)
 }
 
-/// Returns the `owners` with a pair that still exists under its name, but has an alias without an attachment. [`stale`]
-/// does not remove such a pair, because it reads aliases.
-///
-/// # Errors
-/// Fails if the kernel refuses the request.
+/// The `owners` with a pair that has an alias without an attachment. [`stale`] reads aliases, and does not remove such
+/// a pair.
 pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     if owners.is_empty() {
         return Ok(owners);
@@ -92,9 +73,8 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     Ok(owners.into_iter().filter(is_there).collect())
 }
 
-/// Returns the host's end by its name, unless its alias names another attachment. An alias without an attachment is no
-/// evidence: an ADD was killed before it wrote one, or another program has replaced it. A name of 32 bits is no
-/// coincidence.
+/// By its name, unless its alias names another attachment. An alias without an attachment is no evidence: an ADD was
+/// killed before it wrote one, or another program has replaced it. A name of 32 bits is no coincidence.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let mut unmarked = None;
     for name in pair::host_names(owner) {
@@ -110,8 +90,8 @@ fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     Ok(unmarked)
 }
 
-/// Returns the host's end of a pod from the Go plugins, by name and MAC from prevResult, for a DEL without a namespace.
-/// A link with an alias that names an attachment belongs to that one.
+/// The host's end of a pod from the Go plugins, by name and MAC from prevResult, for a DEL without a namespace. A link
+/// with an alias that names an attachment belongs to that one.
 fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Option<Link>, Error> {
     for known in ends_on_host(call) {
         if let Some(link) = host.find_link(&known.name)?
@@ -126,7 +106,7 @@ fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Optio
     Ok(None)
 }
 
-/// Returns the host's end by its alias or MAC, if it has another name than ADD gave it.
+/// By its alias or MAC, if it has another name than ADD gave it.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {

@@ -1,15 +1,6 @@
 //! The verbs of macvlan, ipvlan, vlan and dummy. The interface is made in the pod, on a master or alone. The plugins
-//! differ only in their keys.
-//!
-//! The steps of ADD:
-//!
-//! 1. Find the master ([`master`](super::master)).
-//! 2. Create the interface in the pod ([`alone`]).
-//! 3. Get addresses from IPAM or from the previous plugin, unless it is a layer 2 network.
-//! 4. Add the addresses, bring it up, add the routes, and announce the addresses.
-//!
-//! A failed ADD and DEL remove the interface before they release the addresses of IPAM. GC does the same for
-//! attachments that are not valid, in namespaces that are pinned by a mount.
+//! differ only in their keys. A failed ADD and DEL remove the interface before they release the addresses of IPAM. GC
+//! does the same for attachments that are not valid, in namespaces that are pinned by a mount.
 
 use cnimble_cni::{Attachment, CniResult, Dns, Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
@@ -19,68 +10,55 @@ use super::alone::{self, NewInterface};
 use super::{arp, check, completed, master, remove};
 use crate::{Call, Command, Plugin, delegate};
 
-/// The index of the interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// The wanted interface, from a configuration.
 #[derive(Debug)]
 pub struct Upper {
-    /// The kind of link.
     pub kind: Kind,
-    /// The master in the configuration, or `None` for a kind without one.
+    /// `None` for a kind without one.
     pub master: Option<master::Wanted>,
-    /// The MTU in bytes, or `None` for the master's.
+    /// In bytes, or `None` for the master's.
     pub mtu: Option<u32>,
-    /// Whether the MTU may be larger than the master's.
+    /// It may be larger than the master's.
     pub mtu_is_free: bool,
-    /// The hardware address, or `None` for the kernel's choice.
+    /// `None` for the kernel's choice.
     pub mac: Option<Mac>,
-    /// The source of its addresses.
     pub addresses: Addresses,
-    /// The configuration's DNS, which replaces IPAM's.
+    /// It replaces IPAM's.
     pub dns: Option<Dns>,
 }
 
-/// The source of the addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// The interface has no addresses.
     None,
     /// This IPAM plugin assigns at least one.
     Ipam(String),
-    /// The previous plugin in the chain assigns them.
     Previous,
 }
 
 impl Addresses {
-    /// Returns the IPAM plugin of the configuration, or `none` without one.
+    /// `none` is for a configuration without IPAM plugin.
     pub fn read(config: &PluginConfig, none: Addresses) -> Addresses {
         config.ipam().map_or(none, |ipam| Addresses::Ipam(ipam.to_owned()))
     }
 }
 
 impl Upper {
-    /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
     pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
         let addresses = Addresses::read(config, Addresses::None);
         Upper { kind, master: None, mtu: None, mtu_is_free: false, mac: None, addresses, dns: None }
     }
 
-    /// Returns the MTU if the master limits it.
     fn bounded_mtu(&self) -> Option<u32> {
         self.mtu.filter(|_| !self.mtu_is_free)
     }
 }
 
-/// A plugin that makes such an interface.
 pub struct UpperPlugin {
-    /// The name of the plugin.
     pub name: &'static str,
     /// Matches every interface of the plugin, with any settings.
     pub any: Kind,
-    /// Reads the configuration for CHECK and STATUS.
     pub read: fn(&PluginConfig) -> Result<Upper, Error>,
-    /// Reads the configuration for ADD.
     pub read_for_add: fn(&Call) -> Result<Upper, Error>,
 }
 
