@@ -1,4 +1,4 @@
-//! Addresses: `ip address`. linux/if_addr.h.
+//! Addresses: `ip address`, linux/if_addr.h.
 
 use std::net::IpAddr;
 
@@ -28,8 +28,8 @@ pub struct Addr {
     pub permanent: bool,
 }
 
-/// `ip address add NET dev LINK nodad`: an IPv6 address is usable at once. The broadcast
-/// address is the network's last, as the reference plugins set it.
+/// `ip address add NET dev LINK nodad`: usable at once. The broadcast address is the network's last, as in the Go
+/// plugins.
 pub fn add(index: u32, link: &str, net: IpNetwork) -> Request {
     let message = message(index, net);
     new(link, net, if net.is_ipv6() { without_dad(message) } else { message })
@@ -56,8 +56,8 @@ fn without_dad(mut message: AddressMessage) -> AddressMessage {
     message
 }
 
-/// `ip address replace NET dev LINK nodad preferred_lft SECONDS valid_lft SECONDS`; `u32::MAX` is for ever. The
-/// kernel takes the address away when its time is over, and refuses one with a valid lifetime of 0.
+/// `ip address replace NET dev LINK nodad preferred_lft SECONDS valid_lft SECONDS`; `u32::MAX` is for ever. The kernel
+/// removes the address after the valid lifetime, and refuses one of 0.
 pub fn set_lifetime(index: u32, link: &str, net: IpNetwork, preferred: u32, valid: u32) -> Request {
     let mut message = without_dad(message(index, net));
     let mut times = CacheInfo::default();
@@ -101,14 +101,12 @@ impl Netlink {
     }
 }
 
-/// The request of [`Netlink::addrs`].
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     let mut message = AddressMessage::default();
     message.header.index = index;
     RouteNetlinkMessage::GetAddress(message)
 }
 
-/// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     const SHORT: Malformed = Malformed("an address message is too short");
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);

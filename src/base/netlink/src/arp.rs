@@ -11,8 +11,7 @@ use super::link::Mac;
 use super::packet::{Kind, Socket};
 use super::{Error, Result};
 
-/// Probes, the time from one to the next, and the time for answers to the last (PROBE_NUM, PROBE_MIN and
-/// ANNOUNCE_WAIT, RFC 5227 section 1.1).
+/// PROBE_NUM, PROBE_MIN and ANNOUNCE_WAIT (RFC 5227 section 1.1).
 const PROBES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(1), Duration::from_secs(2)];
 
 const BROADCAST: Mac = Mac([0xff; 6]);
@@ -86,7 +85,7 @@ impl Asking {
         }
     }
 
-    /// Returns whether another host has the address, or probes for it.
+    /// Another host has the address, or probes for it.
     fn is_claimed(&self, packet: &[u8], ip: Ipv4Addr) -> bool {
         holder(packet, ip).or_else(|| prober(packet, ip)).is_some_and(|mac| mac != self.mac)
     }
@@ -106,20 +105,18 @@ fn request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     packet
 }
 
-/// The hardware address of a host that an ARP packet shows to have `address`. A host that only probes for it
-/// doesn't have it.
+/// The hardware address of a host that an ARP packet shows to have `address`, rather than to probe for it.
 pub fn holder(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let (mac, sender, _) = read(packet)?;
     (sender == address).then_some(mac)
 }
 
-/// The hardware address of a host that probes for `address`.
 fn prober(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let (mac, sender, target) = read(packet)?;
     (sender.is_unspecified() && target == address).then_some(mac)
 }
 
-/// The sender of an ARP packet of Ethernet and IPv4, and the address that it is about.
+/// Of an ARP packet of Ethernet and IPv4: the sender, and the address that it is about.
 fn read(packet: &[u8]) -> Option<(Mac, Ipv4Addr, Ipv4Addr)> {
     if packet.get(..6)? != [0, 1, 8, 0, 6, 4] {
         return None;

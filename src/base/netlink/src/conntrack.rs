@@ -1,5 +1,4 @@
-//! Connection tracking of UDP: `conntrack -L -p udp`, `conntrack -D -p udp`.
-//! linux/netfilter/nfnetlink_conntrack.h.
+//! Connection tracking of UDP: `conntrack -L -p udp`, `conntrack -D -p udp`. linux/netfilter/nfnetlink_conntrack.h.
 
 use std::net::IpAddr;
 
@@ -19,9 +18,8 @@ use super::wire::{self, Attributes, Message, Writer, ip};
 use super::{Error, Result};
 
 const UDP: u8 = libc::IPPROTO_UDP as u8;
-/// Fewer entries than these are listed in one list of both families and of all protocols.
+/// Fewer entries are listed in one list of both families and of all protocols.
 const FEW: u32 = 1000;
-/// Deletions in one datagram.
 const CHUNK: usize = 100;
 
 /// A UDP "connection" by its destination; its source doesn't matter here.
@@ -37,8 +35,8 @@ pub struct Flow {
     pub answer_port: u16,
 }
 
-/// Address families to look for entries in. For each list the kernel goes through the table of all
-/// namespaces, which takes some 10 ms (of 262,144 buckets) however few entries there are.
+/// Address families to look for entries in. For each list the kernel goes through the table of all namespaces (262,144
+/// buckets), which takes some 10 ms however few entries there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Families {
     /// Whether IPv4 is tracked.
@@ -56,7 +54,6 @@ impl FromIterator<IpAddr> for Families {
     }
 }
 
-/// An entry with the attributes that it is deleted by.
 pub(super) struct Entry {
     family: u8,
     original: Vec<u8>,
@@ -64,8 +61,7 @@ pub(super) struct Entry {
     zone: Option<Vec<u8>>,
 }
 
-/// Deletes all UDP entries of the current namespace and of these families that `choose` picks; returns how
-/// many.
+/// Deletes all UDP entries of these families in the current namespace that `choose` picks; returns their number.
 ///
 /// # Errors
 /// An entry that has gone by itself is no error.
@@ -92,7 +88,7 @@ pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<
     Ok(entries.len())
 }
 
-/// How many entries the kernel counts in the namespace, of all protocols: `conntrack -C`.
+/// `conntrack -C`: of all protocols.
 fn count(socket: &mut Socket) -> Result<Option<u32>> {
     let kind = type_of(IPCTNL_MSG_CT_GET_STATS);
     let message = wire::message(kind, NLM_F_REQUEST, &header(NFPROTO_UNSPEC), |_| {});
@@ -135,7 +131,7 @@ fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         writer.message(type_of(IPCTNL_MSG_CT_DELETE), flags, &header(entry.family), |w| {
             w.bytes(CTA_TUPLE_ORIG | NLA_F_NESTED, &entry.original);
-            // Not another one that has the same addresses by now.
+            // The ID tells it from a later one with the same addresses.
             w.bytes(CTA_ID, &entry.id);
             if let Some(zone) = &entry.zone {
                 w.bytes(CTA_ZONE, zone);
@@ -157,17 +153,14 @@ fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
     refused.map_or(Ok(()), Err)
 }
 
-/// The type of a message, `IPCTNL_MSG_CT_…`, in `struct nlmsghdr`.
 const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_CTNETLINK << 8 | message
 }
 
-/// The header `struct nfgenmsg`.
 fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }
 
-/// A UDP entry from IPCTNL_MSG_CT_NEW.
 pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     let attrs = Attributes::behind(message.body, NFGENMSG);
     let original = attrs.get(CTA_TUPLE_ORIG)?;
@@ -182,7 +175,6 @@ pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     Some((Flow { destination, port, answers_from, answer_port }, entry))
 }
 
-/// Source and destination, source port and destination port of a UDP tuple.
 fn tuple(tuple: Attributes<'_>) -> Option<(IpAddr, IpAddr, u16, u16)> {
     let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
     if proto.get(CTA_PROTO_NUM)?.first() != Some(&UDP) {

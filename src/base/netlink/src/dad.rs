@@ -1,5 +1,3 @@
-//! Waiting for duplicate address detection (RFC 4862, section 5.4), where it was asked for.
-
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -9,7 +7,7 @@ use super::uapi::rtnetlink::RTNLGRP_IPV6_IFADDR;
 use super::{Error, Netlink, Result};
 
 impl Netlink {
-    /// Waits until no address of the link is tentative, by notification.
+    /// Waits until no address of the link is tentative (RFC 4862, section 5.4), by notification.
     ///
     /// # Errors
     /// EADDRINUSE if another host has an address. ETIMEDOUT after `timeout`. EINTR after a signal.
@@ -42,7 +40,7 @@ impl Netlink {
                 return Err(timed_out(what));
             }
             self.socket.patience(left)?;
-            // Whatever it says, or if some were lost: the list is read again.
+            // The list is read again after any notification, and if some were lost.
             match self.socket.datagram(what, 0).map(drop) {
                 Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
                 _ => self.socket.usual_patience()?,

@@ -1,5 +1,3 @@
-//! Why the kernel refused: operation, object, errno, and its own words.
-
 use std::fmt;
 
 use nix::errno::Errno;
@@ -15,9 +13,7 @@ pub struct Error {
     pub errno: Errno,
     /// The kernel's explanation (extended ack), or ours; may be empty.
     pub reason: String,
-    /// Whether the reason replaces the errno's words in texts.
     explained: bool,
-    /// The byte of the request that the kernel objects to, if it told.
     pointed: Option<u32>,
 }
 
@@ -42,19 +38,17 @@ impl Error {
         self
     }
 
-    /// The same with a sentence that says all: the errno's words are left out of texts.
+    /// The sentence replaces the errno's words in texts.
     #[must_use]
     pub(crate) fn explained(self, sentence: impl Into<String>) -> Self {
         Error { explained: true, ..self.reason(sentence) }
     }
 
-    /// The same with the byte of the request that the kernel objects to.
     #[must_use]
     pub(crate) fn pointed(self, pointed: Option<u32>) -> Self {
         Error { pointed, ..self }
     }
 
-    /// Whether the kernel answered with an errno and no explanation.
     pub(crate) fn is_bare(&self) -> bool {
         self.reason.is_empty() && self.pointed.is_none()
     }

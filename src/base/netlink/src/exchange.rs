@@ -1,5 +1,3 @@
-//! Requests out; answers, lists and acknowledgements in.
-
 use nix::errno::Errno;
 use nix::libc;
 
@@ -10,8 +8,7 @@ use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, 
 use super::wire::{self, Ack, Malformed, Message, Parsed};
 
 impl Socket {
-    /// Sends one message and hands every answer to `each` until the acknowledgement, or the
-    /// first answer if the message asks for none.
+    /// Hands every answer to `each` until the acknowledgement, or the first answer if the message asks for none.
     pub(crate) fn ask(
         &mut self,
         what: &str,
@@ -35,8 +32,7 @@ impl Socket {
         })
     }
 
-    /// Sends a message with NLM_F_DUMP and returns the answers as `read` converts them. `None` if the list changed
-    /// meanwhile (NLM_F_DUMP_INTR), because entries may then be missing or doubled.
+    /// With NLM_F_DUMP. `None` if the list changed meanwhile (NLM_F_DUMP_INTR): entries may then be missing or doubled.
     pub(crate) fn list<T, I: IntoIterator<Item = T>>(
         &mut self,
         what: &str,
@@ -51,8 +47,8 @@ impl Socket {
         Ok(whole.then_some(found))
     }
 
-    /// Hands each object of a list to `each` until that is done; returns whether nothing changed meanwhile.
-    /// After a list that wasn't read to its end the socket has a dump under way and takes no other.
+    /// Returns whether nothing changed meanwhile. A list that isn't read to its end leaves a dump under way, and the
+    /// socket takes no other.
     pub(crate) fn each_listed(
         &mut self,
         what: &str,
@@ -65,7 +61,6 @@ impl Socket {
         wire::number(&mut message, seq);
         self.send(what, &message)?;
         let mut interrupted = false;
-        // The rest is read after an error, too: the kernel has one dump a socket.
         let mut outcome = Ok(());
         self.receive(what, &mut |message| {
             if message.seq != seq {
@@ -90,8 +85,7 @@ impl Socket {
         outcome.map(|()| true)
     }
 
-    /// Reads the acknowledgements of messages that have been sent, numbered from `first`, and
-    /// hands each to `each` with the message's place, until it is done.
+    /// Hands the acknowledgements of messages that have been sent, numbered from `first`, to `each` with their places.
     pub(crate) fn acknowledgements(
         &mut self,
         what: &str,
@@ -120,7 +114,7 @@ impl Protocol {
         self.refusal(what, ack).map_or(Ok(()), Err)
     }
 
-    /// The error of a refused request; `None` for success.
+    /// `None` for success.
     pub(crate) fn refusal(self, what: &str, ack: Ack) -> Option<Error> {
         let refused = Error::new(what, ack.errno()?).pointed(ack.offset);
         Some(match (self, ack.offset) {
@@ -132,8 +126,7 @@ impl Protocol {
     }
 }
 
-/// A refused change of addresses, routes or rules. The kernel answers EOPNOTSUPP to an address family
-/// that it doesn't have.
+/// The kernel answers EOPNOTSUPP to a change in an address family that it doesn't have.
 pub(crate) fn lacking(err: Error, message: &[u8]) -> Error {
     let family = message.get(NLMSGHDR).copied().map(i32::from);
     if err.is(Errno::EOPNOTSUPP) && err.is_bare() && family == Some(libc::AF_INET6) {

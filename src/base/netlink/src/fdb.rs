@@ -40,8 +40,7 @@ pub struct Entry {
     pub local: bool,
 }
 
-/// `bridge fdb add MAC dev PORT master static [sticky] [vlan ID]`: it never ages. EEXIST if the
-/// address has an entry on any port.
+/// `bridge fdb add MAC dev PORT master static [sticky] [vlan ID]`: never ages. EEXIST if any port has the address.
 pub fn add(entry: &NewEntry<'_>) -> Request {
     Request::new(entry.words("add"), Mode::Create, entry.message())
 }
@@ -87,7 +86,6 @@ impl Netlink {
     }
 }
 
-/// An entry from RTM_NEWNEIGH of AF_BRIDGE (struct ndmsg).
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Entry>> {
     const SHORT: Malformed = Malformed("a forwarding entry is too short");
     let family = u8_at(message.body, 0).map(i32::from);

@@ -15,7 +15,6 @@ pub fn route(bytes: &[u8]) {
     }
 }
 
-/// Every reader on one message.
 pub(super) fn read(message: &Message<'_>) {
     let _ = (link::read::read(message), monitor::read(message), addr::read(message, 1));
     let _ = (counters::read(message), counters::read_drops(message), netconf::read(message));

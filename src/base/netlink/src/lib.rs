@@ -1,19 +1,15 @@
 //! The kernel's network configuration over netlink, synchronously.
 //!
-//! A plugin holds one [`Netlink`] for the host and one per target namespace; the second
-//! is opened by entering the namespace just for that moment ([`Netlink::open_in`]), so
-//! the process stays where it is.
+//! A plugin holds one [`Netlink`] for the host and one per target namespace; the second is opened by entering the
+//! namespace just for that moment ([`Netlink::open_in`]), so the process stays where it is.
 //!
-//! Changes are [`Request`]s, made by functions that read like the `ip` command
-//! ([`link::add_veth`], [`addr::add`], [`route::add`] …) and carried out by
-//! [`Netlink::execute`], alone or many in one message. Look-ups are methods of `Netlink`.
+//! Changes are [`Request`]s, made by functions that read like the `ip` command ([`link::add_veth`], [`addr::add`],
+//! [`route::add`] …) and carried out by [`Netlink::execute`], alone or many in one message. Look-ups are methods of
+//! `Netlink`. Everything has a time limit, and every error carries the kernel's own words (extended ack).
 //!
-//! Everything has a time limit and every error carries the kernel's own words (extended
-//! ack). One socket (`socket`) with one way to ask and to list (`exchange`) serves
-//! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]), and one
-//! reader of attributes (`wire`) serves both. rtnetlink and netlink-packet-route
-//! encode requests about links, addresses, routes, neighbours and rules; their types don't leave this
-//! crate. The writer in `wire` encodes all other requests.
+//! One socket (`socket`) with one way to ask and to list (`exchange`) and one reader of attributes (`wire`) serve
+//! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]). The types of rtnetlink and
+//! netlink-packet-route, which encode some requests, don't leave this crate.
 //!
 //! A function that talks to the kernel fails if the kernel refuses the request. Its section "Errors" names only other
 //! reasons.

@@ -1,8 +1,8 @@
 //! Notifications of the kernel: `ip monitor link`, `nft monitor`.
 //!
-//! Both are for a program that waits for their descriptors to be readable (poll(2)) and then reads what
-//! there is. When more was told than the socket holds, [`LinkMonitor::read`] and [`RuleMonitor::read`] fail with
-//! ENOBUFS, once: the caller has to ask for the state itself then.
+//! A program waits for their descriptors to be readable (poll(2)) and then reads. When the socket can't hold all,
+//! [`LinkMonitor::read`] and [`RuleMonitor::read`] fail with ENOBUFS, once: the caller has to ask for the state itself
+//! then.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -18,7 +18,7 @@ use super::uapi::rtnetlink::{
 use super::wire::{Attributes, Message, Messages, Parsed, u8_at};
 use super::{Netlink, Result};
 
-/// The most datagrams that one call reads: a flood doesn't keep the caller from its other work.
+/// A flood doesn't keep the caller from its other work.
 const AT_ONCE: usize = 1024;
 
 /// A notification about a link.
@@ -83,7 +83,7 @@ impl RouteMonitor {
         Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
 
-    /// Whether since then routes have been changed by others than `protocol`, or some of `protocol` deleted; doesn't
+    /// Whether since then routes have been changed by others than `protocol`, or some of `protocol` deleted. Does not
     /// wait. The kernel doesn't tell of IPv4 routes that go with their link.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl AsFd for RuleMonitor {
     }
 }
 
-/// A socket in multicast groups, with room for a flood.
+/// With room for a flood.
 fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     let mut socket = Socket::open(protocol)?;
     socket.expect_many();
@@ -153,7 +153,6 @@ fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> 
     Ok(())
 }
 
-/// A notification about a link; `None` if it is about something else.
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<LinkNotice>> {
     if message.kind == RTM_DELLINK {
         // A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
@@ -164,7 +163,6 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<LinkNotice>> {
     Ok(link_read::read(message)?.map(|link| LinkNotice::Seen(Box::new(link))))
 }
 
-/// The comments of the rule or the elements that a notification adds.
 pub(super) fn comments(message: &Message<'_>) -> impl Iterator<Item = String> {
     const NEW_RULE: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWRULE;
     const NEW_ELEMENTS: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;

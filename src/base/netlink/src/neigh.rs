@@ -12,7 +12,6 @@ use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u16_ne, u32_ne};
 use super::{Netlink, Result, link::Mac};
 
-/// A message about the entry of `ip` on a link.
 pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     let (family, destination) = match ip {
@@ -32,8 +31,7 @@ impl Netlink {
         self.dump(&what, query(index), |message| read(message, index))
     }
 
-    /// `ip neighbour get IP dev LINK`: its hardware address, if the kernel knows one. Since
-    /// Linux 5.0.
+    /// `ip neighbour get IP dev LINK`: its hardware address, if the kernel knows one. Since Linux 5.0.
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP on an older kernel.
@@ -45,14 +43,12 @@ impl Netlink {
     }
 }
 
-/// The request of [`Netlink::neighbours`].
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.attributes.push(NeighbourAttribute::IfIndex(index));
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
-/// A neighbour on link `wanted` from RTM_NEWNEIGH.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr, Mac)>> {
     let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     let state = u16_ne(message.body, 8).unwrap_or(0);

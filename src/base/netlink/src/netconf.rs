@@ -1,7 +1,5 @@
-//! Network configuration as netlink tells it: `ip netconf`.
-//!
-//! The same is below /proc/sys/net, but there the kernel walks past a directory of each
-//! namespace on the host to find ours.
+//! Network configuration as netlink tells it: `ip netconf`. Below /proc/sys/net the kernel would walk past a directory
+//! of each namespace on the host.
 
 use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
 use super::uapi::netlink::NLM_F_REQUEST;
@@ -26,7 +24,6 @@ impl Netlink {
     }
 }
 
-/// Whether packets are forwarded, from RTM_NEWNETCONF.
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<bool>> {
     let mut forwarding = None;
     for attribute in Attributes::behind(message.body, NETCONFMSG) {

@@ -1,5 +1,3 @@
-//! The socket for links, addresses, routes, neighbours and tc.
-
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
@@ -10,10 +8,10 @@ use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_
 use super::wire::{self, Message, Parsed};
 use super::{Error, NetNs, Request, Result};
 
-/// How often a dump is repeated that changed underneath.
+/// How often a changed dump is repeated.
 pub(super) const DUMP_ATTEMPTS: usize = 20;
 
-/// Requests in one send; their answers must fit into the socket's receive buffer.
+/// Requests in one send. Their answers must fit into the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
 
 /// A NETLINK_ROUTE socket in one namespace.
@@ -49,13 +47,11 @@ impl Netlink {
         }
     }
 
-    /// Makes several changes in one message to the kernel; they are carried out in order.
-    /// The first error is returned after all answers are in; requests behind the one that
-    /// failed have been tried all the same.
+    /// Makes several changes in one message to the kernel; they are carried out in order. Requests behind a failed one
+    /// are tried all the same.
     ///
     /// # Errors
-    /// The first refusal. If a request can't be sent at all (a name that is too long), none
-    /// is.
+    /// The first refusal. If a request can't be sent at all (a name that is too long), none is.
     pub fn execute_all(&mut self, requests: Vec<Request>) -> Result<()> {
         let mut whats = Vec::with_capacity(requests.len());
         let mut messages = Vec::with_capacity(requests.len());
@@ -76,9 +72,8 @@ impl Netlink {
         first
     }
 
-    /// No message asks for an echo, and only the last one for an acknowledgement: the kernel
-    /// reports errors of the others all the same, and before it, which saves a system call for
-    /// each.
+    /// No message asks for an echo, and only the last one for an acknowledgement, which saves a system call for each.
+    /// The kernel reports errors of the others before it.
     fn send_batch(&mut self, whats: &[String], messages: &mut [Vec<u8>]) -> Result<()> {
         let Some(last) = whats.last() else {
             return Ok(());
@@ -108,7 +103,6 @@ impl Netlink {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Sends one message and hands every answer to `each` until the acknowledgement.
     pub(super) fn ask(
         &mut self,
         what: &str,
@@ -118,7 +112,7 @@ impl Netlink {
         self.socket.ask(what, message, &mut each)
     }
 
-    /// Asks for one object: the last that `read` finds in the answers.
+    /// Returns the last object that `read` finds in the answers.
     pub(super) fn get<T>(
         &mut self,
         what: &str,
@@ -133,7 +127,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// [`get`](Self::get), where the kernel answers `missing` if there is no such object.
+    /// [`get`](Self::get), where the kernel answers `missing` without such an object.
     pub(super) fn find<T>(
         &mut self,
         what: &str,
@@ -147,7 +141,7 @@ impl Netlink {
         }
     }
 
-    /// Lists. A list that changed while the kernel wrote it is asked for again.
+    /// A list that changed while the kernel wrote it is asked for again.
     pub(super) fn dump<T>(
         &mut self,
         what: &str,
@@ -157,7 +151,6 @@ impl Netlink {
         self.dump_raw(what, &encode(message, NLM_F_REQUEST | NLM_F_DUMP), read)
     }
 
-    /// [`dump`](Self::dump), for an encoded message.
     pub(super) fn dump_raw<T>(
         &mut self,
         what: &str,

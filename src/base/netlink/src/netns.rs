@@ -18,8 +18,7 @@ use super::{Error, Result};
 /// The namespace of the calling thread, not of the process's first one.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// The errors of a path where no namespace is: ESRCH and EACCES are those of the files in /proc of a
-/// process that has ended.
+/// The errors of a path without a namespace. The files in /proc of an ended process give ESRCH and EACCES.
 const GONE: [Errno; 7] = [
     Errno::ENOENT,
     Errno::ENOTDIR,
@@ -30,7 +29,6 @@ const GONE: [Errno; 7] = [
     Errno::ENAMETOOLONG,
 ];
 
-/// Why a file or a descriptor is refused.
 const NOT_ONE: &str = "it is no network namespace";
 
 /// Device and inode of a namespace (namespaces(7)).
@@ -40,7 +38,7 @@ pub type Identity = (u64, u64);
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
-    /// Where a thread that was inside returns to.
+    /// A thread inside returns here.
     home: Option<Arc<NetNs>>,
 }
 
@@ -48,8 +46,7 @@ impl NetNs {
     /// Opens the namespace at `path` (a bind mount or /proc/PID/ns/net).
     ///
     /// # Errors
-    /// ENOENT if nothing is there; EINVAL if what is there is no network namespace
-    /// (checked by ioctl NS_GET_NSTYPE, ioctl_ns(2)).
+    /// ENOENT if nothing is there; EINVAL if no network namespace is there (ioctl NS_GET_NSTYPE, ioctl_ns(2)).
     pub fn open(path: &Path) -> Result<Self> {
         let what = || format!("open network namespace {}", path.display());
         // Before opening: opening a device or a FIFO can have effects or block for ever.
@@ -90,7 +87,6 @@ impl NetNs {
         NetNs::checked(fd, what)
     }
 
-    /// A descriptor of nsfs that is a network namespace.
     fn checked(fd: OwnedFd, what: impl Fn() -> String) -> Result<Self> {
         // SAFETY: the descriptor is open, and this ioctl takes no argument.
         let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };
@@ -143,8 +139,8 @@ impl NetNs {
     /// The namespace at `path`, or `None` if there is none: nothing is there, or something else is.
     ///
     /// # Errors
-    /// Failures that say nothing about the path: no descriptor (EMFILE) or memory (ENOMEM) is left, EIO. A caller
-    /// that took one for a missing namespace would leave, or remove, the objects of a living one.
+    /// Failures that say nothing about the path: EMFILE, ENOMEM, EIO. A caller that took one for a missing namespace
+    /// would leave, or remove, the objects of a living one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
         match NetNs::open(path) {
             Ok(netns) => Ok(Some(netns)),
@@ -169,20 +165,18 @@ impl NetNs {
         Ok(NetNs { fd: file.into(), home: None })
     }
 
-    /// With the namespace that all threads of the process live in, so that entering this one
-    /// needn't find out.
+    /// With the namespace of all threads of the process, so that entering this one needn't find out.
     #[must_use]
     pub fn with_home(mut self, home: Option<Arc<NetNs>>) -> Self {
         self.home = home;
         self
     }
 
-    /// Runs `inside` with this thread in the namespace, then returns to where it was. The
-    /// process must not start threads inside.
+    /// Runs `inside` with this thread in the namespace, then returns. The process must not start threads inside.
     ///
     /// # Errors
-    /// If the namespace can't be entered. If it can't be left again the process aborts:
-    /// going on in the wrong namespace would be worse.
+    /// If the namespace can't be entered. If it can't be left again the process aborts, because the wrong namespace
+    /// would be worse.
     pub fn enter<T>(&self, inside: impl FnOnce() -> T) -> Result<T> {
         let origin = match &self.home {
             Some(home) => Arc::clone(home),
@@ -221,7 +215,6 @@ pub(crate) fn identity_of(stat: &FileStat) -> Identity {
     (same(stat.st_dev), same(stat.st_ino))
 }
 
-/// Returns to a namespace when it is dropped.
 struct WayBack(Arc<NetNs>);
 
 impl Drop for WayBack {
@@ -243,7 +236,6 @@ impl AsFd for NetNs {
     }
 }
 
-/// The directories of all processes.
 fn processes() -> io::Result<Vec<PathBuf>> {
     let is_process = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
@@ -252,8 +244,7 @@ fn processes() -> io::Result<Vec<PathBuf>> {
     Ok(all.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_process).collect())
 }
 
-/// The paths of the network namespaces that are pinned by a mount in our own mount namespace, one for
-/// each namespace.
+/// The paths of the network namespaces that are pinned by a mount in our mount namespace, one for each namespace.
 pub fn pinned() -> Vec<PathBuf> {
     let text = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
     let found: BTreeMap<PathBuf, PathBuf> =

@@ -1,7 +1,5 @@
-//! Packet sockets (packet(7)): what an interface without an address talks by.
-//!
-//! They are open only while something is asked. A filter keeps all but the answers out, so a pod's own
-//! traffic doesn't wake the process that asks.
+//! Packet sockets (packet(7)), for an interface without an address. They are open only while something is asked. A
+//! filter keeps all but the answers out, so a pod's own traffic doesn't wake the process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -21,8 +19,8 @@ pub enum Kind {
     Arp,
 }
 
-/// Instructions of the classic filter (linux/filter.h): load a byte, a word of two, jump if equal, jump if
-/// a bit is set, the header's length, load behind it, answer.
+/// linux/filter.h: load a byte, a word of two, jump if equal, jump if a bit is set, the header's length, load behind
+/// it, answer.
 const LDB: u16 = 0x30;
 const LDH: u16 = 0x28;
 const JEQ: u16 = 0x15;

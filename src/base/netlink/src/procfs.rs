@@ -1,10 +1,8 @@
 //! A private procfs mount.
 //!
-//! `/proc/sys/net` shows each namespace its own directories, and the kernel keeps those of all
-//! namespaces under the same names in the same place: to find one it walks past all that were
-//! ever looked at, half a microsecond each. A mount of one's own has its own place, where there
-//! is one. Making it and taking it away costs about 80 µs. It can be written where `/proc/sys` is
-//! read-only.
+//! The kernel keeps the directories of all namespaces in `/proc/sys/net` under the same names in one place: to find one
+//! it walks past all that were ever looked at, half a microsecond each. A private mount has its own place, and can be
+//! written where `/proc/sys` is read-only. Making it and taking it away costs about 80 µs.
 
 use std::os::fd::OwnedFd;
 
@@ -13,22 +11,16 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::{Error, Result};
 
-/// From so many namespaces on, finding a key among all of them takes longer than a mount.
+/// Finding a key among more namespaces takes longer than a mount.
 const MANY: i32 = 150;
 
-/// Mounts one (fsopen(2), Linux 5.2). It belongs to no mount namespace and goes with the
-/// descriptor.
-///
-/// # Errors
-/// EPERM in a user namespace, ENOSYS in an older kernel.
+/// fsopen(2), Linux 5.2. The mount belongs to no mount namespace and goes with the descriptor. EPERM in a user
+/// namespace.
 pub(super) fn mount() -> Result<OwnedFd> {
     mount_private("proc", MountAttrFlags::empty())
 }
 
-/// Mounts a file system of this kind, with `more` flags than the usual ones.
-///
-/// # Errors
-/// As [`mount`].
+/// With `more` flags than the usual ones.
 pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd> {
     let mounted = || {
         let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -43,8 +35,8 @@ pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd>
     })
 }
 
-/// Whether it pays: `namespace` is the number that a namespace has in the one it was made from
-/// ([`Link::far`](super::link::Link::far)), about the number of pods.
+/// `namespace` is the number that a namespace has in its parent ([`Link::far`](super::link::Link::far)), about the
+/// number of pods.
 pub(super) fn pays(namespace: Option<i32>) -> bool {
     namespace.is_some_and(|number| number >= MANY)
 }

@@ -1,5 +1,3 @@
-//! Changes to be made, as messages ready to send.
-
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -14,28 +12,22 @@ use super::wire::{self, Writer};
 #[derive(Debug, Clone)]
 pub struct Request {
     pub(super) what: String,
-    /// The message, or why there can't be one.
     pub(super) bytes: Result<Vec<u8>, Error>,
-    /// The link that it makes, for kernels that don't echo it.
+    /// For kernels that don't echo the new link.
     pub(super) makes: Option<String>,
-    /// The master that the new link gets: right after the echo, which therefore lacks it.
+    /// The master that the new link gets right after the echo, which therefore lacks it.
     pub(super) master: Option<u32>,
 }
 
-/// The flags of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Mode {
-    /// Change or delete what is there.
     Change,
-    /// Make; EEXIST if it is there.
     Create,
-    /// As [`Create`](Mode::Create), with an echo of what is made.
     CreateEchoed,
-    /// Make, in front of others of the kind.
+    /// In front of others of the kind.
     Prepend,
-    /// Make, behind others of the kind.
+    /// Behind others of the kind.
     Append,
-    /// Makes or replaces an object.
     Replace,
 }
 
@@ -58,7 +50,7 @@ impl Request {
         Request { bytes: Ok(encode(message, mode.flags())), what, makes: None, master: None }
     }
 
-    /// A request of type `kind` with a family's `header` and the attributes that `fill` writes.
+    /// `header` is the family's.
     pub(super) fn written(
         what: String,
         mode: Mode,
@@ -73,15 +65,13 @@ impl Request {
         Request { bytes: Ok(bytes), what, makes: None, master: None }
     }
 
-    /// A request that can't be: it fails with EINVAL when it is carried out, like one that
-    /// the kernel refuses, so that callers have one place for errors.
+    /// A request that fails with EINVAL when it is carried out, so that callers have one place for errors.
     pub(super) fn invalid(what: String, reason: &str) -> Self {
         let refusal = Error::new(&what, Errno::EINVAL).reason(reason);
         Request { what, bytes: Err(refusal), makes: None, master: None }
     }
 }
 
-/// The bytes of a message with sequence number 0.
 pub(super) fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut message = NetlinkMessage::from(message);
     message.header.flags = flags;

@@ -53,15 +53,14 @@ impl NewRoute {
     }
 }
 
-/// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without
-/// a scope, an IPv4 route without next hop gets `link`, others `global`.
+/// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without a scope, an IPv4 route
+/// without next hop gets `link`, others `global`.
 pub fn add(route: &NewRoute, link: &str) -> Request {
     new("add", route, link, Mode::Create, RouteProtocol::Boot)
 }
 
-/// `ip route prepend …`: as [`add`], but another route to the same destination, say out of
-/// another link, is no obstacle. Of two IPv4 routes the later one counts, IPv6 ones share
-/// the load. Only the very same route is EEXIST.
+/// `ip route prepend …`: as [`add`], beside another route to the same destination. Of two IPv4 routes the later one
+/// counts, IPv6 ones share the load. Only the very same route is EEXIST.
 pub fn prepend(route: &NewRoute, link: &str) -> Request {
     new("add", route, link, Mode::Prepend, RouteProtocol::Boot)
 }
@@ -71,14 +70,12 @@ pub fn add_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
     new("add", route, link, Mode::Create, protocol.into())
 }
 
-/// `ip route append … proto NUMBER`: beside what is there for the destination, so that packets have a way until the
-/// older one is deleted.
+/// `ip route append … proto NUMBER`: beside existing routes, so that packets have a way until the older one is deleted.
 pub fn append_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
     new("add", route, link, Mode::Append, protocol.into())
 }
 
-/// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which
-/// goes with the address.
+/// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which goes with it.
 pub fn restore(route: &NewRoute, link: &str) -> Request {
     let of_address = NewRoute { scope: route.scope.or(Some(RouteScope::Link.into())), ..route.clone() };
     new("restore", &of_address, link, Mode::Prepend, RouteProtocol::Kernel)
@@ -114,7 +111,6 @@ fn delete(route: &NewRoute, link: &str, protocol: RouteProtocol) -> Request {
     }
 }
 
-/// The message about a route, with this scope unless the route has one.
 fn message(
     route: &NewRoute,
     scope: RouteScope,

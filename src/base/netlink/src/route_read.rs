@@ -1,5 +1,3 @@
-//! Routes as the kernel lists them.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
@@ -20,11 +18,9 @@ use super::{Netlink, Result};
 const SHORT: Malformed = Malformed("a route message is too short");
 
 impl Netlink {
-    /// `ip route show dev LINK table TABLE`, both families; `table` `None` is main, and
-    /// [`ANY_TABLE`](super::route::ANY_TABLE) all. The
-    /// kernel filters (strict checking). Routes that the kernel made itself (to the network
-    /// of an address) are among them, cached ones aren't; and only unicast routes are,
-    /// unless table 255 (local) is asked for.
+    /// `ip route show dev LINK table TABLE`, both families, filtered by the kernel; `table` `None` is main, and
+    /// [`ANY_TABLE`](super::route::ANY_TABLE) all. The kernel's own routes (to the network of an address) are among
+    /// them. Only unicast routes are, unless table 255 (local) is asked for.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
         let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
@@ -38,8 +34,7 @@ impl Netlink {
     }
 
     fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
-        // One family at a time: asked for all, the kernel also asks families that refuse the
-        // filters (MPLS).
+        // One family at a time: for all, the kernel also asks families that refuse the filters (MPLS).
         let mut routes = self.routes_of(AddressFamily::Inet, what, wanted)?;
         routes.extend(self.routes_of(AddressFamily::Inet6, what, wanted)?);
         Ok(routes)
@@ -80,8 +75,7 @@ impl Netlink {
         Ok(links)
     }
 
-    /// The index of the link that the default route leaves by, of IPv4 if that has one, else of IPv6; of
-    /// several, that with the lowest metric.
+    /// The index of the link of the default route, of IPv4 if there is one, else of IPv6; the lowest metric counts.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let found = self.routes_of(family, "list routes", &MAIN)?;
@@ -110,7 +104,6 @@ impl Netlink {
     }
 }
 
-/// The index of the link that the route in an RTM_NEWROUTE leaves by.
 fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWROUTE {
         return Ok(None);
@@ -118,7 +111,6 @@ fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     Ok(Attributes::behind(message.body, RTMSG).find(libc::RTA_OIF)?.and_then(|index| u32_ne(index, 0)))
 }
 
-/// The request of [`Netlink::routes`].
 pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
@@ -134,18 +126,16 @@ pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessa
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
+/// An old kernel, or one without IPv6, sends more routes than it was asked for.
 pub(super) struct Wanted {
-    /// The link's index; 0 matches any.
     pub(super) index: u32,
     pub(super) table: u32,
 }
 
-/// All routes of the main table.
 const MAIN: Wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
 
 impl Wanted {
-    /// The routes in an RTM_NEWROUTE, one for every next hop, with the protocol that made them.
+    /// One for every next hop, with the protocol that made them.
     pub(super) fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
@@ -196,7 +186,6 @@ impl Wanted {
     }
 }
 
-/// RTA_METRICS: attributes again (`RTAX_…`).
 fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     for attribute in Attributes::new(metrics) {
         let (kind, value) = attribute?;
@@ -209,7 +198,6 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     Ok(())
 }
 
-/// Reads RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
 fn read_hops(route: &NewRoute, mut hops: &[u8]) -> Parsed<Vec<NewRoute>> {
     let mut routes = Vec::new();
     while !hops.is_empty() {

@@ -20,8 +20,7 @@ const SHORT: Malformed = Malformed("a rule message is too short");
 /// A routing rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The one source address that it is for; `None` for a rule of any other sort, also if it has a
-    /// source besides.
+    /// The one source address that it is for; `None` for a rule of any other sort, also if it has a source besides.
     pub from: Option<IpAddr>,
     /// The table that it leads to; 0 if it leads to none.
     pub table: u32,
@@ -29,8 +28,8 @@ pub struct Rule {
     pub protocol: u8,
 }
 
-/// `ip rule add from ADDRESS table TABLE protocol PROTOCOL`, in front of existing rules. The very same
-/// rule is a second one, or EEXIST, whichever the kernel thinks right.
+/// `ip rule add from ADDRESS table TABLE protocol PROTOCOL`, in front of existing rules. It depends on the kernel
+/// whether the very same rule is a second one, or EEXIST.
 pub fn add(from: IpAddr, table: u32, protocol: u8) -> Request {
     let message = RouteNetlinkMessage::NewRule(message(from, table, protocol));
     Request::new(format!("add rule from {from} table {table}"), Mode::Create, message)
@@ -65,8 +64,7 @@ impl Netlink {
         self.dump("list rules", RouteNetlinkMessage::GetRule(RuleMessage::default()), read)
     }
 
-    /// `ip route show table all`: the tables that have routes, with the numbers of the links that these
-    /// leave by.
+    /// `ip route show table all`: the tables that have routes, with the numbers of the links that these leave by.
     pub fn tables(&mut self) -> Result<BTreeMap<u32, BTreeSet<u32>>> {
         let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
         let mut tables: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -82,7 +80,6 @@ fn is_inet(message: &Message<'_>) -> Parsed<bool> {
     Ok(family == libc::AF_INET || family == libc::AF_INET6)
 }
 
-/// The rule in an RTM_NEWRULE.
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     if message.kind != RTM_NEWRULE || !is_inet(message)? {
         return Ok(None);
@@ -109,7 +106,6 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     Ok(Some(Rule { from: from.filter(whole).filter(|_| plain), table, protocol }))
 }
 
-/// Table and links of the route in an RTM_NEWROUTE.
 pub(super) fn read_table(message: &Message<'_>) -> Parsed<Option<(u32, Vec<u32>)>> {
     if message.kind != RTM_NEWROUTE || !is_inet(message)? {
         return Ok(None);

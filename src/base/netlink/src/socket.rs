@@ -1,5 +1,3 @@
-//! The netlink socket, for all families: datagrams out, and the kernel's back.
-
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -13,8 +11,7 @@ use super::uapi::netlink::NLMSG_OVERRUN;
 use super::wire::{Malformed, Message, Messages};
 use super::{Error, Result, deferred_close};
 
-/// How long the kernel may take for one answer. It answers while it reads the request, so
-/// this is for a machine in trouble.
+/// The kernel answers while it reads the request, so this is for a machine in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The kernel's datagrams have at most 32 KiB (netlink_dump() in af_netlink.c).
@@ -25,16 +22,13 @@ const USUAL_DATAGRAM: usize = 64 * 1024;
 /// No request of a plugin comes near this; it is the kernel's memory.
 const LARGEST_DATAGRAM: usize = 1 << 20;
 
-/// How often a receive that failed (a signal, memory) is tried again, for answers to requests.
-/// Only ENOBUFS means that one has been lost.
+/// Receives that failed (a signal, memory) are tried again. Only ENOBUFS means that an answer was lost.
 const RECEIVE_RETRIES: u32 = 3;
 
-/// The netlink family of a socket (the third argument of socket(2), netlink(7)).
+/// The third argument of socket(2), see netlink(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// NETLINK_ROUTE, for links, addresses, routes, neighbours and tc.
     Route,
-    /// NETLINK_NETFILTER: nf_tables and connection tracking.
     Netfilter,
 }
 
@@ -46,7 +40,6 @@ impl Protocol {
         }
     }
 
-    /// Why there is no socket.
     fn closed(self, err: Error) -> Error {
         match self {
             Protocol::Netfilter if err.is(Errno::EPROTONOSUPPORT) => {
@@ -57,23 +50,19 @@ impl Protocol {
     }
 }
 
-/// A netlink socket in one namespace.
-///
-/// The kernel carries requests out while they are sent, one after the other, so nothing
-/// here is asynchronous: what comes back is waiting to be read.
+/// A netlink socket in one namespace. The kernel carries requests out one after the other while they are sent, so
+/// nothing is asynchronous: an answer is waiting to be read.
 #[derive(Debug)]
 pub(crate) struct Socket {
     inner: netlink_sys::Socket,
     pub(super) protocol: Protocol,
-    /// Our address, which the kernel puts into answers.
+    /// The kernel puts our address into answers.
     pub(super) port: u32,
-    /// The sequence number of the last request.
     pub(super) seq: u32,
     pub(super) buffer: Vec<u8>,
 }
 
 impl Socket {
-    /// A socket in the current namespace.
     pub(crate) fn open(protocol: Protocol) -> Result<Self> {
         let what = match protocol {
             Protocol::Route => "open a netlink socket",
@@ -89,8 +78,7 @@ impl Socket {
         inner.set_ext_ack(true).map_err(failed)?;
         inner.set_cap_ack(true).map_err(failed)?;
         if protocol == Protocol::Route {
-            // Filters in dumps, since Linux 4.20. Without it, dumps bring all there is, and the
-            // readers filter.
+            // Filters in dumps, since Linux 4.20. Without it, the readers filter.
             let _ = inner.set_netlink_get_strict_chk(true);
         }
         let socket = Socket { inner, protocol, port: address.port_number(), seq: 0, buffer: vec![0; BUFFER] };
@@ -98,24 +86,22 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The descriptor of the socket.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
 
-    /// Takes `count` sequence numbers; returns the first.
     pub(crate) fn take_numbers(&mut self, count: u32) -> u32 {
         let first = self.seq.wrapping_add(1);
         self.seq = self.seq.wrapping_add(count);
         first
     }
 
-    /// Joins a multicast group (`enum rtnetlink_groups`).
+    /// `enum rtnetlink_groups`.
     pub(super) fn join(&mut self, group: u32) -> Result<()> {
         self.inner.add_membership(group).map_err(|err| Error::io("subscribe to notifications", &err))
     }
 
-    /// Leaves a multicast group. Discards the notifications that are still waiting, and the report that some were lost.
+    /// Discards the notifications that are still waiting, and the report that some were lost.
     pub(super) fn leave(&mut self, group: u32) -> Result<()> {
         self.inner.drop_membership(group).map_err(|err| Error::io("unsubscribe from notifications", &err))?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
@@ -129,7 +115,6 @@ impl Socket {
         }
     }
 
-    /// How long a single receive may take.
     pub(super) fn patience(&self, time: Duration) -> Result<()> {
         // 0 would mean for ever.
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1);
@@ -138,25 +123,22 @@ impl Socket {
             .map_err(|errno| Error::new("set the time limit of a netlink socket", errno))
     }
 
-    /// Sets the usual time limit again.
     pub(super) fn usual_patience(&self) -> Result<()> {
         self.patience(PATIENCE)
     }
 
-    /// So that few notifications are too many.
+    /// For tests: few notifications are too many.
     #[cfg(test)]
     pub(super) fn shrink_receive_buffer(&self) {
         self.inner.set_rx_buf_sz(1).unwrap();
     }
 
-    /// How long a receive may take, as the kernel has it.
     #[cfg(test)]
     pub(super) fn receive_limit(&self) -> Duration {
         let time = nix::sys::socket::getsockopt(&self.inner.as_fd(), sockopt::ReceiveTimeout).unwrap();
         Duration::from_micros(time.num_microseconds().try_into().unwrap())
     }
 
-    /// Sends one datagram to the kernel.
     pub(crate) fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
         if datagram.is_empty() {
             return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
@@ -180,18 +162,17 @@ impl Socket {
         }
     }
 
-    /// Lets a datagram of this length be sent. The kernel doubles the number, for its own needs.
+    /// The kernel doubles the number, for its own needs.
     fn make_room(&self, length: usize) {
         let wanted = length.min(LARGEST_DATAGRAM);
-        // Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace; send(2)
-        // tells whether it was enough.
+        // Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace; send(2) tells whether it was
+        // enough.
         if setsockopt(&self.inner, sockopt::SndBufForce, &wanted).is_err() {
             let _ = setsockopt(&self.inner, sockopt::SndBuf, &wanted);
         }
     }
 
-    /// Receives until `each` is done. Messages that aren't answers to us (notifications, an
-    /// answer that came after its request had been given up) are skipped.
+    /// Receives until `each` is done. Skips messages that aren't answers to us (notifications, late answers).
     pub(crate) fn receive(
         &mut self,
         what: &str,
@@ -232,14 +213,13 @@ impl Socket {
         Ok(())
     }
 
-    /// One datagram from the kernel; a receive that failed (a signal, memory) is tried again
-    /// so many times.
+    /// Retries a receive that failed (a signal, memory).
     pub(super) fn datagram(&mut self, what: &str, retries: u32) -> Result<&[u8]> {
         let length = self.fill(what, retries, 0)?;
         Ok(self.buffer.get(..length).unwrap_or_default())
     }
 
-    /// A datagram that is there already, if there is one.
+    /// A datagram that is there already.
     pub(super) fn waiting(&mut self, what: &str) -> Result<Option<&[u8]>> {
         match self.fill(what, RECEIVE_RETRIES, libc::MSG_DONTWAIT) {
             Ok(length) => Ok(Some(self.buffer.get(..length).unwrap_or_default())),
@@ -248,8 +228,7 @@ impl Socket {
         }
     }
 
-    /// Lets many notifications wait. Beyond the system's limit only with CAP_NET_ADMIN in the first user
-    /// namespace; with less room, some are lost sooner, which the reader is told.
+    /// Lets many notifications wait. Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace.
     pub(super) fn expect_many(&self) {
         let room = LARGEST_DATAGRAM;
         if setsockopt(&self.inner, sockopt::RcvBufForce, &room).is_err() {
@@ -268,8 +247,8 @@ impl Socket {
                 Ok((length, _)) => break length,
                 Err(err) => match Error::io(what, &err) {
                     err if err.is(Errno::EAGAIN) => return Err(timed_out(what)),
-                    // The change has been made by now, or refused: its answer is in the
-                    // queue, and a caller that doesn't read it can't know what to take back.
+                    // The change has been made or refused by now: a caller that doesn't read the answer can't know what
+                    // to take back.
                     err if retries > 0 && !err.is(Errno::ENOBUFS) => retries -= 1,
                     err => return Err(err),
                 },
@@ -283,7 +262,6 @@ impl Socket {
     }
 }
 
-/// Whether a receiver has seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     More,

@@ -1,8 +1,7 @@
 //! `/proc/sys/net`: relative to the namespace of the thread that opens the file.
 //!
-//! Where `/proc/sys` is read-only (Kata, hardened hosts, containers), a key is written in a private
-//! procfs. Mounting one takes root of the first user namespace. Elsewhere a key that has the value
-//! already counts as written.
+//! Where `/proc/sys` is read-only (Kata, hardened hosts, containers), a key is written in a private procfs. Mounting
+//! one takes root of the first user namespace. Elsewhere a key that has the value already counts as written.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,8 +17,8 @@ use super::{Error, Result, procfs};
 
 const ROOT: &str = "/proc/sys";
 
-/// Reads `net/ipv4/ip_forward` and so on (a path below /proc/sys), trimmed. The separator is
-/// the slash, because the names of links, which are parts of keys, may have dots.
+/// Reads `net/ipv4/ip_forward` and so on (a path below /proc/sys), trimmed. The separator is the slash, because the
+/// names of links may have dots.
 ///
 /// # Errors
 /// ENOENT if the kernel has no such key; EINVAL for what can't be a key.
@@ -34,8 +33,8 @@ fn trimmed(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim().to_owned()
 }
 
-/// A value that fits into one piece, as nearly all do, is read in one system call: the kernel
-/// gives a value whole or fills the buffer.
+/// Nearly all values fit into one piece, which is read in one system call: the kernel gives a value whole or fills the
+/// buffer.
 fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
     let mut value = vec![0; 256];
     let length = loop {
@@ -54,8 +53,8 @@ fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
 /// Writes a key.
 ///
 /// # Errors
-/// ENOENT if the kernel has no such key. EROFS if /proc/sys is read-only, no private procfs can be
-/// mounted, and the key has another value.
+/// ENOENT if the kernel has no such key. EROFS if /proc/sys is read-only, no private procfs can be mounted, and the key
+/// has another value.
 pub fn write(key: &str, value: &str) -> Result<()> {
     let what = || format!("set sysctl {key} to {value}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
@@ -70,7 +69,7 @@ fn is_read_only(err: &std::io::Error) -> bool {
     err.raw_os_error() == Some(Errno::EROFS as i32)
 }
 
-/// Writes a key in a private procfs, or returns success if the key has this value.
+/// Succeeds also if the key has this value.
 fn put_privately(key: &str, value: &str) -> std::result::Result<(), Refusal> {
     let written = match procfs::mount() {
         Ok(own) => {
@@ -85,8 +84,7 @@ fn put_privately(key: &str, value: &str) -> std::result::Result<(), Refusal> {
     }
 }
 
-/// Compares a value as [`read`] returns it with a wanted one: the kernel separates the numbers of one value by tabs,
-/// however they were written.
+/// Compares a value as [`read`] returns it with a wanted one. The kernel separates numbers by tabs, however written.
 pub fn same(now: &str, wanted: &str) -> bool {
     now.split_whitespace().eq(wanted.split_whitespace())
 }
@@ -102,7 +100,6 @@ fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refu
     if length == value.len() { Ok(()) } else { Err(Refusal::Short(length, value.len())) }
 }
 
-/// Why a value could not be written.
 enum Refusal {
     Io(std::io::Error),
     Short(usize, usize),
@@ -130,9 +127,8 @@ impl Refusal {
     }
 }
 
-/// A directory of keys, like `net/ipv6/conf/eth0`: on a host with many namespaces, finding it
-/// costs more than all else, as the kernel walks past the directories of that name of all of
-/// them; it is looked for in a mount of its own then.
+/// A directory of keys, like `net/ipv6/conf/eth0`. Where a host has many namespaces, it is looked for in a private
+/// mount: the kernel walks past the directories of that name of all of them.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -140,8 +136,8 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens it, in the namespace of this thread. `number` is the namespace's number on the
-    /// host ([`Link::far`](super::link::Link::far)), if that is known.
+    /// Opens it, in the namespace of this thread. `number` is the namespace's number on the host
+    /// ([`Link::far`](super::link::Link::far)), if known.
     ///
     /// # Errors
     /// Fails as [`write()`] does.
@@ -212,8 +208,7 @@ pub fn ensure(key: &str, value: &str) -> Result<Option<String>> {
     Ok(Some(old))
 }
 
-/// The file of a key. Keys have the names of links in them, which come from outside: nothing
-/// may lead out of /proc/sys.
+/// Keys have the names of links in them, which come from outside: nothing may lead out of /proc/sys.
 fn path(key: &str) -> std::result::Result<PathBuf, &'static str> {
     if key.contains('\0') {
         return Err("a key has no NUL");
@@ -224,7 +219,6 @@ fn path(key: &str) -> std::result::Result<PathBuf, &'static str> {
     Ok(Path::new(ROOT).join(key))
 }
 
-/// The file of a key that [`path`] has checked, relative to the root of a procfs.
 fn below_proc(key: &str) -> PathBuf {
     Path::new("sys").join(key)
 }

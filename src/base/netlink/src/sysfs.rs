@@ -1,8 +1,6 @@
-//! Links in sysfs, which tells one link from all others.
-//!
-//! Each link has a directory there. The inode number of the directory stays the same when the link gets
-//! another name or another namespace. The kernel gives it to nothing else until the next boot (struct
-//! kernfs_node). Users choose names, aliases, indexes and MAC addresses, but not this number.
+//! Links in sysfs, which tells one link from all others. The inode number of a link's directory stays when the link
+//! gets another name or namespace, and the kernel gives it to nothing else until the next boot (struct kernfs_node).
+//! Users choose names, aliases, indexes and MAC addresses, but not this number.
 
 use std::fs::File;
 use std::io::Read;
@@ -75,7 +73,6 @@ impl Sysfs {
     }
 }
 
-/// The directory of the hardware in `../../devices/BUS/net/NAME`.
 fn bus(target: &Path) -> String {
     let parent = target.parent().and_then(Path::parent).unwrap_or(Path::new(""));
     let text = String::from_utf8_lossy(parent.as_os_str().as_bytes()).into_owned();

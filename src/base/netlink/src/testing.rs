@@ -1,11 +1,8 @@
-//! For tests against the real kernel: a network namespace of their own.
-
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs `test` in a thread of its own in a new network namespace, which goes away with it.
-/// Says `SKIP` where that is not allowed.
+/// Runs `test` in a thread of its own in a new network namespace. Says `SKIP` where that is not allowed.
 pub(super) fn in_netns(name: &str, test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
@@ -19,8 +16,7 @@ pub(super) fn in_netns(name: &str, test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs a command in the namespace of this thread and returns what it writes as JSON;
-/// `None`, with `SKIP`, if the machine doesn't have it.
+/// Returns what a command in the namespace of this thread writes as JSON; `None`, with `SKIP`, without the command.
 pub(super) fn json(name: &str, command: &str) -> Option<serde_json::Value> {
     let mut words = command.split(' ');
     let output = match Command::new(words.next().unwrap()).args(words).output() {

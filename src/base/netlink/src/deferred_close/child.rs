@@ -1,23 +1,19 @@
-//! The child: its start, and all that it does.
-
 use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 
-/// The work of the child. It is made before the fork, because the child allocates nothing.
+/// Made before the fork, because the child allocates nothing.
 pub(super) struct Task<'t> {
-    /// The descriptors that it keeps, in their order.
     pub(super) holds: &'t [RawFd],
-    /// A request to send, with its socket.
     pub(super) request: Option<(RawFd, &'t [u8])>,
-    /// It ends when this pipe does.
+    /// The child ends with this pipe.
     pub(super) until: RawFd,
 }
 
 /// linux/sched.h, since Linux 7.1: the kernel reaps the child, with any parent.
 const CLONE_AUTOREAP: u64 = 1 << 34;
 
-/// `struct clone_args` (linux/sched.h), as far as Linux 5.3 has it.
+/// As far as Linux 5.3 has it (linux/sched.h).
 #[repr(C)]
 #[derive(Default)]
 struct CloneArgs {
@@ -31,14 +27,11 @@ struct CloneArgs {
     tls: u64,
 }
 
-/// Starts one that needs no reaping.
-///
-/// # Errors
-/// Fails with EINVAL before Linux 7.1.
+/// Starts a child that needs no reaping. EINVAL before Linux 7.1.
 pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
     let args = CloneArgs { flags: CLONE_AUTOREAP, ..CloneArgs::default() };
-    // SAFETY: without CLONE_VM, and with no stack, it is fork(2). The child makes system calls on its own copy
-    // of what is there already, and ends.
+    // SAFETY: without CLONE_VM, and with no stack, it is fork(2). The child makes system calls on its own copy of what
+    // is there already, and ends.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) } {
         -1 => Err(Errno::last()),
         0 => run(task),
@@ -46,10 +39,7 @@ pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Starts one that its parent, or who inherits it, has to reap.
-///
-/// # Errors
-/// Fails if fork(2) fails.
+/// Starts a child that its parent, or the process that inherits it, must reap.
 pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
     // SAFETY: as above; whatever another thread held is not needed.
     match unsafe { libc::fork() } {
@@ -59,9 +49,8 @@ pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
     }
 }
 
-/// The child's life: let go of all that is our caller's, send, wait for our end.
-///
-/// If it can't let go it ends, and what was to be sent isn't.
+/// Lets go of all that is the caller's, sends, and waits for the end of the plugin. Ends without sending if it can't
+/// let go.
 fn run(task: &Task<'_>) -> ! {
     let root = c"/";
     // SAFETY: system calls that are safe in a signal handler, on descriptors and memory of its own.
@@ -83,7 +72,6 @@ fn run(task: &Task<'_>) -> ! {
     }
 }
 
-/// Closes all descriptors but these.
 fn only(holds: &[RawFd]) -> Result<(), Errno> {
     let mut from = 0;
     for hold in holds {
@@ -96,7 +84,7 @@ fn only(holds: &[RawFd]) -> Result<(), Errno> {
     close_range(from, u32::MAX)
 }
 
-/// close_range(2), since Linux 5.9.
+/// Since Linux 5.9.
 fn close_range(from: u32, to: u32) -> Result<(), Errno> {
     // SAFETY: the child uses none of them.
     match unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } {

@@ -1,16 +1,15 @@
 //! Lets a child wait for the kernel, where the child cannot become a zombie.
 //!
-//! The removal of a link is announced after a millisecond, but its request returns 15 to 25 ms later, after the kernel's
-//! grace periods. So does the close of a NETLINK_NETFILTER socket after a deletion of nf_tables objects. A plugin has
-//! nothing else to do then, and its caller waits for its end.
+//! The removal of a link is announced after a millisecond, but its request returns 15 to 25 ms later, after the
+//! kernel's grace periods. So does the close of a NETLINK_NETFILTER socket after a deletion of nf_tables objects. A
+//! plugin has nothing else to do then, and its caller waits for its end.
 //!
-//! So a child sends the request, and holds copies of these sockets until we have ended: theirs are the
-//! last, and the kernel has it wait. It holds nothing else: no descriptor but these, no directory. It makes
-//! a handful of system calls and allocates nothing.
+//! So a child sends the request, and holds copies of these sockets until the plugin has ended: the child's are the
+//! last, and wait for the kernel. It keeps no other descriptor and no directory, makes a handful of system calls, and
+//! allocates nothing.
 //!
-//! It outlives us, so we can't reap it. There is one only where it needs no reaping (CLONE_AUTOREAP, Linux
-//! 7.1), or where process 1 is known to reap (`reaper`). Else, and where there can be no child, we wait
-//! ourselves.
+//! The child outlives the plugin, which can't reap it. There is one only where it needs no reaping (CLONE_AUTOREAP,
+//! Linux 7.1), or where process 1 is known to reap (`reaper`). Otherwise the plugin waits itself.
 //!
 //! It is for a process that is about to end: [`allow`] says so.
 
@@ -34,24 +33,18 @@ static ALLOWED: AtomicBool = AtomicBool::new(false);
 static WAY: OnceLock<Way> = OnceLock::new();
 static HELD: Mutex<Held> = Mutex::new(Held { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
 
-/// The sockets that stay open until the process ends.
 struct Held {
-    /// Copies of sockets with a possibly slow last close.
     sockets: Vec<OwnedFd>,
-    /// The number of them that a child holds, too.
+    /// The first sockets, which a child holds, too.
     by_a_child: usize,
-    /// Our ends of the children's pipes, which tell them that we have ended.
+    /// The children see the end of the plugin in these pipes.
     pipes: Vec<OwnedFd>,
 }
 
-/// The process that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The plugin itself waits.
     Ourselves,
-    /// A child that the kernel reaps.
     Autoreaped,
-    /// A child that process 1 reaps.
     Reaped,
 }
 
@@ -60,12 +53,10 @@ pub fn allow() {
     ALLOWED.store(setting() != Some(true), Ordering::Relaxed);
 }
 
-/// Returns true if and only if a child may wait, as far as is known.
 pub(crate) fn is_allowed() -> bool {
     ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&Way::Ourselves)
 }
 
-/// Has a child wait when `socket` is closed.
 pub(crate) fn keep(socket: BorrowedFd<'_>) {
     if is_allowed() {
         // Without a copy, it is closed as it would be.
@@ -84,7 +75,7 @@ pub fn finish() {
     }
 }
 
-/// Starts a child. It sends the request by the socket, and holds what was kept until we have ended. `None` if
+/// Starts a child that sends the request by the socket, and holds the kept sockets until the plugin ends. `None` if
 /// there can't be one.
 pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> {
     if !is_allowed() {
@@ -108,7 +99,6 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
     Some(Waiter { pipe: Some(ours) })
 }
 
-/// Starts it in the way that was found, or finds one.
 fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     let errno = match WAY.get() {
         Some(Way::Ourselves) => return Err(Errno::ECHILD),
@@ -122,7 +112,6 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
             Err(errno) => errno,
         },
     };
-    // No process at all, or no memory.
     if matches!(errno, Errno::EAGAIN | Errno::ENOMEM) {
         return Err(errno);
     }
@@ -145,7 +134,6 @@ fn note(way: Way, why: &str) {
     let _ = WAY.set(way);
 }
 
-/// The value of CNIMBLE_DEL_WAIT.
 fn setting() -> Option<bool> {
     match std::env::var_os(SETTING)?.to_str()? {
         "1" => Some(true),
@@ -162,28 +150,19 @@ fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that was started.
 pub(crate) struct Waiter {
     /// The read end closes with the child.
     pipe: Option<OwnedFd>,
 }
 
-/// The outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// There is something to read.
     Readable,
-    /// The child has ended, and there is nothing to read.
     Ended,
-    /// The time is over.
     Late,
 }
 
 impl Waiter {
-    /// Waits until there is something to read from `socket`, or the child has ended.
-    ///
-    /// # Errors
-    /// Fails if poll(2) fails.
     pub(crate) fn wait(&self, socket: BorrowedFd<'_>, end: Instant) -> Result<Event, Errno> {
         loop {
             let time = end.saturating_duration_since(Instant::now());

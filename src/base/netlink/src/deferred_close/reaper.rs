@@ -1,17 +1,14 @@
-//! Whether process 1, which inherits a child that outlives its parent, reaps it.
-//!
-//! Not every process 1 does: that of a container is often a program that was never written for it. The
-//! kernel tells enough to know one that does:
+//! Whether process 1, which inherits a child that outlives its parent, reaps it. That of a container is often a program
+//! that was never written for it. One that reaps can be known:
 //!
 //! - it ignores SIGCHLD: then the kernel reaps; or
 //! - it receives SIGCHLD one at a time. It blocks the signal and has a signalfd(2) for it, as systemd and catatonit do,
 //!   or it waits in sigtimedwait(2), as tini and dumb-init do. No SIGCHLD is pending. It has reaped before, which the
 //!   page faults of reaped children show, and none of its youngest children is a zombie.
 //!
-//! A process that handles SIGCHLD, or lets it be, may reap or not (shells do, Go programs don't).
-//!
-//! A process in between may have asked to inherit instead (PR_SET_CHILD_SUBREAPER, which can't be seen from
-//! outside), as shims and service managers do. Such a process reaps.
+//! A process that handles SIGCHLD, or lets it be, may reap or not (shells do, Go programs don't). A process in between
+//! may have asked to inherit instead (PR_SET_CHILD_SUBREAPER, which can't be seen from outside), as shims and service
+//! managers do. Such a process reaps.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,23 +22,18 @@ use nix::errno::Errno;
 /// SIGCHLD in the masks of proc(5).
 const SIGCHLD: u64 = 1 << (libc::SIGCHLD - 1);
 
-/// The number of process 1's youngest children that are looked at.
 const YOUNGEST: usize = 8;
-/// The number of its descriptors that are looked at. A service manager has its signalfd among the first, unless it
-/// was executed anew.
+/// The number of descriptors to look at. A service manager has its signalfd among the first, unless it was executed
+/// anew.
 const DESCRIPTORS: usize = 1024;
 
-/// How often process 1 is looked at while it is at work, and the time between: what it is doing may be the taking of a
-/// SIGCHLD. Where it doesn't take it, each removal is later by all of them.
+/// Looks at a busy process 1, which may be taking a SIGCHLD. Where it doesn't take it, they delay each removal.
 const LOOKS: usize = 4;
 const BETWEEN: Duration = Duration::from_micros(300);
 
-/// Why it isn't known to reap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
-    /// It is at work.
     Busy(&'static str),
-    /// And it won't be soon.
     Lasting(&'static str),
 }
 use Doubt::{Busy, Lasting};
@@ -51,18 +43,15 @@ type Known<T> = Result<T, Doubt>;
 const UNTOLD: Doubt = Lasting("/proc doesn't tell who reaps");
 const AT_WORK: Doubt = Busy("process 1 isn't known to reap, and is at work");
 
-/// The way in which process 1 handles SIGCHLD.
 #[derive(Debug, PartialEq, Eq)]
 enum Signal {
     Ignored,
-    /// Blocked, and none is pending.
     Blocked,
-    /// Neither: it may sit in sigtimedwait(2), which unblocks what is waited for.
+    /// Neither: it may sit in sigtimedwait(2), which unblocks the signals that it waits for.
     Open,
 }
 
-/// # Errors
-/// Why it isn't known to reap.
+/// The error says why process 1 isn't known to reap.
 pub(super) fn reaps() -> Result<(), &'static str> {
     for _ in 1..LOOKS {
         match look() {
@@ -97,7 +86,6 @@ fn read(path: &str) -> Known<String> {
     fs::read_to_string(path).map_err(|_| UNTOLD)
 }
 
-/// Returns true if and only if /proc/self/status gives us one number: our own namespace's.
 fn is_of_our_namespace(status: &str) -> bool {
     field(status, "NSpid").is_some_and(|pids| pids.split_whitespace().count() == 1)
 }
@@ -113,7 +101,6 @@ fn signal(status: &str) -> Known<Signal> {
     }
 }
 
-/// Returns true if and only if process 1 has a signalfd(2) for SIGCHLD.
 fn has_signalfd() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1's descriptors can't be read");
     for entry in fs::read_dir("/proc/1/fd").map_err(|_| WHY)?.take(DESCRIPTORS) {
@@ -131,7 +118,7 @@ fn has_signalfd() -> Known<bool> {
     Ok(false)
 }
 
-/// Returns true if and only if process 1 is in rt_sigtimedwait(2), and SIGCHLD is among what it waits for.
+/// Process 1 is in rt_sigtimedwait(2), and SIGCHLD is in the set.
 fn waits_for_it() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1 isn't known to reap, and its system call can't be read");
     let call = || fs::read_to_string("/proc/1/syscall").map_err(|_| WHY);
@@ -150,7 +137,7 @@ fn waits_for_it() -> Known<bool> {
     Ok(u64::from_ne_bytes(set) & SIGCHLD != 0)
 }
 
-/// The address of the set of signals that proc_pid_syscall(5) says are waited for.
+/// The address of the awaited set of signals, by proc_pid_syscall(5).
 fn awaited(call: &str) -> Option<u64> {
     let mut words = call.split_whitespace();
     if words.next()?.parse() != Ok(libc::SYS_rt_sigtimedwait) {
@@ -159,13 +146,11 @@ fn awaited(call: &str) -> Option<u64> {
     u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns true if and only if `cminflt` of proc_pid_stat(5) is above 0.
 fn has_reaped(stat: &str) -> bool {
     let faults = behind_the_name(stat).and_then(|mut fields| fields.nth(8)?.parse::<u64>().ok());
     faults.is_some_and(|count| count > 0)
 }
 
-/// Looks at the youngest of these children of process 1.
 fn none_is_a_zombie(children: &str) -> Known<()> {
     for child in children.split_whitespace().rev().take(YOUNGEST) {
         match fs::read_to_string(format!("/proc/{child}/stat")) {
@@ -184,7 +169,7 @@ fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// The fields of proc_pid_stat(5) from the state on; the name before it may have anything in it.
+/// The fields of proc_pid_stat(5) from the state on. The name before it may contain anything.
 fn behind_the_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
 }

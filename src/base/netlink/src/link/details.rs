@@ -1,5 +1,5 @@
-//! Attributes of a link that a user may set and that a move to another namespace keeps, and its
-//! alternative names: `ip link set`, `ip link property`.
+//! Attributes of a link that a user may set and that a move to another namespace keeps, and its alternative names: `ip
+//! link set`, `ip link property`.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,6 @@
-//! Removes many links with one request, and so with one set of the kernel's grace periods: they become a group of
-//! their own, and the group is removed.
-//!
-//! A request names a link by its index, and another link may have got that index since the list was read. So the
-//! group's members are read before the group is removed. A later link with the same index is
-//! not in the group.
+//! Removes many links with one request, and so with one set of the kernel's grace periods, as a group of their own. A
+//! request names a link by its index, which another link may have by now. So the group's members are read before the
+//! group is removed: a later link with the same index is not in the group.
 
 use std::collections::HashMap;
 
@@ -15,13 +12,12 @@ use crate::uapi::rtnetlink::IFINFOMSG;
 use crate::wire::{Attributes, u32_ne};
 use crate::{Error, IfPresent, Netlink, Result};
 
-/// How often the links are put into a group. A second time is rare.
+/// A second attempt is rare.
 const ATTEMPTS: usize = 5;
-/// The group of a link that was given none.
 const DEFAULT: u32 = 0;
 
 impl Netlink {
-    /// Removes links, all that are still there. A link of the same index but another alias stays.
+    /// Removes links that still exist. A link of the same index but another alias stays.
     ///
     /// # Errors
     /// After a failure some links may remain.
@@ -69,7 +65,7 @@ impl Netlink {
             .reason(format!("they could not be made a group of their own, {ATTEMPTS} times in a row")))
     }
 
-    /// The links with an index and group `of_interest`. Only these are read in full.
+    /// Reads only these links in full.
     fn links_where(&mut self, of_interest: impl Fn(u32, u32) -> bool) -> Result<Vec<Link>> {
         self.dump("list the groups of links", query(&Filter::default()), |message| {
             let group = Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP)?;
@@ -82,13 +78,12 @@ impl Netlink {
     }
 }
 
-/// A group above those that people give. The members tell if it is taken.
+/// A group above the numbers that people use. The members tell if it is taken.
 fn random_group() -> u32 {
     let [a, b, c, d, ..] = link::Mac::random().0;
     u32::from_ne_bytes([a, b, c, d]) | 1 << 31
 }
 
-/// Takes a missing link for success.
 fn present(outcome: Result<()>) -> Result<()> {
     outcome.if_present().map(drop)
 }

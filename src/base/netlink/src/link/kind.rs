@@ -1,5 +1,4 @@
-//! Links by their kind: `ip link add NAME [link PARENT] type KIND`. Each kind with settings, or with another way to be
-//! made, has a file below.
+//! Links by their kind: `ip link add NAME [link PARENT] type KIND`. Kinds with settings have a file below.
 
 pub mod bridge;
 mod ipvlan;
@@ -41,23 +40,21 @@ pub enum Kind {
     Vrf(Vrf),
 }
 
-/// The settings of a kind. They are displayed as in `ip link add … type KIND`, behind the kind.
+/// Displayed as in `ip link add … type KIND`, behind the kind.
 trait Settings: fmt::Display {
-    /// The kind as the kernel calls it.
     fn name(&self) -> &'static str;
 
-    /// The kind's own attributes (`IFLA_INFO_DATA`).
+    /// `IFLA_INFO_DATA`.
     fn data(&self) -> Option<InfoData> {
         None
     }
 
-    /// Whether a link with the settings `now`, as the kernel reports them, satisfies these although they differ.
+    /// A link with the settings `now`, as the kernel reports them, satisfies these although they differ.
     fn are_met_by(&self, _now: Kind) -> bool {
         false
     }
 }
 
-/// The settings of a kind without any.
 struct Plain(&'static str);
 
 impl fmt::Display for Plain {
@@ -72,7 +69,7 @@ impl Settings for Plain {
     }
 }
 
-/// The settings of a link from the kernel. `None` for a kind without any, and for a mode that is not made here.
+/// `None` for a kind without settings, and for a mode that is not made here.
 pub(super) fn read(kind: &str, data: &[u8]) -> Parsed<Option<Kind>> {
     let data = Attributes::new(data);
     Ok(match kind {
@@ -116,9 +113,8 @@ impl Kind {
         matches!(self, Kind::Ipvlan(_) | Kind::Macvlan(_) | Kind::Vlan(_))
     }
 
-    /// Whether a link of this kind and with these settings, as the kernel reports them
-    /// ([`Link`](super::Link)), is such a link. A setting that is not wanted, or not reported, makes no
-    /// difference.
+    /// Whether a link of this kind and with these settings, as the kernel reports them ([`Link`](super::Link)), is such
+    /// a link. A setting that is not wanted, or not reported, makes no difference.
     pub fn is_of(self, kind: &str, settings: Option<Kind>) -> bool {
         let plain = matches!(self, Kind::Dummy | Kind::Ifb);
         let meets = |now| self == now || self.settings().are_met_by(now);
@@ -166,8 +162,8 @@ impl<'a> NewLink<'a> {
 /// `ip link add NAME [link PARENT] [netns NS] [group NUMBER] type KIND`. Use with [`Netlink::create_link`], or with
 /// [`Netlink::execute`] for a link in another namespace: that isn't echoed here.
 ///
-/// The name must be free (EEXIST): for older kernels in both namespaces, for Linux 6.18 where it is born. The request has the number of `netns`, which must
-/// stay open until it has been carried out.
+/// The name must be free (EEXIST), before Linux 6.18 in both namespaces. `netns` must stay open until the request has
+/// been carried out.
 pub fn add(link: &NewLink<'_>) -> Request {
     let mut message = message(link.name, link.kind);
     message = with(message, link.kind.settings().data(), LinkMessageBuilder::set_info_data);
@@ -186,9 +182,8 @@ fn message(name: &str, kind: Kind) -> LinkMessageBuilder<LinkUnspec> {
 }
 
 impl Netlink {
-    /// Returns true if and only if the kernel has this kind of link. It is asked for one with an
-    /// impossible hardware address, and no parent, which changes nothing: a kernel that knows the kind
-    /// refuses either.
+    /// Returns true if the kernel has this kind of link. It is asked for one with an impossible hardware address, and
+    /// no parent, which changes nothing: a kernel that knows the kind refuses either.
     ///
     /// # Errors
     /// Any other refusal of the kernel, such as EPERM.

@@ -44,8 +44,8 @@ impl Mac {
         Mac(bytes)
     }
 
-    /// As [`random`](Self::random), for a port of a bridge: `fe:…`, above nearly all others. A
-    /// bridge without a MAC of its own takes the lowest of its ports', which this is not.
+    /// As [`random`](Self::random), for a port of a bridge: `fe:…`. A bridge without a MAC of its own takes the lowest
+    /// of its ports', which this is not.
     pub fn random_port() -> Mac {
         let mut mac = Mac::random();
         let [first, ..] = &mut mac.0;
@@ -53,14 +53,12 @@ impl Mac {
         mac
     }
 
-    /// The bytes, as an attribute has them.
     pub(crate) fn to_vec(self) -> Vec<u8> {
         self.0.to_vec()
     }
 
-    /// The hardware address for an IP address, locally administered and unicast. It is `0a:58` and the four bytes of an
-    /// IPv4 address, or `0e` and five bytes of a hash of an IPv6 address. A neighbour entry of a former owner is right
-    /// for the next one.
+    /// The hardware address for an IP address, locally administered and unicast: `0a:58` and an IPv4 address, or `0e`
+    /// and five bytes of a hash of an IPv6 address. A neighbour entry of a former owner is right for the next one.
     pub fn of_address(ip: IpAddr) -> Mac {
         match ip {
             IpAddr::V4(ip) => {

@@ -42,8 +42,7 @@ pub struct Link {
     pub mtu: u32,
     /// Whether the link is administratively up (IFF_UP).
     pub up: bool,
-    /// IFF_PROMISC was asked for (`ip link set … promisc on`); a bridge or a packet capture
-    /// that turns it on by itself doesn't count.
+    /// IFF_PROMISC was asked for (`ip link set … promisc on`), and not turned on by a bridge or a packet capture.
     pub promisc: bool,
     /// IFF_ALLMULTI was asked for, as with `promisc`.
     pub allmulti: bool,
@@ -59,11 +58,10 @@ pub struct Link {
     pub master: Option<u32>,
     /// The kind with its settings, of those of [`Kind`] that have some.
     pub settings: Option<Kind>,
-    /// The value of `IFLA_LINK`. For a veth, it is the index of the other end in that end's namespace. For a macvlan,
-    /// ipvlan or vlan, it is the index of the parent.
+    /// `IFLA_LINK`: the index of the parent, or of a veth's other end in that end's namespace.
     pub peer: Option<u32>,
-    /// The value of `IFLA_LINK_NETNSID`, if the peer is in another namespace. It is that namespace's number here, which
-    /// was the lowest free one when the namespace became known. It is negative if there is no number.
+    /// `IFLA_LINK_NETNSID`, if the peer is in another namespace: its number here, which was the lowest free one when
+    /// the namespace became known. Negative if there is no number.
     pub far: Option<i32>,
     /// `ip link … alias`.
     pub alias: String,
@@ -95,12 +93,11 @@ pub struct Change<'a> {
     pub promisc: Option<bool>,
     pub allmulti: Option<bool>,
     pub txqlen: Option<u32>,
-    /// `addrgenmode none`: the kernel gives it no link-local IPv6 address when it comes up. Only
-    /// for a link that has IPv6: any other refuses (EAFNOSUPPORT).
+    /// `addrgenmode none`: no link-local IPv6 address when it comes up. A link without IPv6 refuses it (EAFNOSUPPORT).
     pub addrgenmode_none: bool,
 }
 
-/// A request for a new link, the first of `names`, which asks for it to be echoed.
+/// A request for a new link, the first of `names`, which asks for an echo.
 fn new_link<K>(kind: &str, names: &[&str], message: LinkMessageBuilder<K>) -> Request {
     let name = names.first().copied().unwrap_or_default();
     let message = RouteNetlinkMessage::NewLink(message.build());
@@ -108,8 +105,8 @@ fn new_link<K>(kind: &str, names: &[&str], message: LinkMessageBuilder<K>) -> Re
     Request { makes: Some(name.to_owned()), ..request }
 }
 
-/// A request that is refused if one of the names in it can't be the name of a link. The kernel would cut a name at a NUL
-/// and take another link than was meant. A very long one doesn't fit into an attribute.
+/// Refuses a name that no link can have. The kernel would cut it at a NUL and take another link. A very long one
+/// doesn't fit into an attribute.
 fn named(what: String, mode: Mode, names: &[&str], message: RouteNetlinkMessage) -> Request {
     match names.iter().find_map(|name| bad_name(name)) {
         Some(reason) => Request::invalid(what, reason),
@@ -117,7 +114,7 @@ fn named(what: String, mode: Mode, names: &[&str], message: RouteNetlinkMessage)
     }
 }
 
-/// Why `name` can't be a link's, by the kernel's dev_valid_name().
+/// By the kernel's dev_valid_name().
 pub(crate) fn bad_name(name: &str) -> Option<&'static str> {
     match name {
         "" => Some("the name is empty"),
@@ -135,7 +132,6 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     changed(LinkUnspec::new_with_index(index), name, change, RouteNetlinkMessage::SetLink)
 }
 
-/// `message` with `change`, of the type that `wrap` makes of it.
 pub(super) fn changed<K>(
     mut message: LinkMessageBuilder<K>,
     name: &str,
@@ -169,8 +165,8 @@ pub(super) fn changed<K>(
     named(what, Mode::Change, change.name.as_slice(), wrap(message.build()))
 }
 
-/// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel
-/// announces the link's addresses when it comes up.
+/// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel announces the link's
+/// addresses when it comes up.
 pub fn set_arp_notify(index: u32, name: &str) -> Request {
     let on = DefaultNla::new(IPV4_DEVCONF_ARP_NOTIFY, 1_u32.to_ne_bytes().to_vec());
     let mut nested = vec![0; on.buffer_len()];
@@ -203,7 +199,6 @@ pub fn del(index: u32, name: &str) -> Request {
     Request::new(format!("delete link {name}"), Mode::Change, message)
 }
 
-/// `ip link set NAME group NUMBER`
 pub(super) fn set_group(index: u32, name: &str, group: u32) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;
@@ -215,7 +210,6 @@ pub(super) fn set_group(index: u32, name: &str, group: u32) -> Request {
     )
 }
 
-/// `ip link del group NUMBER`
 pub(super) fn del_group(group: u32, count: usize) -> Request {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::Group(group));
@@ -223,7 +217,6 @@ pub(super) fn del_group(group: u32, count: usize) -> Request {
 }
 
 impl Change<'_> {
-    /// The changes in words, for an error.
     fn words(&self) -> String {
         let on = |on: bool| if on { "on" } else { "off" };
         [

@@ -27,15 +27,14 @@ pub struct Port {
     pub closed: bool,
 }
 
-/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames). No bridge forwards that one, and no mask may have
-/// it.
+/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames), which no bridge forwards and no mask may have.
 pub(crate) const RESERVED: u16 = 0xfffd;
 
 /// The first change of a new port, which is down: `change` and its flags, all in one message.
 ///
-/// Without the mask, a frame to a reserved address 01:80:c2:00:00:0x bypasses the bridge. The port itself receives it,
-/// and the bridge learns its source without any rule (`br_handle_frame` in net/bridge/br_input.c). With the mask it is
-/// handled like any other frame. Linux has the mask since 4.15, and older kernels ignore it.
+/// Without the mask, a frame to a reserved address 01:80:c2:00:00:0x bypasses the bridge: the port receives it, and the
+/// bridge learns its source without any rule (`br_handle_frame` in net/bridge/br_input.c). Kernels before 4.15 ignore
+/// the mask.
 pub fn claim(index: u32, name: &str, port: Port, change: &Change<'_>) -> Request {
     let message = LinkBridgePort::new(index);
     // A new port has no flag.
@@ -85,7 +84,6 @@ pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
     Request::new(what, Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
-/// A range of vlans in words, and in a message about a port.
 fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (String, LinkMessage) {
     let message = LinkBridgeVlan::new(index);
     match first == last {
@@ -98,8 +96,7 @@ fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (Stri
 }
 
 impl Netlink {
-    /// `bridge vlan show dev PORT`, for a port or a bridge, sorted. Empty where the kernel
-    /// has no vlan filtering.
+    /// `bridge vlan show dev PORT`, for a port or a bridge, sorted. Empty where the kernel has no vlan filtering.
     ///
     /// # Errors
     /// Fails with EINVAL if the link is neither a port nor a bridge.
@@ -119,7 +116,7 @@ impl Netlink {
         }
     }
 
-    /// [`vlans`](Self::vlans), the old way: the kernel lists all ports.
+    /// Before Linux 5.6 the kernel lists all ports.
     pub(crate) fn vlans_of_all_ports(&mut self, index: u32) -> Result<Vec<Vlan>> {
         let message = RouteNetlinkMessage::GetLink(all_ports());
         let found = self.dump("list vlans", message, |message| read_link(message, index))?;
@@ -141,8 +138,6 @@ fn all_ports() -> LinkMessage {
     message
 }
 
-/// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
-/// BRIDGE_VLANDB_ENTRY for every run).
 pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     if message.kind != RTM_NEWVLAN || u32_ne(message.body, 4) != Some(wanted) {
         return Ok(None);
@@ -168,7 +163,6 @@ pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec
     Ok(Some(vlans))
 }
 
-/// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
 pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWLINK
@@ -200,7 +194,6 @@ pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec
     Ok(Some(vlans))
 }
 
-/// Reads a `struct bridge_vlan_info`.
 fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     let flags = BridgeVlanInfoFlags::from_bits_retain(u16_ne(value, 0)?);
     let vlan = Vlan {
@@ -211,10 +204,8 @@ fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     Some((flags, vlan))
 }
 
-/// The highest that fits into twelve bits.
 const VLAN_MAX: u16 = 4095;
 
-/// Appends `first` to the one numbered `last`, all with the same flags.
 fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
     vlans.extend((first.id..=last.min(VLAN_MAX)).map(|id| Vlan { id, ..first }));
 }

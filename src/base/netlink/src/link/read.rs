@@ -21,8 +21,8 @@ use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at,
 use crate::{Error, Netlink, Request, Result, socket};
 
 impl Netlink {
-    /// Carries out a creating request and returns the new link, from the kernel's echo
-    /// (NLM_F_ECHO), without a look-up. Kernels before 6.2 don't echo: there it is looked up.
+    /// Carries out a creating request and returns the new link, from the kernel's echo (NLM_F_ECHO). Looks it up on
+    /// kernels before 6.2, which don't echo.
     ///
     /// # Errors
     /// Fails with EEXIST if the name is taken.
@@ -100,9 +100,8 @@ impl Netlink {
         Ok(links)
     }
 
-    /// Waits until the link is operationally up, by notification (no polling), and returns
-    /// it. Checks once before subscribing, so that nothing is waited for in vain, and once
-    /// after, so that nothing is lost.
+    /// Waits until the link is operationally up, by notification. Checks once before subscribing, so that nothing is
+    /// waited for in vain, and once after, so that nothing is lost.
     ///
     /// # Errors
     /// ETIMEDOUT after `timeout`; EINTR if a signal came; ENODEV if the link goes.
@@ -136,8 +135,7 @@ impl Netlink {
             };
             match outcome {
                 Ok(Some(link)) if link.oper_up => return Ok(link),
-                // Notifications were lost, and the answer to another question might be as
-                // well: leaving the group empties the socket.
+                // Notifications were lost, maybe with an answer: leaving the group empties the socket.
                 Err(err) if err.is(Errno::ENOBUFS) => {
                     self.socket.leave(RTNLGRP_LINK)?;
                     self.socket.join(RTNLGRP_LINK)?;
@@ -150,7 +148,7 @@ impl Netlink {
         }
     }
 
-    /// Waits for a datagram; the last that it says about the link.
+    /// Waits for a datagram; returns the last that it says about the link.
     fn notice(&mut self, what: &str, index: u32) -> Result<Option<Link>> {
         let mut last = None;
         let datagram = self.socket.datagram(what, 0)?;
@@ -168,7 +166,6 @@ impl Netlink {
     }
 }
 
-/// The request for a list of links.
 pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
@@ -186,13 +183,11 @@ pub(crate) fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 
-/// `ifi_family` and `ifi_index`. A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no
-/// longer its port.
+/// A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
 pub(crate) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
     Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 
-/// A link from RTM_NEWLINK; `None` if it is another message.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     const SHORT: Malformed = Malformed("a link message is too short");
     let (family, index) = family_and_index(message).ok_or(SHORT)?;
@@ -229,7 +224,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     Ok(Some(link))
 }
 
-/// IFLA_LINKINFO: the kind and what is special to it, and the same for its master.
+/// IFLA_LINKINFO, of the link and of its master.
 fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
     let mut of_bridge = false;
     for attribute in Attributes::new(info) {
@@ -264,7 +259,6 @@ fn accept_ra(families: &[u8]) -> Parsed<Option<u32>> {
     Ok(Attributes::new(inet6).find(IFLA_INET6_CONF)?.and_then(|conf| u32_ne(conf, 4 * DEVCONF_ACCEPT_RA)))
 }
 
-/// Whether the byte `wanted` among the attributes is set.
 fn flag(attributes: &[u8], wanted: u16) -> Parsed<bool> {
     Ok(Attributes::new(attributes)
         .find(wanted)?

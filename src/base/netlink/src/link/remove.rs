@@ -10,8 +10,7 @@ use crate::uapi::rtnetlink::{RTM_DELLINK, RTNLGRP_LINK};
 use crate::wire::{self, Ack, Message, Messages, u8_at, u32_ne};
 use crate::{Netlink, Request, Result};
 
-/// How long the kernel may take to remove a link. It waits for others that change the network's
-/// configuration.
+/// The kernel waits for others that change the network's configuration.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The time for each further link. The kernel closes all before it announces the first.
 const EACH: Duration = Duration::from_millis(100);
@@ -19,7 +18,6 @@ const EACH: Duration = Duration::from_millis(100);
 /// AF_UNSPEC: a bridge announces that it has lost a port with a family of its own, and the port is there still.
 const LINKS: u8 = 0;
 
-/// A message from the socket.
 enum Said {
     Gone(u32),
     Answer(Result<()>),
@@ -27,8 +25,8 @@ enum Said {
 }
 
 impl Netlink {
-    /// Removes a link with its addresses, and the other end of a veth. The name is free when this returns. The kernel may
-    /// still be freeing the link, and a child waits for that (see [`deferred_close`]).
+    /// Removes a link with its addresses, and the other end of a veth. The name is free when this returns. The kernel
+    /// may still be freeing the link, and a child waits for that (see [`deferred_close`]).
     ///
     /// # Errors
     /// Fails if the kernel refuses the request, and with ENODEV without such a link.
@@ -38,9 +36,9 @@ impl Netlink {
 
     /// Carries out a request that removes `links`, which are sorted, and returns when these are gone.
     ///
-    /// Sends the request here if no child is possible or an announcement was lost. For several links, it is also sent
-    /// when the first is announced. The kernel holds its lock until all are removed, so the second request finds none.
-    /// That saves reading several announcements for each.
+    /// Sends the request here if no child is possible or an announcement was lost. For several links, also when the
+    /// first is announced: the kernel holds its lock until all are removed, so the second request finds none. That
+    /// saves reading several announcements for each.
     pub(crate) fn carry_out_removal(&mut self, request: Request, links: &[u32]) -> Result<()> {
         if !deferred_close::is_allowed() || self.socket.join(RTNLGRP_LINK).is_err() {
             return self.execute(request);
@@ -59,7 +57,7 @@ impl Netlink {
         }
     }
 
-    /// `None` if there can be no child, or it has ended early, or its word was lost, or one of several is gone.
+    /// `None` if there can be no child, it has ended early, its word was lost, or one of several links is gone.
     fn remove_by_a_child(&mut self, links: &[u32], request: &Request) -> Option<Result<()>> {
         let mut bytes = request.bytes.clone().ok()?;
         let seq = self.socket.take_numbers(1);

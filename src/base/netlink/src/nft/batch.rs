@@ -11,13 +11,12 @@ use crate::uapi::nfnetlink::{
 };
 use crate::wire::{self, Writer};
 
-/// Elements in one message: each has at most some 350 bytes, all of them less than 64 KiB.
+/// Each element has at most some 350 bytes, so all have less than 64 KiB.
 const ELEMENTS: usize = 150;
 
 /// Make; EEXIST if it is there.
 const MAKE: u16 = NLM_F_CREATE | NLM_F_EXCL;
 
-/// The effect of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Commit,
@@ -29,17 +28,16 @@ pub(super) enum Purpose {
 #[derive(Debug, Clone)]
 pub struct Batch {
     writer: Writer,
-    /// The step of each message, for errors. The first begins the batch.
+    /// For errors. The first begins the batch.
     steps: Vec<Step>,
     last: usize,
     sets: u32,
 }
 
-/// The description of a message.
 #[derive(Debug, Clone)]
 struct Step {
     what: String,
-    /// The family of a table that it creates.
+    /// The family of a table that the message creates.
     table: Option<Family>,
 }
 
@@ -58,7 +56,7 @@ impl Batch {
         Batch { writer, steps: vec![begin], last: 0, sets: 0 }
     }
 
-    /// No changes yet, and none are made (ERESTART) if anything in nf_tables has changed since
+    /// A batch that fails with ERESTART if anything in nf_tables has changed since
     /// [`Nft::generation`](super::Nft::generation) gave this number.
     pub fn only_in(generation: u32) -> Self {
         let mut writer = Writer::default();
@@ -73,7 +71,6 @@ impl Batch {
         self.steps.len() == 1
     }
 
-    /// Appends a message of the type and with the flags `message`.
     fn push(&mut self, message: (u16, u16), family: Family, what: String, fill: impl FnOnce(&mut Writer)) {
         let (kind, flags) = message;
         self.last = self.writer.len();
@@ -82,12 +79,12 @@ impl Batch {
         self.steps.push(Step { what, table });
     }
 
-    /// The number of messages, with the batch's beginning and its end.
+    /// With the batch's beginning and end.
     pub(super) fn messages(&self) -> u32 {
         u32::try_from(self.steps.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// The bytes to send, numbered from `first`. `None` if something didn't fit into its length field.
+    /// Numbered from `first`. `None` if something didn't fit into its length field.
     pub(super) fn finish(&self, first: u32, purpose: Purpose) -> Option<Vec<u8>> {
         let mut writer = self.writer.clone();
         if purpose == Purpose::Commit {
@@ -101,12 +98,10 @@ impl Batch {
         Some(bytes)
     }
 
-    /// The step of the message at this place.
     pub(super) fn what(&self, index: u32) -> &str {
         self.step(index).map_or("nf_tables transaction", |step| step.what.as_str())
     }
 
-    /// The family of the table that the message at this place creates.
     pub(super) fn creates_table(&self, index: u32) -> Option<Family> {
         self.step(index)?.table
     }
@@ -124,9 +119,8 @@ impl Batch {
         });
     }
 
-    /// `create chain C { type … hook … priority …; policy accept; }`: refused with EEXIST if it
-    /// is there. Sending it for a base chain that exists is not just refused: closing the
-    /// socket afterwards takes the kernel many milliseconds.
+    /// `create chain C { type … hook … priority …; policy accept; }`: EEXIST if it is there. Then closing the socket
+    /// takes the kernel many milliseconds.
     pub fn create_base_chain(&mut self, chain: Chain<'_>, hook: Hook) {
         let what = format!("create {} chain {chain}", hook.kind);
         self.push((NFT_MSG_NEWCHAIN, MAKE), chain.table.family, what, |w| {
@@ -198,8 +192,8 @@ impl Batch {
         });
     }
 
-    /// `create element S { …, … }`: refused with EEXIST if one of the keys is there. Many
-    /// elements go into few messages.
+    /// `create element S { …, … }`: refused with EEXIST if one of the keys is there. Many elements go into few
+    /// messages.
     pub fn create_elements<'e>(&mut self, set: Set<'_>, elements: impl IntoIterator<Item = &'e Element>) {
         let elements: Vec<&Element> = elements.into_iter().collect();
         for chunk in elements.chunks(ELEMENTS) {
@@ -252,16 +246,15 @@ impl Batch {
         self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| chain.write_of_rules(w));
     }
 
-    /// `delete chain C`, without rules in it: refused with EBUSY if there are any, or if
-    /// something leads to it.
+    /// `delete chain C`: refused with EBUSY if it has rules, or if something leads to it.
     pub fn delete_chain(&mut self, chain: Chain<'_>) {
         let what = format!("delete chain {chain}");
         self.push((NFT_MSG_DELCHAIN, NLM_F_NONREC), chain.table.family, what, |w| chain.write(w));
     }
 
-    /// `delete set S`. Fails with EBUSY if a rule uses the set. From Linux 6.12 on it also fails if the set has elements,
-    /// or this batch deletes them. Older kernels delete the elements with the set. Where that matters, look first and
-    /// bind the batch to the generation ([`Batch::only_in`]).
+    /// `delete set S`. Fails with EBUSY if a rule uses the set, and from Linux 6.12 on if it has elements, or this
+    /// batch deletes them. Older kernels delete the elements with the set. Where that matters, look first and bind the
+    /// batch to the generation ([`Batch::only_in`]).
     pub fn delete_set(&mut self, set: Set<'_>) {
         let what = format!("delete set {set}");
         self.push((NFT_MSG_DELSET, NLM_F_NONREC), set.table.family, what, |w| set.write(w));
@@ -282,7 +275,6 @@ impl Batch {
     }
 }
 
-/// The attributes that name a set and one of its keys.
 pub(super) fn write_key(w: &mut Writer, set: Set<'_>, key: &Key) {
     set.write_of_elements(w);
     w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {
@@ -306,14 +298,13 @@ fn write_value(w: &mut Writer, kind: u16, value: &Key) {
     w.nest(kind, |w| w.bytes(NFTA_DATA_VALUE, value.bytes()));
 }
 
-/// `struct nfgenmsg` of a batch's beginning and its end.
 fn subsystem() -> [u8; NFGENMSG] {
     let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
     [NFPROTO_UNSPEC, 0, high, low]
 }
 
-/// The `nft` command's number for a key and its length: in a concatenation each part takes
-/// six bits of the number, and is padded to four bytes.
+/// The `nft` command's number for a key and its length: in a concatenation each part takes six bits of the number, and
+/// is padded to four bytes.
 fn key_type(parts: &[KeyType]) -> (u32, u32) {
     if let [only] = parts {
         return (*only as u32, u32::try_from(only.len()).unwrap_or(0));

@@ -1,4 +1,4 @@
-//! The packets that a rule of a port mapping matches, by protocol, port and destination. Reads rules of the nft command
+//! The packets that a rule of a port mapping matches, by protocol, port and destination, for rules of the nft command
 //! and of both forms of iptables.
 
 use std::net::IpAddr;
@@ -23,7 +23,6 @@ pub struct Destination {
     pub address: Option<IpAddr>,
 }
 
-/// The field that was loaded into a register to be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     Protocol,
@@ -96,8 +95,7 @@ impl Destination {
     }
 }
 
-/// The ports of `struct xt_multiport_v1`: some of them begin a range. None if it is for all others, or not for
-/// destinations.
+/// Some of the ports begin a range. None if it is for all others, or not for destinations.
 fn multiport(info: &[u8]) -> Vec<RangeInclusive<u16>> {
     const DESTINATION: u8 = 1;
     const PORTS: usize = 2;

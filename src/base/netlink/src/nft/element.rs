@@ -30,7 +30,6 @@ impl Element {
         Element { data: Some(data), ..Element::new(key, comment) }
     }
 
-    /// From the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let key = attrs.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?;
         let data = attrs.nested(NFTA_SET_ELEM_DATA).unwrap_or_default();
@@ -41,7 +40,6 @@ impl Element {
         })
     }
 
-    /// The elements in a reply.
     pub(crate) fn parse_list(attrs: Attributes<'_>) -> Vec<Self> {
         let list = attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
         list.flatten().filter_map(|(_, element)| Element::parse(Attributes::new(element))).collect()

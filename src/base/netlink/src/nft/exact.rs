@@ -1,5 +1,3 @@
-//! Whether a rule that the kernel lists is, but for its counter, one that we would write.
-
 use super::Rule;
 use super::expr::{Expr, Value, Verdict};
 use super::xtables;
@@ -7,15 +5,15 @@ use crate::uapi::nf_tables::{NFT_REG_1, NFT_REG32_00, NFTA_DATA_VALUE, NFTA_DATA
 use crate::wire::{Attributes, Parsed};
 
 impl Rule {
-    /// Returns true if and only if it consists of these expressions, in this order, and has no other comment than
-    /// theirs. Counters don't count.
+    /// Returns true if it consists of these expressions, in this order, and has no comment but theirs. Counters don't
+    /// count.
     pub fn consists_of(&self, wanted: &[Expr]) -> bool {
         let comment = wanted.iter().find_map(Expr::comment).unwrap_or_default();
         // A comment of the nft command would be another difference.
         self.comment == comment && self.does(wanted)
     }
 
-    /// Returns true if and only if it consists of these expressions, with any comment of the nft command.
+    /// Returns true if it consists of these expressions, with any comment of the nft command.
     pub fn does(&self, wanted: &[Expr]) -> bool {
         let mut found = self.expressions.iter().filter(|(name, _)| name != "counter");
         let mut wanted = wanted.iter().filter(|expr| expr.name != "counter");
@@ -25,7 +23,6 @@ impl Rule {
 }
 
 impl Expr {
-    /// The text of a comment of iptables.
     fn comment(&self) -> Option<String> {
         match &self.attributes[..] {
             [(_, Value::Text(name)), _, (_, Value::Bytes(info))] if name == xtables::COMMENT => {
@@ -35,7 +32,6 @@ impl Expr {
         }
     }
 
-    /// Whether it is this expression of the kernel's.
     fn is(&self, name: &str, data: Attributes<'_>) -> bool {
         // `masq` with flags or ports is another.
         let is_zero =
@@ -47,7 +43,6 @@ impl Expr {
 }
 
 impl Value {
-    /// Whether the attribute `kind` among those of the kernel has this value.
     fn is(&self, data: Attributes<'_>, kind: u16) -> bool {
         match self {
             Value::Number(number) => data.u32_be(kind) == Some(*number),
@@ -65,7 +60,7 @@ impl Value {
     }
 }
 
-/// The kernel tells of the four words that a register of 16 bytes begins with by the register's number.
+/// The kernel reports the first four words of a 16-byte register by the register's number.
 fn same_register(found: u32, ours: u32) -> bool {
     let whole = |number: u32| match number.checked_sub(NFT_REG32_00) {
         Some(word) if word % 4 == 0 => NFT_REG_1 + word / 4,

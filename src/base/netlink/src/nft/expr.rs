@@ -1,5 +1,5 @@
-//! The expressions of rules. A rule is a small program for a machine with registers; the
-//! functions of [`Expr`] are its instructions, named as `nft --debug=netlink` prints them.
+//! The expressions of rules. A rule is a small program for a machine with registers; the functions of [`Expr`] are its
+//! instructions, named as `nft --debug=netlink` prints them.
 
 use super::Family;
 use crate::uapi::nf_tables::*;
@@ -11,8 +11,8 @@ pub const REG1: u32 = NFT_REG_1;
 /// The second register of 16 bytes (`NFT_REG_2`).
 pub const REG2: u32 = NFT_REG_2;
 
-/// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`]
-/// words 4 to 7. The parts of a concatenation stand side by side.
+/// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`] words 4 to 7. The parts
+/// of a concatenation stand side by side.
 pub const fn word(number: u32) -> u32 {
     NFT_REG32_00 + number
 }
@@ -40,7 +40,6 @@ impl Verdict {
         }
     }
 
-    /// Writes the attribute `NFTA_DATA_VERDICT`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_DATA_VERDICT, |w| {
             w.u32_be(NFTA_VERDICT_CODE, self.code().cast_unsigned());
@@ -50,7 +49,6 @@ impl Verdict {
         });
     }
 
-    /// From the attributes `NFTA_VERDICT_*`.
     pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let chain = || attrs.text(NFTA_VERDICT_CHAIN);
         match attrs.u32_be(NFTA_VERDICT_CODE)?.cast_signed() {
@@ -93,14 +91,11 @@ pub struct Expr {
     pub(super) attributes: Vec<(u16, Value)>,
 }
 
-/// The value of an expression's attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Number(u32),
     Register(u32),
-    /// `NFTA_DATA_VALUE`
     Data(Vec<u8>),
-    /// `NFTA_DATA_VERDICT`
     Verdict(Verdict),
     Text(String),
     Bytes(Vec<u8>),
@@ -203,20 +198,18 @@ impl Expr {
         Expr::new("masq", [])
     }
 
-    /// `ct load status => reg N`: `IPS_*` (linux/netfilter/nf_conntrack_common.h), a number
-    /// in host byte order.
+    /// `ct load status => reg N`: `IPS_*` (linux/netfilter/nf_conntrack_common.h) in host byte order.
     pub fn ct_status(register: u32) -> Self {
         Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATUS))])
     }
 
-    /// `ct load state => reg N`: bits of `NF_CT_STATE_BIT`
-    /// (linux/netfilter/nf_conntrack_common.h), a number in host byte order.
+    /// `ct load state => reg N`: `NF_CT_STATE_BIT` (linux/netfilter/nf_conntrack_common.h) in host byte order.
     pub fn ct_state(register: u32) -> Self {
         Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATE))])
     }
 
-    /// `fib daddr type => reg N`: what the routing tables make of the destination
-    /// (`RTN_LOCAL` …, linux/rtnetlink.h), a number in host byte order.
+    /// `fib daddr type => reg N`: the routing tables' type of the destination (`RTN_LOCAL` …, linux/rtnetlink.h), host
+    /// byte order.
     pub fn destination_type(register: u32) -> Self {
         let result = (NFTA_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE));
         let register = (NFTA_FIB_DREG, Register(register));
@@ -236,7 +229,6 @@ impl Expr {
         )
     }
 
-    /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_LIST_ELEM, |w| {
             w.text(NFTA_EXPR_NAME, self.name);

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use crate::link::Mac;
 use crate::wire;
 
-/// One part of a key. The numbers are those of the `nft` command (`enum datatypes` in its
-/// sources): the kernel keeps them for it, so that `nft list` shows addresses as addresses.
+/// One part of a key. The numbers are the `nft` command's (`enum datatypes`), which the kernel keeps for `nft list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // as in nft(8), "DATA TYPES"
 pub enum KeyType {
@@ -20,7 +19,6 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// Length in bytes, without padding.
     pub(super) fn len(self) -> usize {
         match self {
             KeyType::Ipv4Addr => 4,
@@ -106,8 +104,8 @@ impl Key {
         wire::text(self.bytes.get(..KeyType::Ifname.len()).unwrap_or(&self.bytes))
     }
 
-    /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the
-    /// address in front of them, if there is one.
+    /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the address in front of them, if
+    /// any.
     pub fn as_port(&self) -> Option<(Option<IpAddr>, u8, u16)> {
         let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(8)?)?;
         let [protocol, 0, 0, 0, high, low, 0, 0] = *end else { return None };
@@ -123,15 +121,13 @@ impl Key {
         wire::ip(&self.bytes)
     }
 
-    /// Name and hardware address of a key that was made with [`Key::ifname`] and
-    /// [`Key::and_mac`].
+    /// Name and hardware address of a key that was made with [`Key::ifname`] and [`Key::and_mac`].
     pub fn as_ifname_and_mac(&self) -> Option<(String, Mac)> {
         let (name, mac) = self.bytes.split_at_checked(KeyType::Ifname.len())?;
         Some((wire::text(name), Mac(mac.get(..6)?.try_into().ok()?)))
     }
 
-    /// Address and port of a key (or value) that was made with [`Key::ip`] and
-    /// [`Key::and_service`].
+    /// Address and port of a key (or value) that was made with [`Key::ip`] and [`Key::and_service`].
     pub fn as_service(&self) -> Option<(IpAddr, u16)> {
         let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(4)?)?;
         let [high, low, 0, 0] = *end else { return None };

@@ -1,20 +1,18 @@
 //! nf_tables over netlink, without a child process.
 //!
-//! [`Batch`] collects changes, [`Nft::commit`] hands them to the kernel, which makes them
-//! all or none; the other methods of [`Nft`] look things up. `man nft` explains tables,
-//! chains, rules, sets and maps; linux/netfilter/nf_tables.h has the messages.
+//! [`Batch`] collects changes, [`Nft::commit`] hands them to the kernel, which makes all or none; the other methods of
+//! [`Nft`] look things up. `man nft` explains tables, chains, rules, sets and maps; linux/netfilter/nf_tables.h has the
+//! messages.
 //!
-//! The module `wire` writes and reads the bytes. The parser of the crate netlink-packet-netfilter does not check the
-//! length of a reply's attributes (`NlaBuffer::new` panics on a short one). It would also decode whole rules of other
-//! programs, where iptables keeps C structures, to find the target of a jump.
+//! The parser of the crate netlink-packet-netfilter does not check the length of a reply's attributes (`NlaBuffer::new`
+//! panics on a short one), and would decode whole rules of other programs to find the target of a jump.
 //!
 //! # What it costs
 //!
 //! Measured on Linux 6.18:
 //!
 //! - A query takes 3–5 µs. Adding an element to a *set* takes some 20 µs at any size. For a *verdict map* with jumps the
-//!   kernel checks all elements for loops at every new one. That took 50 µs among 300 elements, 470 µs among 5,000 and
-//!   2 ms among 20,000.
+//!   kernel checks all elements for loops at every new one: 470 µs among 5,000 and 2 ms among 20,000.
 //! - A batch that is **refused** (or only tried out) takes 5–15 ms, because the kernel waits until no packet can see the
 //!   undone objects. A query first is cheaper than a failure.
 //! - Deleting takes 60 µs, but **closing** the socket then waits up to 15 ms for the deleted objects of the namespace. A
@@ -57,8 +55,7 @@ use super::{Error, NetNs, Result};
 /// How a kernel refuses a question for nf_tables that has none.
 const LACKING: [Errno; 4] = [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL];
 
-/// For how long a listing is begun again when something changed meanwhile. One takes well
-/// below a millisecond, so that this is many attempts.
+/// For how long a changed listing is begun again. One takes well below a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A NETLINK_NETFILTER socket in one namespace, for nf_tables.
@@ -69,12 +66,9 @@ pub struct Nft {
     elsewhere: bool,
 }
 
-/// A question to the kernel.
 struct Query<'a> {
-    /// The type, `NFT_MSG_GET…`.
     kind: u16,
     family: u8,
-    /// The step, for errors.
     what: &'a str,
 }
 
@@ -83,15 +77,15 @@ impl<'a> Query<'a> {
         Query { kind, family: family.number(), what }
     }
 
-    /// Whether a message is an object that was asked for: `NFT_MSG_NEW…` is the number before `NFT_MSG_GET…`.
+    /// `NFT_MSG_NEW…` is the number before `NFT_MSG_GET…`.
     fn is_answer(&self, message: &Message<'_>) -> bool {
         message.kind.wrapping_add(1) == type_of(self.kind)
     }
 }
 
 impl Nft {
-    /// A socket in the namespace of the thread that makes the first request, opened then:
-    /// most DELs need it, but a plugin without rules should not pay for it.
+    /// A socket in the namespace of the thread that makes the first request, opened then: a plugin without rules does
+    /// not pay for it.
     pub fn new() -> Self {
         Nft::default()
     }
@@ -116,8 +110,7 @@ impl Nft {
         self.transact(batch, Purpose::Commit)
     }
 
-    /// Whether the kernel would make the changes: it makes them and takes them back before
-    /// they take effect.
+    /// Whether the kernel would make the changes: it makes them and takes them back before they take effect.
     ///
     /// # Errors
     /// Fails as [`Nft::commit`] does.
@@ -163,8 +156,8 @@ impl Nft {
         self.list_until(query, fill, parse, |_| false)
     }
 
-    /// A listing that ends behind the first object that is `last`. The kernel writes a list while it is read:
-    /// what isn't read costs nothing.
+    /// Ends behind the first object that is `last`. The kernel writes a list while it is read, so the rest costs
+    /// nothing.
     fn list_until<T>(
         &mut self,
         query: &Query<'_>,
@@ -178,7 +171,6 @@ impl Nft {
         let message = wire::message(type_of(query.kind), flags, &header(query.family), fill);
         loop {
             let (mut found, mut ended) = (Vec::new(), false);
-            // A new socket would be in another namespace.
             let to_the_end = self.elsewhere;
             let listed = self.socket()?.each_listed(what, &message, &mut |message| {
                 if query.is_answer(message) && !ended {
@@ -223,7 +215,7 @@ impl Nft {
         generation.ok_or_else(|| Error::new(what, Errno::EPROTO))
     }
 
-    /// Asks for one object, as `read` converts it. `None` if there is none.
+    /// `None` if there is no such object.
     fn find<T>(
         &mut self,
         query: &Query<'_>,
@@ -255,12 +247,10 @@ impl Nft {
     }
 }
 
-/// The type of a message, `NFT_MSG_…`, in `struct nlmsghdr`.
 const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_NFTABLES << 8 | message
 }
 
-/// The header `struct nfgenmsg`.
 fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }

@@ -15,7 +15,7 @@ use crate::uapi::nf_tables::{
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
 
-/// How often elements are listed until no resizing comes in between.
+/// Listings until no resizing comes in between.
 const LISTINGS: usize = 20;
 
 impl Nft {
@@ -52,8 +52,7 @@ impl Nft {
         Ok(self.find(&query, |w| set.write(w), |_| Some(()))?.is_some())
     }
 
-    /// Whether the chain is there and drops what none of its rules decides about
-    /// (`policy drop`).
+    /// Whether the chain is there and drops what none of its rules decides about (`policy drop`).
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("read chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
@@ -95,8 +94,7 @@ impl Nft {
         )
     }
 
-    /// The names of the sets and maps of a table, without the anonymous ones of rules; none
-    /// if there is no table.
+    /// The names of the sets and maps of a table, without the anonymous ones of rules; none if there is no table.
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
@@ -116,8 +114,7 @@ impl Nft {
         self.list_rules(table, chain, |_| false)
     }
 
-    /// The rules of a chain up to the first that is `last`, with it; none if the chain isn't there. Rules
-    /// behind it are not read, however many they are.
+    /// The rules of a chain up to the first that is `last`, with it; none without the chain. Reads no rules behind it.
     pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
         self.list_rules(chain.table, Some(chain.name), last)
     }
@@ -162,8 +159,8 @@ impl Nft {
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
-        // While the kernel's hash table grows or shrinks, the order changes under the listing:
-        // what is listed twice is a sign that as many others were left out.
+        // While the kernel's hash table is resized, the order changes under the listing: each repeated entry means that
+        // another was left out.
         let mut all = HashMap::new();
         for _ in 0..LISTINGS {
             let listed = none_if_missing(self.list(

@@ -22,7 +22,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// From the attributes of a reply (`NFTA_RULE_*`).
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let list = attrs.nested(NFTA_RULE_EXPRESSIONS).unwrap_or_default();
         let expressions: Vec<(String, Vec<u8>)> = list
@@ -45,7 +44,6 @@ impl Rule {
         Some(rule)
     }
 
-    /// The data of the expressions of this name, in order.
     fn data_of(&self, expression: &'static str) -> impl Iterator<Item = Attributes<'_>> {
         let named = self.expressions.iter().filter(move |(name, _)| name == expression);
         named.map(|(_, data)| Attributes::new(data))

@@ -1,11 +1,10 @@
-//! User data: bytes that the kernel keeps for the `nft` command. A list of one-byte kind, one-byte
-//! length, value (libnftnl/udata.h).
+//! User data: bytes that the kernel keeps for the `nft` command. A list of one-byte kind, one-byte length, value
+//! (libnftnl/udata.h).
 
 use super::KeyType;
 use crate::wire;
 
-/// The comment of a rule (`NFTNL_UDATA_RULE_COMMENT`) and of an element
-/// (`NFTNL_UDATA_SET_ELEM_COMMENT`).
+/// `NFTNL_UDATA_RULE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT`.
 const COMMENT: u8 = 0;
 
 /// The part of a set that a byte order in its user data describes.
@@ -22,7 +21,7 @@ const BYTEORDER_INVALID: u32 = 0;
 const BYTEORDER_HOST_ENDIAN: u32 = 1;
 const BYTEORDER_BIG_ENDIAN: u32 = 2;
 
-/// The byte order of a set's keys or values, which the `nft` command needs to print them.
+/// The `nft` command needs the byte order of keys or values to print them.
 pub(super) fn byte_order(of: Of, parts: &[KeyType]) -> Vec<u8> {
     let order = match parts {
         [KeyType::Ifname] => BYTEORDER_HOST_ENDIAN,
@@ -34,7 +33,6 @@ pub(super) fn byte_order(of: Of, parts: &[KeyType]) -> Vec<u8> {
     out
 }
 
-/// The comment in user data.
 pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     let mut rest = userdata;
     while let [kind, length, tail @ ..] = rest {
@@ -47,7 +45,7 @@ pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     None
 }
 
-/// User data with a comment, cut to what its length byte can say.
+/// Cut to the length that its length byte can say.
 pub(super) fn comment_userdata(comment: &str) -> Vec<u8> {
     let text = comment.as_bytes().get(..254).unwrap_or(comment.as_bytes());
     let mut out = vec![COMMENT, u8::try_from(text.len() + 1).unwrap_or(u8::MAX)];

@@ -1,5 +1,5 @@
-//! The expressions of rules that iptables' nf_tables variant writes: its own matches, which the kernel
-//! keeps as C structures, and a counter in each rule.
+//! The expressions of rules that iptables' nf_tables variant writes: its own matches, which the kernel keeps as C
+//! structures, and a counter in each rule.
 
 use super::expr::{Expr, Value};
 use crate::uapi::nf_tables::{
@@ -27,8 +27,7 @@ impl Expr {
         Expr::xtables_match(COMMENT, 0, info)
     }
 
-    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`, revision 3, since Linux
-    /// 2.6.38.
+    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`, revision 3, since Linux 2.6.38.
     pub fn xtables_answers() -> Self {
         let mut info = vec![0; CONNTRACK_INFO];
         for (at, value) in
@@ -50,7 +49,6 @@ impl Expr {
     }
 }
 
-/// The comment of `-m comment`, from the data of a `match`.
 pub(super) fn comment_of(data: Attributes<'_>) -> Option<String> {
     (data.text(NFTA_MATCH_NAME)? == COMMENT).then(|| data.text(NFTA_MATCH_INFO))?
 }

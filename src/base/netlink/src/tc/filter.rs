@@ -10,25 +10,22 @@ use crate::uapi::rtnetlink::{RTM_GETTFILTER, RTM_NEWTFILTER};
 use crate::wire::{self, Attributes, Message, Parsed, u32_ne};
 use crate::{Netlink, Result};
 
-/// The kind `u32`. It is in every kernel that limits traffic; `matchall` would say it shorter,
-/// but some minimal ones lack it.
+/// In every kernel that limits traffic; some minimal ones lack the shorter `matchall`.
 pub(super) const U32: &str = "u32";
 
-/// The number of an action in a filter: the first.
 pub(super) const FIRST_ACTION: u16 = 1;
 
-/// `tcm_info` of a filter: a protocol (ETH_P_…) and its priority.
 pub(super) fn info(priority: u16, protocol: u16) -> u32 {
     u32::from(priority) << 16 | u32::from(protocol.to_be())
 }
 
-/// A word of a packet that u32 compares: `struct tc_u32_key`. The default key has an empty
-/// mask and matches all packets.
+/// A word of a packet that u32 compares: `struct tc_u32_key`. The default key has an empty mask and matches all
+/// packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Key {
     pub(super) mask: u32,
     pub(super) value: u32,
-    /// Counted from the beginning of the IP header.
+    /// From the beginning of the IP header.
     pub(super) offset: u32,
 }
 
@@ -48,7 +45,7 @@ pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
 }
 
 impl Netlink {
-    /// The filters of one of a link's qdiscs, in order, as `read` converts them.
+    /// In the kernel's order.
     pub(super) fn filters<T>(
         &mut self,
         index: u32,
@@ -67,7 +64,6 @@ impl Netlink {
     }
 }
 
-/// The action of a filter.
 pub(crate) enum Effect {
     /// None: u32 lists its hash tables, too.
     Nothing,
@@ -85,8 +81,7 @@ pub(crate) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     Ok(if kind == U32 && !selects { Effect::Nothing } else { Effect::Other })
 }
 
-/// The target of the first redirection in a filter: options, actions, the first one's options,
-/// parameters. Filters without one, and those of other kinds, have none.
+/// The target of the first redirection in a filter: options, actions, the first one's options, parameters.
 pub(super) fn redirection(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWTFILTER {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! Hierarchical token buckets, a limit for some packets only: two classes at a link's root, one
-//! with a rate, and the filters of [`subnet`](super::subnet) that choose between them. Newer Go
-//! plugins make the same, so that either set finds its way in the other's.
+//! Hierarchical token buckets, a limit for some packets only: two classes at a link's root, one with a rate, and the
+//! filters of [`subnet`](super::subnet) that choose between them. Newer Go plugins make the same, so that either set
+//! can remove the other's.
 //!
 //! ```text
 //! tc qdisc add dev LINK root handle 1: htb default 30
@@ -26,10 +26,9 @@ use crate::{Netlink, Request, Result};
 pub(super) const UNCAPPED: u64 = 100_000_000_000;
 /// A millisecond in ticks of 64 ns: at that rate more than a link ever has waiting.
 pub(super) const UNCAPPED_BUFFER: u32 = 15_625;
-/// Two packets at the largest that TCP puts together. Unlike `tbf` this kind doesn't cut them,
-/// and a queue that is too short for one would never let it through.
+/// Two packets at the largest that TCP puts together. Unlike `tbf` this kind doesn't cut them, and a queue that is too
+/// short for one would never let it through.
 const QUEUE: u32 = 2 * 65_536;
-/// The queue of the class with the rate, `30:`.
 const LEAF: Handle = Handle::new(0x30, 0);
 
 /// A class that packets go to.
@@ -46,7 +45,6 @@ impl Class {
         Handle::new(1, if self == Class::Free { 1 } else { 0x30 })
     }
 
-    /// The class with this handle, if it is one of the two.
     pub(super) fn named(handle: Handle) -> Option<Self> {
         [Class::Free, Class::Limited].into_iter().find(|class| class.handle() == handle)
     }
@@ -63,8 +61,8 @@ pub struct Bucket {
     pub buffer: u32,
 }
 
-/// `tc qdisc add dev LINK root handle 1: htb default …`: packets that no filter matches go to
-/// `rest`. EEXIST if a qdisc has been put there. `name` is for messages, here as below.
+/// `tc qdisc add dev LINK root handle 1: htb default …`: packets that no filter matches go to `rest`. EEXIST if there
+/// is a qdisc. `name` is for messages, here as below.
 pub fn add(index: u32, name: &str, rest: Class) -> Request {
     // Version, rate2quantum, the default class, and two fields that are only read.
     let glob = struct_of(&[TC_HTB_PROTOVER, 10, rest.handle().minor().into(), 0, 0]);
@@ -74,15 +72,13 @@ pub fn add(index: u32, name: &str, rest: Class) -> Request {
     })
 }
 
-/// The two classes, the limited one with the rate and the burst of `limit`, and a queue as long
-/// as a token bucket's would be.
+/// The two classes, the limited one with the rate and the burst of `limit`, and a queue as long as a token bucket's.
 pub fn classes(index: u32, name: &str, limit: &Tbf) -> Vec<Request> {
     let free = Bucket { class: Class::Free, rate: UNCAPPED, buffer: UNCAPPED_BUFFER };
     let limited = Bucket { class: Class::Limited, rate: limit.rate, buffer: limit.buffer };
     vec![class(index, name, &limited), class(index, name, &free), leaf(index, name, limit)]
 }
 
-/// `tc qdisc add dev LINK parent 1:30 handle 30: bfifo limit …`
 fn leaf(index: u32, name: &str, limit: &Tbf) -> Request {
     let header = header(index, LEAF, Class::Limited.handle());
     Request::written(format!("add qdisc bfifo to {name}"), Mode::Create, RTM_NEWQDISC, &header, |w| {
@@ -92,14 +88,13 @@ fn leaf(index: u32, name: &str, limit: &Tbf) -> Request {
     })
 }
 
-/// `tc class add dev LINK parent 1: classid … htb rate … ceil …`, the ceiling being the rate.
+/// The ceiling is the rate.
 fn class(index: u32, name: &str, bucket: &Bucket) -> Request {
     let narrow = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
-    // How much it may send in its turn. The kernel would write to its log what it thinks of a
-    // tenth of the rate.
+    // How much it may send in its turn. The kernel would log a warning about a tenth of the rate.
     let quantum = u32::try_from(bucket.rate / 10).unwrap_or(u32::MAX).clamp(1514, 200_000);
-    // Two `struct tc_ratespec` of three words, the last being the rate; two buffers, the quantum,
-    // and two unused fields.
+    // Two `struct tc_ratespec` of three words, the last being the rate; two buffers, the quantum, and two unused
+    // fields.
     let opt = struct_of(&[0, 0, narrow, 0, 0, narrow, bucket.buffer, bucket.buffer, quantum, 0, 0]);
     let handle = bucket.class.handle();
     let what = format!("add class {:x} of {} bytes per second to {name}", handle.minor(), bucket.rate);
@@ -145,7 +140,6 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     Ok(Some(Bucket { class, rate: long.unwrap_or(rate.into()), buffer }))
 }
 
-/// The class of packets that no filter matches, from the qdisc's options.
 pub(super) fn default_class(options: Attributes<'_>) -> Parsed<Option<Class>> {
     let minor = options.find(TCA_HTB_INIT)?.and_then(|glob| u32_ne(glob, TC_HTB_GLOB_DEFCLS));
     Ok(minor.and_then(|minor| Class::named(Handle(Handle::AT_ROOT.0 | minor))))

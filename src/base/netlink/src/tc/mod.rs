@@ -1,11 +1,8 @@
-//! Traffic control: `tc`. linux/pkt_sched.h, linux/pkt_cls.h.
+//! Traffic control: `tc`. linux/pkt_sched.h, linux/pkt_cls.h. The netlink crates have no types for `tbf` and `htb`.
 //!
-//! A limit for all packets of a link is a token bucket at its root ([`tbf`]). A limit for some
-//! of them is two classes ([`htb`]), and filters that choose by subnet ([`subnet`]). Received
-//! packets are redirected ([`redirect`]) to another link with a limit at its root. [`qdisc`] finds and
-//! removes existing qdiscs.
-//!
-//! The messages are written here: the netlink crates have no types for `tbf` and `htb`.
+//! A limit for all packets of a link is a token bucket at its root ([`tbf`]). A limit for some of them is two classes
+//! ([`htb`]), and filters that choose by subnet ([`subnet`]). Received packets are redirected ([`redirect`]) to another
+//! link with a limit at its root. [`qdisc`] finds and removes existing qdiscs.
 
 pub(crate) mod filter;
 pub mod htb;
@@ -21,19 +18,16 @@ use crate::uapi::pkt_sched::{TC_H_INGRESS, TC_H_ROOT, TC_H_UNSPEC};
 use crate::uapi::rtnetlink::{TCA_KIND, TCA_OPTIONS, TCM_HANDLE, TCM_IFINDEX, TCM_INFO, TCMSG};
 use crate::wire::{Attributes, Malformed, Message, Writer, text, u32_ne};
 
-/// A place in a link's tree of qdiscs and classes: `MAJOR:MINOR`, in hexadecimal digits.
+/// `MAJOR:MINOR` in a link's tree of qdiscs and classes, in hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Handle(u32);
 
 impl Handle {
     const UNSPEC: Handle = Handle(TC_H_UNSPEC);
-    /// The parent of what is at a link's root.
     const ROOT: Handle = Handle(TC_H_ROOT);
-    /// The parent of what takes received packets.
     const INGRESS: Handle = Handle(TC_H_INGRESS);
-    /// The qdisc at a link's root, `1:`.
     const AT_ROOT: Handle = Handle::new(1, 0);
-    /// The qdisc `ingress`, `ffff:`; the kernel knows no other.
+    /// `ffff:`; the kernel knows no other.
     const AT_INGRESS: Handle = Handle::new(0xffff, 0);
 
     const fn new(major: u16, minor: u16) -> Self {
@@ -49,12 +43,10 @@ impl Handle {
     }
 }
 
-/// `struct tcmsg`, for the object `handle` below `parent`.
 fn header(index: u32, handle: Handle, parent: Handle) -> [u8; TCMSG] {
     header_with(index, handle, parent, 0)
 }
 
-/// `struct tcmsg` with `tcm_info`.
 fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TCMSG] {
     let mut header = [0; TCMSG];
     // The first word is the family and padding.
@@ -65,7 +57,6 @@ fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TC
     header
 }
 
-/// Writes TCA_KIND and TCA_OPTIONS.
 fn write_kind(w: &mut Writer, kind: &str, options: impl FnOnce(&mut Writer)) {
     w.text(TCA_KIND, kind);
     w.nest_unflagged(TCA_OPTIONS, options);
@@ -76,7 +67,6 @@ fn struct_of(fields: &[u32]) -> Vec<u8> {
     fields.iter().copied().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// Whether `message` is about link `index`.
 fn is_of(message: &Message<'_>, index: u32) -> bool {
     u32_ne(message.body, TCM_IFINDEX) == Some(index)
 }
@@ -93,7 +83,6 @@ fn attributes_of<'a>(message: &Message<'a>) -> Attributes<'a> {
     Attributes::behind(message.body, TCMSG)
 }
 
-/// TCA_KIND and TCA_OPTIONS of a message.
 fn kind_and_options<'a>(message: &Message<'a>) -> Result<(String, Option<Attributes<'a>>), Malformed> {
     let (mut kind, mut options) = (String::new(), None);
     for attribute in attributes_of(message) {
@@ -106,7 +95,6 @@ fn kind_and_options<'a>(message: &Message<'a>) -> Result<(String, Option<Attribu
     Ok((kind, options))
 }
 
-/// TCA_OPTIONS of a message.
 fn options_of<'a>(message: &Message<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
     Ok(attributes_of(message).find(TCA_OPTIONS)?.map(Attributes::new))
 }

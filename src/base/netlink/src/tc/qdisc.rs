@@ -1,5 +1,5 @@
-//! Queueing disciplines of a link: `tc qdisc`. Looks up those that limit traffic, and makes
-//! and removes `ingress`, which filters for received packets hang on.
+//! Queueing disciplines of a link: `tc qdisc`. Looks up those that limit traffic, and makes and removes `ingress`,
+//! which filters for received packets hang on.
 
 use nix::errno::Errno;
 
@@ -69,8 +69,8 @@ impl Netlink {
         self.find(&format!("look up a qdisc of link {index}"), message, &[Errno::ENOENT], read)
     }
 
-    /// Whether the kernel has a kind of qdisc (`tbf`, `htb`). Asks for one that lacks all its
-    /// options, which changes nothing: a kernel that knows the kind refuses it with EINVAL.
+    /// Whether the kernel has a kind of qdisc (`tbf`, `htb`). Asks for one without its options, which changes nothing:
+    /// a kernel that knows the kind refuses it with EINVAL.
     ///
     /// # Errors
     /// Other refusals, such as EPERM.

@@ -1,5 +1,4 @@
-//! Redirection of what a link receives: `tc filter … action mirred egress redirect`.
-//! linux/tc_act/tc_mirred.h.
+//! Redirection of what a link receives: `tc filter … action mirred egress redirect` (linux/tc_act/tc_mirred.h).
 
 use super::filter::{self, Effect, FIRST_ACTION, Key, U32};
 use super::{Handle, header_with, struct_of, write_kind};
@@ -11,12 +10,10 @@ use crate::uapi::pkt_cls::{
 use crate::uapi::rtnetlink::RTM_NEWTFILTER;
 use crate::{Netlink, Request, Result};
 
-/// The protocol ETH_P_ALL.
 const ALL: u16 = libc::ETH_P_ALL as u16;
 
-/// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress
-/// redirect dev TARGET`: sends all packets that `index` receives out of `target` instead. The
-/// link must have qdisc `ingress`.
+/// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress redirect dev TARGET`:
+/// sends all packets that `index` receives out of `target` instead. The link must have qdisc `ingress`.
 pub fn add(index: u32, name: &str, target: u32) -> Request {
     let what = format!("redirect what {name} receives to link {target}");
     let header = header_with(index, Handle::UNSPEC, Handle::AT_INGRESS, filter::info(1, ALL));
@@ -45,8 +42,8 @@ impl Netlink {
         self.filters(index, Handle::AT_INGRESS, filter::redirection)
     }
 
-    /// Whether all filters of a link's qdisc `ingress` redirect to deleted links, so that what
-    /// it receives is lost. True if there are no filters.
+    /// Whether all filters of a link's qdisc `ingress` redirect to deleted links, so that received packets are lost.
+    /// True without filters.
     pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
         for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
             match what {

@@ -1,11 +1,9 @@
-//! Filters of a link's root qdisc that choose a class by the subnet of one of a packet's
-//! addresses:
+//! Filters of a link's root qdisc that choose a class by the subnet of one of a packet's addresses. `struct tc_u32_sel`
+//! and `struct tc_u32_key` of linux/pkt_cls.h.
 //!
 //! ```text
 //! tc filter add dev LINK parent 1: prio 16 protocol ip u32 match ip dst 10.0.0.0/8 flowid 1:1
 //! ```
-//!
-//! `struct tc_u32_sel` and `struct tc_u32_key` of linux/pkt_cls.h.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,14 +23,12 @@ use crate::{Netlink, Request, Result};
 
 const ETH_P_IP: u16 = libc::ETH_P_IP as u16;
 const ETH_P_IPV6: u16 = libc::ETH_P_IPV6 as u16;
-/// Each protocol has a priority of its own, as one priority has only one protocol.
+/// One priority has only one protocol.
 const IPV4_PRIORITY: u16 = 16;
 const IPV6_PRIORITY: u16 = 15;
 
-/// Where the addresses stand in `struct iphdr` (linux/ip.h).
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
-/// Where the addresses stand in `struct ipv6hdr` (linux/ipv6.h).
 const IPV6_SOURCE: u32 = 8;
 const IPV6_DESTINATION: u32 = 24;
 
@@ -46,7 +42,6 @@ pub enum End {
 }
 
 impl End {
-    /// The address's offset in the IP header.
     fn offset(self, subnet: IpNetwork) -> u32 {
         match (self, subnet) {
             (End::Source, IpNetwork::V4(_)) => IPV4_SOURCE,
@@ -75,7 +70,6 @@ impl SubnetFilter {
         SubnetFilter { subnet, end, class }
     }
 
-    /// The words of address and mask that must be compared.
     fn keys(&self) -> Vec<Key> {
         let offset = self.end.offset(self.subnet);
         let words = words(self.subnet.ip()).into_iter().zip(words(self.subnet.mask()));
@@ -99,8 +93,8 @@ fn words(ip: IpAddr) -> Vec<u32> {
     }
 }
 
-/// `tc filter add dev LINK parent 1: … u32 match ip src|dst SUBNET flowid CLASS`, for a root
-/// qdisc [`htb`](super::htb). `name` is for messages.
+/// `tc filter add dev LINK parent 1: … u32 match ip src|dst SUBNET flowid CLASS`, for a root qdisc [`htb`](super::htb).
+/// `name` is for messages.
 pub fn add(index: u32, name: &str, filter: &SubnetFilter) -> Request {
     let (protocol, priority) = match filter.subnet {
         IpNetwork::V4(_) => (ETH_P_IP, IPV4_PRIORITY),
@@ -117,8 +111,8 @@ pub fn add(index: u32, name: &str, filter: &SubnetFilter) -> Request {
 }
 
 impl Netlink {
-    /// `tc filter show dev LINK parent 1:`: the filters that choose one of the two classes by
-    /// subnet, in the kernel's order. Other filters are left out.
+    /// `tc filter show dev LINK parent 1:`: the filters that choose one of the two classes by subnet, in the kernel's
+    /// order.
     ///
     /// # Errors
     /// A missing qdisc is no error, but gives an empty list.
@@ -127,7 +121,6 @@ impl Netlink {
     }
 }
 
-/// A filter that compares one address, whole words of it, with a subnet.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
@@ -140,7 +133,6 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     Ok(network(u16::from_be(info as u16), keys).map(|(subnet, end)| SubnetFilter { subnet, end, class }))
 }
 
-/// The network of a protocol that keys stand for, if they stand for one.
 fn network<'a>(protocol: u16, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetwork, End)> {
     let (source, destination, length) = match protocol {
         ETH_P_IP => (IPV4_SOURCE, IPV4_DESTINATION, 1),

@@ -1,5 +1,5 @@
-//! The token bucket filter, a limit for all packets of a link: `tc qdisc add … tbf`.
-//! `struct tc_tbf_qopt` of linux/pkt_sched.h.
+//! The token bucket filter, a limit for all packets of a link: `tc qdisc add … tbf`. `struct tc_tbf_qopt` of
+//! linux/pkt_sched.h.
 
 use super::{Handle, header, struct_of, write_kind};
 use crate::Request;
@@ -10,8 +10,8 @@ use crate::uapi::pkt_sched::{
 use crate::uapi::rtnetlink::RTM_NEWQDISC;
 use crate::wire::{Attributes, Malformed, u32_ne};
 
-/// Nanoseconds of a tick, in which times of qdiscs are told: PSCHED_TICKS2NS() has been this
-/// since Linux 2.6.31, and /proc/net/psched is the same everywhere.
+/// Nanoseconds of a tick: PSCHED_TICKS2NS() has been this since Linux 2.6.31, and /proc/net/psched is the same
+/// everywhere.
 const TICK: u64 = 64;
 
 /// A token bucket filter.
@@ -26,11 +26,9 @@ pub struct Tbf {
 }
 
 impl Tbf {
-    /// A bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that
-    /// would wait longer than `latency_ms` are dropped. Numbers too large for the kernel become
-    /// the largest that it has: a bucket holds 274 seconds of traffic.
-    ///
-    /// The time is cut to whole microseconds, as the Go plugin does it.
+    /// A bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that would wait longer than
+    /// `latency_ms` are dropped. Too large numbers become the kernel's largest: a bucket holds 274 seconds of traffic.
+    /// The time is cut to whole microseconds, as in the Go plugin.
     pub fn new(rate: u64, burst: u64, latency_ms: u32) -> Self {
         let micros = (u128::from(burst) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
         let ticks = micros * 1000 / u128::from(TICK);
@@ -45,8 +43,8 @@ impl Tbf {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// The bytes of `struct tc_tbf_qopt`. It begins with two `struct tc_ratespec`, of which only the first has a rate.
-    /// Limit, buffer and an unused field follow.
+    /// `struct tc_tbf_qopt` begins with two `struct tc_ratespec`, of which only the first has a rate. Limit, buffer and
+    /// an unused field follow.
     fn parameters(&self) -> Vec<u8> {
         let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
         struct_of(&[0, 0, rate, 0, 0, 0, self.limit, self.buffer, 0])
@@ -75,8 +73,7 @@ impl Tbf {
     }
 }
 
-/// `tc qdisc add dev LINK root handle 1: tbf …`; EEXIST if a qdisc has been put there. `name`
-/// is for messages.
+/// `tc qdisc add dev LINK root handle 1: tbf …`; EEXIST if there is a qdisc. `name` is for messages.
 pub fn add(index: u32, name: &str, tbf: &Tbf) -> Request {
     let what = format!("add qdisc tbf of {} bytes per second to {name}", tbf.rate);
     let header = header(index, Handle::AT_ROOT, Handle::ROOT);

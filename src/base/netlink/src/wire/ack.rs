@@ -7,20 +7,16 @@ use crate::uapi::netlink::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLMSG_ERROR, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS, NLMSGHDR,
 };
 
-/// The content of an `NLMSG_ERROR` or `NLMSG_DONE`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ack {
-    /// 0, or a positive errno.
     pub(crate) code: i32,
-    /// The kernel's explanation, or empty.
     pub(crate) text: String,
-    /// The byte of the request that the kernel objects to.
     pub(crate) offset: Option<u32>,
 }
 
 impl Ack {
-    /// Reads an `NLMSG_ERROR` (`struct nlmsgerr`) or `NLMSG_DONE`. The extended ack stands
-    /// behind the request that the kernel repeats: only its header when it is capped.
+    /// Reads an `NLMSG_ERROR` (`struct nlmsgerr`) or `NLMSG_DONE`. The extended ack stands behind the request that the
+    /// kernel repeats: only its header when it is capped.
     pub(crate) fn read(message: &Message<'_>) -> Result<Self, Malformed> {
         let code = u32_ne(message.body, 0).ok_or(Malformed("an acknowledgement without a code"))?;
         let mut ack = Ack { code: code.cast_signed().min(0).saturating_neg(), ..Ack::default() };
@@ -46,7 +42,6 @@ impl Ack {
         Ok(ack)
     }
 
-    /// The refusal; `None` for success.
     pub(crate) fn errno(&self) -> Option<Errno> {
         (self.code != 0).then(|| Errno::from_raw(self.code))
     }

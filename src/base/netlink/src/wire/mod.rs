@@ -1,13 +1,11 @@
-//! Netlink as bytes: messages in a datagram, attributes in a message (netlink(7),
-//! linux/netlink.h). One [`Writer`] and one reader ([`Messages`], [`Attributes`]) serve all
-//! families.
+//! Netlink as bytes: messages in a datagram, attributes in a message (netlink(7), linux/netlink.h).
 //!
-//! The netlink crates encode requests about links, addresses, routes, neighbours and rules. All other requests are written
-//! here, and all answers are read here. A plugin needs a dozen of a link's hundred attributes, and an unknown form of an
-//! attribute from a newer kernel must not fail a look-up. The readers take any bytes without panicking.
+//! The netlink crates encode requests about links, addresses, routes, neighbours and rules. All other requests are
+//! written here, and all answers are read here: a plugin needs a dozen of a link's hundred attributes, and an unknown
+//! form of an attribute from a newer kernel must not fail a look-up. The readers take any bytes without panicking.
 //!
-//! The name of a function that reads or writes a number says its byte order: `_ne` is the
-//! processor's (netlink itself, NETLINK_ROUTE), `_be` is the network's (NETLINK_NETFILTER).
+//! In names of functions `_ne` is the processor's byte order (netlink itself, NETLINK_ROUTE), `_be` the network's
+//! (NETLINK_NETFILTER).
 
 mod ack;
 mod read;
@@ -19,7 +17,7 @@ pub(crate) use read::{
 };
 pub(crate) use write::{Writer, flags, list, message, number, set_flags};
 
-/// Rounded up to the four bytes of `NLMSG_ALIGN` and `NLA_ALIGN`.
+/// `NLMSG_ALIGN` and `NLA_ALIGN`.
 fn align(length: usize) -> usize {
     length.saturating_add(3) & !3
 }

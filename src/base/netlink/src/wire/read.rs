@@ -1,18 +1,13 @@
-//! The reader: messages, attributes, numbers.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::align;
 use crate::uapi::netlink::{NLA_TYPE_MASK, NLATTR, NLMSGHDR};
 
-/// Why bytes from the kernel make no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// What a reader finds in bytes from the kernel.
 pub(crate) type Parsed<T> = Result<T, Malformed>;
 
-/// A message: the fields of `struct nlmsghdr`, and what follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
@@ -22,7 +17,6 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// The messages in a datagram.
 pub(crate) struct Messages<'a>(&'a [u8]);
 
 impl<'a> Messages<'a> {
@@ -60,24 +54,21 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Attributes in a row. Iterating yields type and value of each and reports a damaged one as
-/// [`Malformed`], as does [`find`](Self::find). The methods that return an `Option` take an
-/// attribute behind a damaged one for absent.
+/// Attributes in a row. Iterating and [`find`](Self::find) report a damaged one as [`Malformed`]. The methods that
+/// return an `Option` take an attribute behind a damaged one for absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The attributes in `bytes`, for nested ones.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Attributes(bytes)
     }
 
-    /// The attributes behind a family's header of `header` bytes.
+    /// `header` is the length of the family's header.
     pub(crate) fn behind(body: &'a [u8], header: usize) -> Self {
         Attributes(body.get(align(header)..).unwrap_or_default())
     }
 
-    /// The first attribute of type `wanted`.
     pub(crate) fn find(self, wanted: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
             let (kind, value) = attribute?;
@@ -88,27 +79,23 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
-    /// The first attribute of type `wanted`.
     pub(crate) fn get(self, wanted: u16) -> Option<&'a [u8]> {
         self.flatten().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     }
 
-    /// The attributes in the first attribute of type `wanted`.
     pub(crate) fn nested(self, wanted: u16) -> Option<Attributes<'a>> {
         self.get(wanted).map(Attributes)
     }
 
-    /// The first attribute of type `wanted`, as text up to its NUL.
+    /// Up to its NUL.
     pub(crate) fn text(self, wanted: u16) -> Option<String> {
         self.get(wanted).map(text)
     }
 
-    /// The first attribute of type `wanted`, as a number in network byte order.
     pub(crate) fn u32_be(self, wanted: u16) -> Option<u32> {
         u32_be(self.get(wanted)?, 0)
     }
 
-    /// The first attribute of type `wanted`, as a number in network byte order.
     pub(crate) fn u64_be(self, wanted: u16) -> Option<u64> {
         Some(u64::from_be_bytes(*self.get(wanted)?.first_chunk()?))
     }
@@ -137,34 +124,29 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// A byte at `offset`.
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()
 }
 
-/// A 16-bit number in host byte order at `offset`.
 pub(crate) fn u16_ne(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A 32-bit number in host byte order at `offset`.
 pub(crate) fn u32_ne(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A 32-bit number in network byte order at `offset`.
 pub(crate) fn u32_be(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A string up to its NUL; what is not UTF-8 is replaced.
+/// Up to its NUL; replaces what is not UTF-8.
 pub(crate) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0);
     let bytes = value.get(..end.unwrap_or(value.len())).unwrap_or(value);
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// An IP address of 4 or 16 bytes.
 pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(v4).into());

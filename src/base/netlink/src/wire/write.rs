@@ -3,7 +3,6 @@
 use super::{align, u16_ne, u32_ne};
 use crate::uapi::netlink::{NLA_F_NESTED, NLM_F_DUMP, NLM_F_REQUEST, NLMSGHDR};
 
-/// A buffer of messages under construction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -11,8 +10,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Appends a message with a family's `header` and the attributes that `fill` writes.
-    /// [`number`] gives it a sequence number.
+    /// `header` is the family's. [`number`] gives the message a sequence number.
     pub(crate) fn message(&mut self, kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Self)) {
         let start = self.begin_message(kind, flags, header);
         fill(self);
@@ -39,14 +37,12 @@ impl Writer {
         put(&mut self.bytes, start, &length.to_ne_bytes());
     }
 
-    /// Appends an attribute with bytes.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
         let start = self.begin(kind);
         self.bytes.extend_from_slice(value);
         self.end(start);
     }
 
-    /// Appends an attribute with a text and its NUL.
     pub(crate) fn text(&mut self, kind: u16, value: &str) {
         let start = self.begin(kind);
         self.bytes.extend_from_slice(value.as_bytes());
@@ -54,32 +50,28 @@ impl Writer {
         self.end(start);
     }
 
-    /// Appends a number in host byte order.
     pub(crate) fn u32_ne(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// Appends a number in host byte order.
     pub(crate) fn u64_ne(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// Appends a number in network byte order.
     pub(crate) fn u32_be(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// Appends a number in network byte order.
     pub(crate) fn u64_be(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// Appends an attribute that consists of attributes, with `NLA_F_NESTED`.
+    /// With `NLA_F_NESTED`.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.nest_unflagged(kind | NLA_F_NESTED, fill);
     }
 
-    /// Appends an attribute that consists of attributes, without `NLA_F_NESTED`, as `tc` does.
+    /// Without `NLA_F_NESTED`, as `tc` does.
     pub(crate) fn nest_unflagged(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.begin(kind);
         fill(self);
@@ -106,30 +98,28 @@ impl Writer {
         self.bytes.resize(align(self.bytes.len()), 0);
     }
 
-    /// The number of bytes written.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The bytes, unless something in them didn't fit into its length field.
+    /// `None` if something didn't fit into its length field.
     pub(crate) fn finish(self) -> Option<Vec<u8>> {
         (!self.too_long).then_some(self.bytes)
     }
 }
 
-/// A single message; empty if an attribute didn't fit into its length field.
+/// Empty if an attribute didn't fit into its length field.
 pub(crate) fn message(kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.message(kind, flags, header, fill);
     writer.finish().unwrap_or_default()
 }
 
-/// A request for a list.
 pub(crate) fn list(kind: u16, header: &[u8]) -> Vec<u8> {
     message(kind, NLM_F_REQUEST | NLM_F_DUMP, header, |_| {})
 }
 
-/// Gives the messages in `bytes` the sequence numbers from `first` on; returns how many they are.
+/// Returns the number of messages.
 pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
     let (mut at, mut count) = (0, 0);
     while let Some(length) = u32_ne(bytes, at) {
@@ -141,12 +131,10 @@ pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
     count
 }
 
-/// The flags of the message that starts at `at`.
 pub(crate) fn flags(bytes: &[u8], at: usize) -> u16 {
     u16_ne(bytes, at + 6).unwrap_or(0)
 }
 
-/// Sets the flags of the message that starts at `at`.
 pub(crate) fn set_flags(bytes: &mut [u8], at: usize, flags: u16) {
     put(bytes, at + 6, &flags.to_ne_bytes());
 }

@@ -18,8 +18,7 @@ pub(super) const NAME: &str = "macvlan";
 pub struct Macvlan {
     /// The mode, which decides which of a parent's macvlans reach each other.
     pub mode: MacvlanMode,
-    /// How many broadcast frames may wait; `None` is the kernel's. Kernels before 5.11 have no such
-    /// setting: they ignore it, and don't report it.
+    /// How many broadcast frames may wait; `None` is the kernel's. Kernels before 5.11 ignore it, and don't report it.
     pub bcqueuelen: Option<u32>,
 }
 

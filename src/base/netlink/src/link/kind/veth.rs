@@ -30,14 +30,12 @@ pub struct NewVeth<'a> {
 }
 
 /// `ip link add NAME type veth peer name PEER netns NS`. Use with
-/// [`Netlink::create_link`](crate::Netlink::create_link).
+/// [`Netlink::create_link`](crate::Netlink::create_link). `peer_ns` must stay open until the request has been carried
+/// out.
 ///
 /// Each end has one queue, because the kernel uses only one of a veth's queues. By default it first makes one for each
-/// processor, with a directory in sysfs for each, and removes them again.
-///
-/// The request has the number of `peer_ns`, which must stay open until it has been carried
-/// out. The other end is born down: the kernel can't bring it up before this end exists
-/// (ENOTCONN).
+/// processor, with a directory in sysfs for each, and removes them again. The other end is born down: the kernel can't
+/// bring it up before this end exists (ENOTCONN).
 pub fn add_veth(veth: &NewVeth<'_>) -> Request {
     let mut peer = LinkUnspec::new_with_name(veth.peer_name).setns_by_fd(veth.peer_ns.as_raw_fd());
     let mut message = LinkVeth::new(veth.name, veth.peer_name);
