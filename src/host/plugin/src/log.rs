@@ -62,6 +62,7 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
+/// Returns the name of a level in the log of cnimble.
 pub fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",

@@ -45,6 +45,10 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// A trial of the plugin in the file `program`. The file has the plugin's type as its name. `config` has its own keys.
+    ///
+    /// # Panics
+    /// Panics without the privilege to make a namespace, as all methods do if something is not as it should be.
     pub fn new(program: impl Into<PathBuf>, config: Value) -> Self {
         let ns = || NetNs::create().expect("a new network namespace: run the test as root");
         let trial = Trial { program: program.into(), config, host: ns(), pod: ns(), prev: None };
