@@ -7,12 +7,11 @@ use serde_json::Value;
 
 use super::{Error, json};
 
-/// The key of the list of valid attachments, for GC.
 pub(crate) const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
-/// The same key in releases of libcni from before the specification was final.
+/// In releases of libcni from before the specification was final.
 pub(crate) const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
 
-/// A container's interface in a network: the key of GC and of leases. As it names files and objects in the kernel, it
+/// A container's interface in a network: the key of GC and of leases. It names files and objects in the kernel, so it
 /// gets no other fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Attachment {
@@ -23,21 +22,16 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-/// The memory of an attachment besides its two texts: a slot in a list that grows by doubling, and the
-/// allocator's overhead.
+/// A slot in a list that grows by doubling, and the allocator's overhead, besides the two texts.
 const ONE: usize = 160;
 
 type List = Result<Vec<Attachment>, Error>;
 
-/// The lists of a configuration, read one attachment at a time.
 #[derive(Default)]
 pub(super) struct Lists(RefCell<Vec<(String, List)>>);
 
 impl Lists {
-    /// The list that was the member of `key`, which has `value` now.
-    ///
-    /// # Errors
-    /// Code 7 with the path to what is no attachment.
+    /// Takes the list that was the member of `key`, which has `value` now. Fails with code 7 and the path.
     pub(super) fn take_out(&self, value: &Value, key: &str) -> List {
         let number = value.as_array().and_then(|number| number.first()).and_then(Value::as_u64);
         let list = number.and_then(|number| {
@@ -45,7 +39,6 @@ impl Lists {
             let number = usize::try_from(number).ok()?;
             (number < lists.len()).then(|| lists.swap_remove(number).1)
         });
-        // Not a list: null, or an error.
         list.unwrap_or_else(|| json::from_value(value, key))
     }
 }

@@ -1,10 +1,6 @@
-//! `runtimeConfig`: what a runtime tells a plugin about one container, for the
-//! capabilities that the plugin has announced.
-//!
-//! The forms are a convention beside the specification (CONVENTIONS.md in the
-//! specification's repository, "Dynamic Plugin specific fields"). A plugin has
-//! `runtimeConfig: RuntimeConfig` in its config struct; keys match in any case, since
-//! containerd sends `HostPort` and `IngressRate`.
+//! `runtimeConfig`: what a runtime tells a plugin about one container, for the capabilities that the plugin has
+//! announced. The forms are a convention (CONVENTIONS.md in the specification's repository, "Dynamic Plugin specific
+//! fields"). Keys match in any case, since containerd sends `HostPort` and `IngressRate`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -60,8 +56,7 @@ pub struct PortMapping {
     /// Port in the container.
     #[serde(default)]
     pub container_port: u16,
-    /// `tcp`, `udp` or `sctp`, in lower case; `tcp` where it is missing or empty. Other
-    /// protocols are for the plugin to refuse.
+    /// `tcp`, `udp` or `sctp`, in lower case; `tcp` where it is missing or empty. The plugin refuses others.
     #[serde(default = "tcp", deserialize_with = "protocol")]
     pub protocol: String,
     /// Address of the host that the port is published on; `None` is all.
@@ -73,7 +68,6 @@ fn tcp() -> String {
     "tcp".into()
 }
 
-/// Runtimes write `tcp` and `TCP`.
 fn protocol<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = fields::text_opt(deserializer)?;
     Ok(text.map_or_else(tcp, |text| text.to_ascii_lowercase()))

@@ -1,18 +1,15 @@
-//! Addresses and networks, parsed as strictly as Go's `net.ParseIP` and `net.ParseCIDR`.
-//!
-//! `ipnetwork` does the arithmetic; its parser takes `10.1.2.3` for a network, netmasks
-//! and signs, which a configuration must not. An IPv4 address in IPv6 clothes
-//! (`::ffff:10.1.2.3`) is the IPv4 address, here as in the reference.
+//! Addresses and networks, parsed as strictly as Go's `net.ParseIP` and `net.ParseCIDR`. The parser of `ipnetwork`
+//! takes `10.1.2.3` for a network, netmasks and signs, which a configuration must not. An IPv4 address in IPv6 clothes
+//! (`::ffff:10.1.2.3`) is the IPv4 address, as in the reference.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-/// Prefix length under which an IPv6 network holds IPv4 addresses only (RFC 4291, 2.5.5.2).
+/// An IPv6 network of this length holds IPv4 addresses only (RFC 4291, 2.5.5.2).
 const MAPPED_PREFIX: u8 = 96;
 
-/// Reads `a.b.c.d/len` or `x::y/len`. Host bits are kept. The length is decimal digits
-/// without sign or leading zero.
+/// Reads `a.b.c.d/len` or `x::y/len`. Host bits are kept. The length is decimal digits without sign or leading zero.
 pub fn parse_cidr(text: &str) -> Option<IpNetwork> {
     let (addr, len) = text.split_once('/')?;
     let digits = len.bytes().all(|b| b.is_ascii_digit()) && (len == "0" || !len.starts_with('0'));

@@ -30,18 +30,17 @@ pub struct PluginConfig {
     pub name: String,
     /// The key `type`: the plugin's name.
     pub plugin_type: String,
-    /// `ipam.type`, empty if there is no IPAM.
+    /// Empty if there is no IPAM.
     ipam_type: String,
     /// `prevResult`, in the form of the newest version.
     pub prev_result: Option<CniResult>,
-    /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing
-    /// may be cleaned. A key with `null` or `[]` is an empty list: nothing is valid.
+    /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing may be cleaned. A key with
+    /// `null` or `[]` is an empty list: nothing is valid.
     pub valid_attachments: Option<Vec<Attachment>>,
     /// Without the lists of attachments.
     document: Value,
 }
 
-/// The keys that hold for all plugins.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Common {
@@ -59,18 +58,17 @@ struct Ipam {
 }
 
 impl PluginConfig {
-    /// Reads a configuration from stdin's bytes.
+    /// Reads a configuration from stdin's bytes. `null` is an object without keys.
     ///
     /// # Errors
-    /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key
-    /// of the wrong type; the message has the path. `null` is an object without keys.
+    /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 with the path for a known key of the wrong
+    /// type.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let config = Self::parse_without_result(bytes)?;
         Ok(PluginConfig { prev_result: config.read_prev_result()?, ..config })
     }
 
-    /// Reads a configuration for DEL. An unreadable `prevResult` counts as none; its error is
-    /// returned beside the configuration.
+    /// Reads a configuration for DEL. Returns the error of an unreadable `prevResult`, which counts as none.
     ///
     /// # Errors
     /// As [`PluginConfig::parse`], but for `prevResult`.
@@ -82,16 +80,16 @@ impl PluginConfig {
         })
     }
 
-    /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the
-    /// configuration's own where it can be read, else the newest.
+    /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the configuration's own where it can
+    /// be read, else the newest.
     pub fn version_of(bytes: &[u8]) -> Version {
         json::text_member(bytes, "cniVersion")
             .and_then(|text| Version::parse(&text).ok())
             .unwrap_or(Version::LATEST)
     }
 
-    /// Code 6 if `cniVersion` isn't made of numbers, in the words of the Go library. A version that
-    /// is, and is unknown, is another matter.
+    /// Code 6 if `cniVersion` isn't made of numbers, in the words of the Go library. An unknown version made of numbers
+    /// is another error.
     pub fn version_that_is_none(bytes: &[u8]) -> Option<Error> {
         let text = json::text_member(bytes, "cniVersion")?;
         let mut parts = text.split('.').zip(["major", "minor", "micro"]);
@@ -100,7 +98,6 @@ impl PluginConfig {
         Some(Error::new(Code::DECODE, format!("failed to convert {which} version part \"{part}\"")))
     }
 
-    /// A configuration still without its `prevResult`.
     fn parse_without_result(bytes: &[u8]) -> Result<Self, Error> {
         let lists = attachments::Lists::default();
         let document = match bytes.trim_ascii() {
@@ -115,7 +112,7 @@ impl PluginConfig {
             }
         };
         let common: Common = json::from_value(&document, "")?;
-        // Which key is there counts, so null must not pass for missing here.
+        // A present null must not pass for missing here.
         let valid_attachments = [VALID_ATTACHMENTS, OLD_ATTACHMENTS]
             .into_iter()
             .find_map(|key| json::get(&document, key).map(|list| lists.take_out(list, key)))

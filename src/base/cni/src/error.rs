@@ -1,7 +1,5 @@
-//! The error of a plugin: a code, a message, and details.
-//!
-//! Specification 1.1.0, section 5 "Error". Codes 1 to 99 belong to the specification;
-//! those from 100 on are ours and listed in [`Code`].
+//! The error of a plugin: a code, a message, and details (specification 1.1.0, section 5 "Error"). Codes 1 to 99 belong
+//! to the specification; those from 100 on are ours and listed in [`Code`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -59,12 +57,10 @@ impl fmt::Display for Code {
     }
 }
 
-/// Characters of an error's message, and of its details.
 const LONGEST: usize = 8192;
 
-/// An error as it crosses the CNI boundary.
-///
-/// `msg` says what failed and on which object; `details` says why, and what to do.
+/// An error as it crosses the CNI boundary. `msg` says what failed and on which object; `details` says why, and what to
+/// do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {
@@ -124,8 +120,7 @@ impl Error {
         Error::new(Code::IO, format!("{what} {}: {err}", path.display()))
     }
 
-    /// The JSON that goes to stdout. Unlike the reference it carries `cniVersion`, as
-    /// the specification asks.
+    /// The JSON that goes to stdout. Unlike the reference it carries `cniVersion`, as the specification asks.
     pub fn to_json(&self, version: Version) -> String {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -153,7 +148,7 @@ impl Error {
     }
 }
 
-/// A text that may come from outside, as long as a person may read it.
+/// Shortens a text from outside to what a person may read.
 fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),

@@ -1,5 +1,5 @@
-//! Readers of single values of a configuration, for serde's `deserialize_with`. The struct of a plugin's
-//! configuration names the form of each value, and an error has the path to the bad value.
+//! Readers of single values of a configuration, for serde's `deserialize_with`. The struct of a plugin's configuration
+//! names the form of each value, and an error has the path to the bad value.
 //!
 //! ```
 //! # use cnimble_cni::{fields, json};
@@ -17,8 +17,8 @@
 //! assert_eq!(err.msg, "ipam.ranges[0].subnet: invalid CIDR address: 10.1.2.3");
 //! ```
 //!
-//! The `_opt` forms take an empty text for absent, which runtimes send (`hostIP: ""`,
-//! `resolvConf: ""`). Go with `#[serde(default)]`, so that the key may also be missing.
+//! The `_opt` forms take an empty text for absent, which runtimes send (`hostIP: ""`, `resolvConf: ""`). Go with
+//! `#[serde(default)]`, so that the key may also be missing.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::cidr;
 
-/// Text out of a configuration as an error shows it: escaped, and not without end.
+/// Escaped and shortened.
 pub(crate) fn shown(text: &str) -> String {
     const LIMIT: usize = 80;
     let mut shown: String = text.chars().take(LIMIT).flat_map(char::escape_debug).collect();
@@ -42,7 +42,6 @@ fn bad<E: de::Error>(what: &str, text: &str) -> E {
     E::custom(format_args!("invalid {what}: {}", shown(text)))
 }
 
-/// An element of a list of networks.
 struct Cidr(IpNetwork);
 
 impl<'de> Deserialize<'de> for Cidr {
@@ -51,7 +50,6 @@ impl<'de> Deserialize<'de> for Cidr {
     }
 }
 
-/// An element of a list of addresses.
 struct Ip(IpAddr);
 
 impl<'de> Deserialize<'de> for Ip {
@@ -132,8 +130,8 @@ pub fn nonzero_opt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Ok(number.filter(|number| *number != 0))
 }
 
-/// A boolean, or one of the texts `true` and `false` in any case (specification 1.1.0,
-/// section 1: runtimes must take both for the flags of a network list).
+/// A boolean, or one of the texts `true` and `false` in any case (specification 1.1.0, section 1: runtimes must take
+/// both for the flags of a network list).
 ///
 /// # Errors
 /// If it is neither.
@@ -160,7 +158,7 @@ pub fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     deserializer.deserialize_any(Flag)
 }
 
-/// Writes a network; `ipnetwork`'s own serde support would bring its lenient parser along.
+/// `ipnetwork`'s own serde support would bring its lenient parser along.
 pub(super) fn display<T: fmt::Display, S: serde::Serializer>(
     value: &T,
     serializer: S,

@@ -2,7 +2,6 @@
 
 use sha2::{Digest, Sha512};
 
-/// The length of [`hash16`], in bytes.
 const HASH16_LEN: usize = 16;
 
 /// The bytes in lower-case hex.

@@ -1,8 +1,7 @@
 //! The CNI protocol as types. Nothing in here does I/O.
 //!
-//! The source is the CNI specification 1.1.0 (<https://www.cni.dev/docs/spec/>) with the tags of
-//! its older versions. Where the Go reference is more lenient and runtimes rely on it, the
-//! reference wins. Each such place says so.
+//! The source is the CNI specification 1.1.0 (<https://www.cni.dev/docs/spec/>) with the tags of its older versions.
+//! Where the Go reference is more lenient and runtimes rely on it, the reference wins. Each such place says so.
 //!
 //! | module | content |
 //! |---|---|

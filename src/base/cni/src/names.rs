@@ -7,8 +7,8 @@ pub fn is_identifier(text: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// The reason that `text` cannot name an interface, or `None` if it can. A name has 1 to 15 bytes without `/`, `:`
-/// and white space, and is not `.` or `..` (`dev_valid_name` in the kernel).
+/// The reason that `text` cannot name an interface, or `None` if it can. A name has 1 to 15 bytes without `/`, `:` and
+/// white space, and is not `.` or `..` (`dev_valid_name` in the kernel).
 pub fn interface_problem(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         Some("interface name is empty")

@@ -19,15 +19,14 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that tell owners apart. The
-    /// Go plugins' nf_tables comments begin the same way.
+    /// `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that tell owners apart. The Go plugins' nf_tables
+    /// comments begin the same way.
     pub fn tag(&self) -> String {
         let Attachment { container_id, ifname } = &self.attachment;
         format!("{}-{}", hash16(&self.network), hash16(&format!("{ifname}:{container_id}")))
     }
 
-    /// The tag, and the names for people to read, cut to 128 bytes:
-    /// `<tag>, net: N, if: I, id: C`.
+    /// The tag, and the names for people to read, cut to 128 bytes: `<tag>, net: N, if: I, id: C`.
     pub fn comment(&self) -> String {
         self.comment_with("")
     }
@@ -45,14 +44,13 @@ impl Owner {
         comment
     }
 
-    /// Returns true if and only if this owner wrote the comment (or alias), by [`Owner::comment`].
-    /// A truncated comment counts, too.
+    /// Returns true if this owner wrote the comment (or alias), by [`Owner::comment`]. A truncated comment counts, too.
     pub fn owns(&self, comment: &str) -> bool {
         comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
     }
 
-    /// The names in a comment (or alias) written by [`Owner::comment`]. If the container ID was
-    /// truncated, [`Owner::tag`] of the result differs from the comment's tag.
+    /// The names in a comment (or alias) written by [`Owner::comment`]. If the container ID was truncated,
+    /// [`Owner::tag`] of the result differs from the comment's tag.
     pub fn named(comment: &str) -> Option<Self> {
         let (_, rest) = comment.split_once(", net: ")?;
         let (network, rest) = rest.split_once(", if: ")?;
@@ -61,8 +59,8 @@ impl Owner {
         Some(Owner { network: network.to_owned(), attachment })
     }
 
-    /// Whether a comment is of an attachment of this container, in whichever network. The tag decides, also where
-    /// the container's ID was cut; a comment that was cut in front of it doesn't tell.
+    /// Whether a comment is of an attachment of this container, in any network. The tag decides, also for a truncated
+    /// ID. A comment that was truncated in front of the ID doesn't tell.
     pub fn is_of_container(comment: &str, container_id: &str) -> bool {
         let (Some(tag), Some(mut named)) = (tag(comment), Owner::named(comment)) else { return false };
         container_id.clone_into(&mut named.attachment.container_id);

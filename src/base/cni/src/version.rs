@@ -52,8 +52,8 @@ impl Version {
         }
     }
 
-    /// Reads a version. An empty text means 0.1.0, as in the reference: configurations
-    /// from before `cniVersion` existed have none.
+    /// Reads a version. An empty text means 0.1.0, as in the reference: configurations from before `cniVersion` existed
+    /// have none.
     ///
     /// # Errors
     /// Code 1 if it is none of the seven.

@@ -1,11 +1,8 @@
 //! A document as a [`Value`], as long as it stays small in memory.
 //!
-//! A `Value` may take a hundred times as much memory as its text, because an object of one key is a node of 600
-//! bytes. So each value is charged with the most that it can take, and reading ends at the bound. Without it the
-//! process would be killed and would give no answer.
-//!
-//! Lists that may be long by right (GC's attachments) don't become values: [`Lists`] gets their elements
-//! one by one.
+//! A `Value` may take a hundred times as much memory as its text, because an object of one key is a node of 600 bytes.
+//! So each value is charged with the most that it can take, and reading ends at the bound: a killed process would give
+//! no answer. Lists that may be long by right (GC's attachments) don't become values: [`Lists`] gets their elements.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,21 +10,18 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Bytes of memory for the values of one document. That suffices for 65,536 ports or 75,000 routes, and for 400,000
-/// attachments.
+/// Bytes for the values of one document: 65,536 ports, 75,000 routes, or 400,000 attachments.
 const MEMORY: usize = 80 << 20;
 /// Bytes of text among them, keys too. It may have to be written again, six times as long.
 const TEXT: usize = 4 << 20;
 
-/// A value in a list, which grows by doubling.
+/// A list grows by doubling.
 const SLOT: usize = 64;
-/// The allocator's overhead for a text.
 const ALLOCATED: usize = 32;
 /// A node of a map, and how many entries it has at least where there are more nodes.
 const NODE: usize = 640;
 const ENTRIES: usize = 5;
 
-/// The memory and the text that a document may still take.
 pub(super) struct Budget {
     memory: Cell<usize>,
     text: Cell<usize>,
@@ -38,7 +32,7 @@ impl Budget {
         Budget { memory: Cell::new(MEMORY), text: Cell::new(TEXT) }
     }
 
-    /// Which bound ended the reading, if one did.
+    /// The bound that ended the reading.
     pub(super) fn exceeded(&self) -> Option<String> {
         match (self.memory.get(), self.text.get()) {
             (0, _) => Some(format!("its values would take more than {} MiB of memory", MEMORY >> 20)),
@@ -65,15 +59,12 @@ impl Budget {
 
 /// Takes the long lists out of a document, one element at a time.
 pub(crate) trait Lists {
-    /// Whether the member of this key is one.
     fn take(&self, key: &str) -> bool;
-    /// Begins the list under this key; its number.
     fn begin(&self, key: &str) -> usize;
-    /// The next element of the list that began last; how many bytes of memory it takes there.
+    /// The next element of the list that began last; returns the bytes of memory that it takes.
     fn push(&self, element: &Value) -> usize;
 }
 
-/// Reads one value of a document.
 #[derive(Clone, Copy)]
 pub(super) struct Read<'a> {
     budget: &'a Budget,
@@ -82,16 +73,13 @@ pub(super) struct Read<'a> {
 
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    /// The whole document.
     Document(&'a dyn Lists),
-    /// The member of this key, a long list.
     Long(&'a dyn Lists, &'a str),
-    /// Any other value.
     Plain,
 }
 
 impl<'a> Read<'a> {
-    /// A document. Where a long list was, a list of its number is left.
+    /// A list of its number replaces each long list.
     pub(super) fn document(budget: &'a Budget, lists: Option<&'a dyn Lists>) -> Self {
         Read { budget, place: lists.map_or(Place::Plain, Place::Document) }
     }
@@ -179,7 +167,6 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// Finds the text that a document has under a key, which may be all that can be read of it.
 pub(super) struct Find<'a> {
     pub(super) key: &'a str,
     pub(super) found: &'a Cell<Option<String>>,

@@ -1,15 +1,13 @@
-//! A deserializer that reads a [`Value`] as Go's `encoding/json` would.
-//!
-//! serde asks a deserializer for a struct with named fields. This deserializer matches keys without regard to case,
-//! skips `null`, and drops unknown keys. Keys of *maps* are data and stay as they are. It refuses a list in the place
-//! of a struct, as Go does; serde would take one.
+//! A deserializer that reads a [`Value`] as Go's `encoding/json` would. It matches fields of structs without regard to
+//! case, skips `null`, and drops unknown keys. Keys of *maps* are data and stay as they are. It refuses a list in the
+//! place of a struct, as Go does; serde would take one.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
-/// [`super::get`] on a map; other spellings that are `taken` (keys of their own) don't count.
+/// [`super::get`] on a map. Other spellings that are `taken` (keys of their own) don't count.
 pub(super) fn member<'a>(
     map: &'a Map<String, Value>,
     key: &str,
@@ -36,8 +34,7 @@ impl<'de> IntoDeserializer<'de, serde_json::Error> for CaseBlind<'de> {
     }
 }
 
-/// Forwards to `deserialize_any`, but says "list" and "object" where serde says "sequence"
-/// and "map".
+/// Forwards to `deserialize_any`, but says "list" and "object" where serde says "sequence" and "map".
 macro_rules! scalars {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {

@@ -1,15 +1,10 @@
 //! JSON as the reference reads and writes it.
 //!
-//! *Reading*: Go matches keys without regard to case, takes `null` for an absent key, and ignores
-//! unknown keys. containerd relies on the first (`HostPort`). serde does none of this, so
-//! [`from_value`] puts a small deserializer in between (`case_blind`).
-//! Where an object has two spellings of a key, the exact one wins. Errors carry the path to
-//! the value.
+//! *Reading*: Go matches keys without regard to case, takes `null` for an absent key, and ignores unknown keys.
+//! containerd relies on the first (`HostPort`). [`from_value`] does the same (`case_blind`). Of two spellings of a key,
+//! the exact one wins. Errors carry the path to the value. A document's values have a bound in memory (`bounded`).
 //!
-//! A document's values have a bound in memory (`bounded`).
-//!
-//! *Writing*: four spaces of indent, no newline at the end, `<`, `>` and `&` escaped as
-//! Go's `encoding/json` does.
+//! *Writing*: four spaces of indent, no newline at the end, `<`, `>` and `&` escaped as Go's `encoding/json` does.
 
 mod bounded;
 mod case_blind;
@@ -32,8 +27,8 @@ pub use write::to_pretty;
 /// Reads a JSON document.
 ///
 /// # Errors
-/// Code 6 with line and column. Nesting deeper than 128 levels and numbers beyond an f64
-/// are refused, too, and what would take too much memory: 80 MiB, or 4 MiB of text.
+/// Code 6 with line and column. Nesting deeper than 128 levels, numbers beyond an f64, and documents that would take
+/// too much memory (80 MiB, or 4 MiB of text) are refused, too.
 pub fn parse(bytes: &[u8], what: &str) -> Result<Value, Error> {
     read(bytes, what, None)
 }
@@ -46,7 +41,7 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Value, Error> {
     object(parse(bytes, what)?, what)
 }
 
-/// As [`parse_object`]; `lists` gets the long lists in it.
+/// `lists` gets the long lists in the object.
 pub(super) fn parse_with_lists(bytes: &[u8], what: &str, lists: &dyn Lists) -> Result<Value, Error> {
     object(read(bytes, what, Some(lists))?, what)
 }
@@ -64,7 +59,7 @@ fn read(bytes: &[u8], what: &str, lists: Option<&dyn Lists>) -> Result<Value, Er
     })
 }
 
-/// The text under `key` of a document that may be broken further on, or too large.
+/// Of a document that may be broken further on, or too large.
 pub(super) fn text_member(bytes: &[u8], key: &str) -> Option<String> {
     let found = Cell::new(None);
     // What is wrong with it has been said by now.
@@ -80,10 +75,8 @@ fn object(value: Value, what: &str) -> Result<Value, Error> {
     Err(Error::new(Code::DECODE, format!("{what}: {err}")))
 }
 
-/// Reads `T` out of `value`; `prefix` is the path to `value` for error texts (may be empty).
-///
-/// Structs must be plain ones: `#[serde(flatten)]` hides the names of the keys from the
-/// deserializer, which then can't match them without regard to case.
+/// Reads `T` out of `value`; `prefix` is the path to `value` for error texts (may be empty). Structs must be plain
+/// ones: `#[serde(flatten)]` hides the names of the keys, which then can't match without regard to case.
 ///
 /// # Errors
 /// Code 7 with the path: `ipam.ranges[0][1].subnet: …`.
@@ -104,8 +97,7 @@ pub fn from_value<T: DeserializeOwned>(value: &Value, prefix: &str) -> Result<T,
     })
 }
 
-/// The member of an object under `key`, in any case; the exact spelling wins unless it is
-/// `null` and another is not.
+/// The member of an object under `key`, in any case; the exact spelling wins unless it is `null` and another is not.
 pub fn get<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     member(value.as_object()?, key, |_| false)
 }

@@ -1,9 +1,7 @@
-//! JSON as Go writes it.
-
 use serde::Serialize;
 
-/// Four-space JSON as Go's `json.MarshalIndent(v, "", "    ")` writes it. A struct's keys
-/// come in the order of its fields, a `Value`'s sorted.
+/// Four-space JSON as Go's `json.MarshalIndent(v, "", "    ")` writes it. A struct's keys come in the order of its
+/// fields, a `Value`'s sorted.
 pub fn to_pretty<T: Serialize + ?Sized>(value: &T) -> String {
     let mut out = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
@@ -15,7 +13,6 @@ pub fn to_pretty<T: Serialize + ?Sized>(value: &T) -> String {
     go_escapes(String::from_utf8(out).unwrap_or_default())
 }
 
-/// The escapes that Go writes for the sake of HTML.
 fn go_escapes(text: String) -> String {
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return text;

@@ -1,9 +1,6 @@
-//! The configuration that a plugin of a list gets on its stdin (specification 1.1.0, "Deriving
-//! execution configuration").
-//!
-//! An injected key replaces every spelling of it, since a plugin may match keys without regard to
-//! case. A `runtimeConfig` that the administrator wrote by hand stays if
-//! there is nothing to put in its place, as with libcni.
+//! The configuration that a plugin of a list gets on its stdin (specification 1.1.0, "Deriving execution
+//! configuration"). An injected key replaces every spelling of it, since a plugin may match keys without regard to
+//! case. A `runtimeConfig` that the administrator wrote by hand stays if nothing replaces it, as with libcni.
 
 use serde_json::{Map, Value};
 
@@ -32,16 +29,16 @@ impl<'a> Injection<'a> {
         Injection { valid_attachments, ..Injection::default() }
     }
 
-    /// For STATUS, `capabilities` stay, as with libcni. It brings no arguments, and by them alone can a plugin tell
-    /// that something is to come with each attachment (host-local's ranges).
+    /// For STATUS, `capabilities` stay, as with libcni: by them alone can a plugin tell that something is to come with
+    /// each attachment (host-local's ranges).
     pub fn status() -> Self {
         Injection { capabilities: true, ..Injection::default() }
     }
 }
 
 impl NetworkList {
-    /// The configuration that `entry` gets on stdin: its own with the network's name and version, and with the values of
-    /// `injection`. It has no `capabilities`, unless `injection` keeps them.
+    /// The configuration that `entry` gets on stdin: its own with the network's name and version, and with the values
+    /// of `injection`. It has no `capabilities`, unless `injection` keeps them.
     pub fn configuration(&self, entry: &ListEntry, injection: &Injection<'_>) -> Value {
         let mut config = entry.document.as_object().cloned().unwrap_or_default();
         if !injection.capabilities {
@@ -77,7 +74,6 @@ impl NetworkList {
     }
 }
 
-/// Removes `key` in every spelling.
 fn remove(config: &mut Map<String, Value>, key: &str) {
     config.retain(|other, _| !other.eq_ignore_ascii_case(key));
 }

@@ -1,8 +1,5 @@
-//! Network configurations: the lists that an administrator writes and a runtime works
-//! through (specification 1.1.0, section 1).
-//!
-//! Reading files is the runtime's part; here is what they mean. `versions` chooses which
-//! version to speak, `injection` makes a plugin's own configuration of its entry.
+//! Network configurations: the lists that an administrator writes and a runtime works through (specification 1.1.0,
+//! section 1). `versions` chooses which version to speak, `injection` makes a plugin's own configuration of its entry.
 
 mod injection;
 #[cfg(test)]
@@ -49,13 +46,12 @@ pub struct NetworkList {
 }
 
 impl ListEntry {
-    /// Whether it is a portmap that no runtime tells of ports: it hears of them by a capability only.
+    /// Whether it is a portmap without the capability by which a runtime tells it of ports.
     pub fn lacks_ports(&self) -> bool {
         self.plugin_type == "portmap" && !self.capabilities.iter().any(|key| key == "portMappings")
     }
 }
 
-/// The keys of a list, apart from those about versions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Keys {
@@ -71,8 +67,8 @@ struct Keys {
 }
 
 impl ListEntry {
-    /// Reads the configuration of one plugin: an entry of a list, or a file of a network's
-    /// folder. `path` is put in front of paths in error texts.
+    /// Reads the configuration of one plugin: an entry of a list, or a file of a network's folder. `path` is put in
+    /// front of paths in error texts.
     ///
     /// # Errors
     /// Code 7 if it isn't an object or has no `type`.
@@ -108,18 +104,17 @@ impl NetworkList {
         self.plugins.iter().flat_map(|plugin| &plugin.capabilities).any(|key| key == capability)
     }
 
-    /// Reads a list (`.conflist`). Without `plugins` the list is empty, and they have to
-    /// come from the network's folder: see [`NetworkList::push`] and [`NetworkList::complete`].
+    /// Reads a list (`.conflist`). Without `plugins` the list is empty, and they have to come from the network's
+    /// folder: see [`NetworkList::push`] and [`NetworkList::complete`].
     ///
     /// # Errors
-    /// Code 6 if it isn't a JSON object, 1 if no version in it is ours, 7 for anything else;
-    /// the message has the path.
+    /// Code 6 if it isn't a JSON object, 1 if no version in it is ours, 7 with the path for anything else.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Self::from_value(json::parse_object(bytes, "network configuration")?)
     }
 
-    /// Reads the configuration of a single plugin (`.conf`, `.json`) as a list of one, as
-    /// was usual before 1.0.0. Plugins in folders don't belong to it.
+    /// Reads the configuration of a single plugin (`.conf`, `.json`) as a list of one, as was usual before 1.0.0.
+    /// Plugins in folders don't belong to it.
     ///
     /// # Errors
     /// Fails as [`NetworkList::parse`] does.

@@ -1,13 +1,10 @@
-//! Which version to speak with a list's plugins.
-//!
-//! `cniVersions` came with 1.1.0: an administrator names all versions that the plugins can, and
-//! a runtime takes the highest that it knows itself. `cniVersion` counts as one more.
+//! Which version to speak with a list's plugins. Since 1.1.0 `cniVersions` names all versions of the plugins, and a
+//! runtime takes the highest that it knows. `cniVersion` counts as one more.
 
 use serde::Deserialize;
 
 use crate::{Error, Version, fields};
 
-/// The keys that say which version to speak.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Versions {
@@ -16,7 +13,7 @@ pub(super) struct Versions {
     cni_versions: Option<Vec<String>>,
 }
 
-/// The highest version that we know; a list may name newer ones for other runtimes.
+/// A list may name newer ones for other runtimes.
 pub(super) fn choose(versions: Versions) -> Result<Version, Error> {
     let Some(list) = versions.cni_versions else {
         return Version::parse(&versions.cni_version.unwrap_or_default());

@@ -1,13 +1,11 @@
-//! The result of ADD, in the form of the newest version, and its conversion from and to older
-//! forms.
-//!
-//! Three forms cover the seven versions. One file reads and writes each. `v02` is for 0.1.0 and 0.2.0, with one
-//! address per family. `v04` is for 0.3.0 to 0.4.0, with lists that name the family. `v10` is for 1.0.0 and 1.1.0.
+//! The result of ADD, in the form of the newest version, and its conversion from and to older forms. `v02` is for 0.1.0
+//! and 0.2.0, with one address per family, `v04` for 0.3.0 to 0.4.0, with lists that name the family, and `v10` for
+//! 1.0.0 and 1.1.0.
 //!
 //! **Keys of newer versions.** The specification names `mtu`, `socketPath` and `pciID` of an interface, and the route
-//! options `mtu`, `advmss`, `priority`, `table` and `scope`, in 1.1.0 only. The Go library writes the former from
-//! 1.0.0 on and the latter from 0.3.0 on. We do the same. A consumer ignores unknown keys, but dropping them would
-//! cut a chain: the `priority` in an IPAM plugin's answer must reach the main plugin of a 0.4.0 network.
+//! options `mtu`, `advmss`, `priority`, `table` and `scope`, in 1.1.0 only. As the Go library does, we write the former
+//! from 1.0.0 on and the latter from 0.3.0 on. Dropping them would cut a chain: the `priority` in an IPAM plugin's
+//! answer must reach the main plugin of a 0.4.0 network.
 
 mod v02;
 mod v04;
@@ -202,13 +200,12 @@ impl CniResult {
         CniResult { interfaces: Vec::new(), ips, routes, dns }
     }
 
-    /// Reads a result of any version; its own `cniVersion` says which, `fallback` where it
-    /// has none. `path` is put in front of paths in error texts.
+    /// Reads a result of its own `cniVersion`, or of `fallback` where it has none. `path` is put in front of paths in
+    /// error texts.
     ///
     /// # Errors
     /// Code 1 for an unknown version, 7 with the path for a bad value.
     pub fn from_value(value: &Value, fallback: Version, path: &str) -> Result<Self, Error> {
-        /// The keys of all forms.
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Versioned {

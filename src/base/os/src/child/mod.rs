@@ -1,11 +1,9 @@
 //! Other programs that a plugin runs, delegates and iptables, and the signals that end both.
 //!
-//! [`run`] talks to a program on all of its pipes at once, without a thread. The program may answer before it has
-//! read everything, or never read at all. When a signal tells the plugin to stop, the program gets SIGTERM, so that
-//! it can undo its work. [`GRACE`] later it gets SIGKILL and is reaped. Programs that run after that, to undo, have
-//! until [`signal::deadline`].
-//!
-//! It stays in the plugin's process group: who kills the plugin's group means its programs, too.
+//! [`run`] talks to a program on all of its pipes at once, without a thread. The program may answer before it has read
+//! everything, or never read at all. When a signal tells the plugin to stop, the program gets SIGTERM, so that it can
+//! undo its work. [`GRACE`] later it gets SIGKILL and is reaped. Programs that run after that, to undo, have until
+//! [`signal::deadline`]. A program stays in the plugin's process group, so a kill of the group includes it.
 
 mod pipes;
 pub mod signal;
@@ -27,8 +25,7 @@ use pipes::Pipes;
 
 /// Between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
-/// How long a pipe is read on after the program has exited, if a process that it left behind keeps it
-/// open. The program's own output is in the pipe by then.
+/// How long a pipe is read on after the program has exited, if another process keeps it open.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How much a program may print.
@@ -77,12 +74,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs `command` with `input` on stdin to its end.
+/// Runs `command` with `input` on stdin to its end. An exit status other than 0 is no error.
 ///
 /// # Errors
-/// See [`Failure`]; an exit status other than 0 is none.
+/// See [`Failure`].
 pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output, Failure> {
-    // Not for nothing: what is started has to be stopped again.
+    // A program that is started has to be stopped again.
     stop_now(signal::deadline()).map_err(Failure::Stopped)?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     if limits.stderr.is_some() {
@@ -108,7 +105,6 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
     Ok(Output { status, stdout, stderr })
 }
 
-/// Whether there is no time left.
 fn stop_now(deadline: Option<Instant>) -> Result<(), Error> {
     signal::check()?;
     match deadline {
@@ -117,7 +113,6 @@ fn stop_now(deadline: Option<Instant>) -> Result<(), Error> {
     }
 }
 
-/// Talks until the program has exited and its pipes are at their end.
 fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure> {
     // Signals come while `ppoll` waits, and only then: none is missed between asking and waiting.
     let outside = Blocked::new().map_err(Failure::Talk)?;
@@ -151,10 +146,9 @@ fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure>
     }
 }
 
-/// A program that has not been reaped yet.
 struct Running {
     child: Child,
-    /// Tells when it has exited; a sandbox may not let us have one.
+    /// A sandbox may not let us have one.
     pidfd: Option<OwnedFd>,
 }
 
@@ -176,7 +170,7 @@ impl Running {
         self.child.try_wait().map(|status| status.is_some()).map_err(Failure::Talk)
     }
 
-    /// Ends it, in order if there is something that it may want to take back, and reaps it.
+    /// Gives it time to take something back if `in_order`, and reaps it.
     fn end(&mut self, in_order: bool) {
         if in_order && let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
@@ -193,9 +187,7 @@ impl Running {
     }
 }
 
-/// The signals that tell us to stop, held back.
 struct Blocked {
-    /// The signals that were blocked before.
     mask: SigSet,
 }
 

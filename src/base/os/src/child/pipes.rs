@@ -1,5 +1,3 @@
-//! The pipes between us and a program, all of them at once.
-
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -9,7 +7,6 @@ use nix::poll::{PollFd, PollFlags};
 
 use super::{Failure, Limits};
 
-/// Our ends, as long as they are of use, and what came.
 pub(super) struct Pipes<'a> {
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
@@ -45,7 +42,6 @@ impl<'a> Pipes<'a> {
         ]
     }
 
-    /// The descriptors and events to poll for.
     pub(super) fn waited(&self) -> Vec<PollFd<'_>> {
         let [stdin, stdout, stderr] = self.ends();
         let writable = stdin.map(|end| PollFd::new(end, PollFlags::POLLOUT));
@@ -53,12 +49,12 @@ impl<'a> Pipes<'a> {
         writable.into_iter().chain(readable).collect()
     }
 
-    /// Whether nothing can come any more.
+    /// Nothing can come any more.
     pub(super) fn are_done(&self) -> bool {
         self.stdout.is_none() && self.stderr.is_none()
     }
 
-    /// Says and hears what there is, without waiting.
+    /// Without waiting.
     pub(super) fn talk(&mut self) -> Result<(), Failure> {
         self.say().map_err(Failure::Talk)?;
         let room = self.limits.stdout;
@@ -88,7 +84,7 @@ impl<'a> Pipes<'a> {
         Ok(())
     }
 
-    /// Writes as much as the program takes; the pipe is closed behind the last byte.
+    /// The pipe is closed behind the last byte.
     fn say(&mut self) -> io::Result<()> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         while !self.unsent.is_empty() {
@@ -105,13 +101,12 @@ impl<'a> Pipes<'a> {
         Ok(())
     }
 
-    /// The bytes of stdout and stderr.
     pub(super) fn kept(self) -> (Vec<u8>, Vec<u8>) {
         (self.said, self.complained)
     }
 }
 
-/// Reads what is there, as long as `keep` wants more; whether that was the end.
+/// Reads as long as `keep` wants more; returns whether that was the end.
 fn hear(from: &mut impl Read, mut keep: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
     let mut piece = [0; 16 << 10];
     loop {

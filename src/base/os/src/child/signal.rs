@@ -1,15 +1,13 @@
-//! SIGTERM, SIGINT, SIGHUP and SIGXCPU (a limit on processor time) end a verb like any other error: undo, one JSON error.
+//! SIGTERM, SIGINT, SIGHUP and SIGXCPU (a limit on processor time) end a verb like any other error: undo, one JSON
+//! error.
 //!
-//! The handler only notes the signal and is installed without SA_RESTART, so that a
-//! blocking call returns EINTR; [`check`] turns the note into an error at the next step.
+//! The handler only notes the signal and is installed without SA_RESTART, so that a blocking call returns EINTR;
+//! [`check`] turns the note into an error at the next step. SIGXFSZ would kill for a file that grows past a limit. The
+//! write fails with EFBIG as well, which is enough. A handler that does nothing, unlike ignoring it, ends with
+//! execve(2) of a child.
 //!
-//! SIGXFSZ would kill for a file that grows past a limit. The write fails with EFBIG as well,
-//! which is enough. A handler that does nothing, unlike ignoring it, ends with the program that
-//! a child becomes.
-//!
-//! Where the signal has cut something short that others do (a program, an answer of firewalld), they
-//! may be as slow in the undo. So that has an end of its own, [`deadline`]: a verb that is told to stop
-//! while others hang is over within a second.
+//! Where the signal has cut short a program or an answer of firewalld, they may be as slow in the undo. So that has an
+//! end of its own, [`deadline`]: a verb that is told to stop while others hang is over within a second.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -22,7 +20,6 @@ use cnimble_cni::{Code, Error};
 /// From the signal on, for the program that it cut short and for all of the undo's.
 const UNDO: Duration = Duration::from_millis(500);
 
-/// The signals that end a verb.
 pub(super) const STOPPING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXCPU];
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);

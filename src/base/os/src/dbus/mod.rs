@@ -1,8 +1,7 @@
 //! A client of the system bus for the needs of two plugins. It calls methods with texts or properties as arguments, and
-//! waits for each answer. It supports no signals and no file descriptors, and needs no async runtime.
-//!
-//! It follows the [D-Bus specification](https://dbus.freedesktop.org/doc/dbus-specification.html):
-//! "Authentication Protocol", "Server Addresses" and "Message Protocol".
+//! waits for each answer. It follows the [D-Bus
+//! specification](https://dbus.freedesktop.org/doc/dbus-specification.html): "Authentication Protocol", "Server
+//! Addresses" and "Message Protocol".
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,13 +21,13 @@ mod wire;
 /// The environment variable with the address of the system bus.
 pub const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_ADDRESS: &str = "unix:path=/var/run/dbus/system_bus_socket";
-/// How long one answer may take. libdbus has the same limit for a method.
+/// libdbus has the same limit for a method.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How long a termination signal may stay unnoticed.
 const NAP: Duration = Duration::from_millis(100);
-/// The largest answer. The expected ones are much smaller, and the specification's limit is 128 MiB.
+/// The expected answers are much smaller, and the specification's limit is 128 MiB.
 const LARGEST: usize = 1 << 20;
-/// The longest line of the authentication. Usual lines have a few dozen bytes.
+/// Usual lines have a few dozen bytes.
 const LONGEST_LINE: usize = 4096;
 
 /// The reason why there is no answer.
@@ -96,7 +95,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Authenticates with `EXTERNAL`, because the kernel has told the bus the user.
+    /// `EXTERNAL`, because the kernel has told the bus the user.
     fn authenticate(&mut self) -> Result<(), Error> {
         let failed = |err| Error::Io("log in to the system bus".into(), err);
         let user = nix::unistd::geteuid().to_string();
@@ -154,7 +153,7 @@ impl Bus {
         }
     }
 
-    /// Receives one complete message. Returns `None` if it is too long.
+    /// Returns `None` if the message is too long.
     fn receive(&mut self, end: Instant) -> io::Result<Option<Vec<u8>>> {
         let mut message = vec![0; HEADER];
         self.read(&mut message, end)?;
@@ -165,7 +164,6 @@ impl Bus {
         Ok(Some(message))
     }
 
-    /// Fills `room` before the deadline.
     fn read(&mut self, mut room: &mut [u8], end: Instant) -> io::Result<()> {
         while !room.is_empty() {
             if let Err(err) = signal::check() {
@@ -188,13 +186,12 @@ impl Bus {
     }
 }
 
-/// Returns the deadline of an answer. It is earlier after a termination signal.
+/// Earlier after a termination signal.
 fn patience() -> Instant {
     let end = Instant::now() + PATIENCE;
     signal::deadline().map_or(end, |deadline| deadline.min(end))
 }
 
-/// Tries the addresses one after the other.
 fn connect(addresses: &str) -> Result<UnixStream, Error> {
     let mut outcome = Err(Error::Protocol("the address of the system bus is not that of a Unix socket"));
     for address in addresses.split(';') {
@@ -211,7 +208,6 @@ fn connect(addresses: &str) -> Result<UnixStream, Error> {
     outcome
 }
 
-/// Returns the socket in a part of an address.
 fn socket(part: &str) -> Option<io::Result<SocketAddr>> {
     let (key, value) = part.split_once('=')?;
     let value = unescape(value)?;
@@ -222,7 +218,7 @@ fn socket(part: &str) -> Option<io::Result<SocketAddr>> {
     }
 }
 
-/// Decodes escapes such as `%2d`.
+/// Such as `%2d`.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text;

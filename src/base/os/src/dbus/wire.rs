@@ -1,11 +1,9 @@
-//! D-Bus messages as bytes: "Message Protocol" of the specification.
-
 use super::Method;
 
 const CALL: u8 = 1;
 pub(super) const RETURN: u8 = 2;
 pub(super) const ERROR: u8 = 3;
-/// The length of the fixed header. The header fields and the body follow it.
+/// The header fields and the body follow.
 pub(super) const HEADER: usize = 16;
 
 const PATH: u8 = 1;
@@ -68,7 +66,6 @@ impl Arguments {
 }
 
 impl Value<'_> {
-    /// Writes the value as a variant.
     fn put(self, body: &mut Vec<u8>) {
         let mut put_signature = |signature: &str| {
             body.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
@@ -90,7 +87,7 @@ impl Value<'_> {
     }
 }
 
-/// Writes an array: its length without the padding of the first element, and its elements.
+/// The length is without the padding of the first element.
 fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut Vec<u8>)) {
     pad(bytes, 4);
     let at = bytes.len();
@@ -104,7 +101,7 @@ fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut V
     }
 }
 
-/// Returns a call in little-endian bytes, which every bus accepts.
+/// In little-endian bytes, which every bus accepts.
 pub(super) fn encode(method: &Method<'_>, arguments: &Arguments, serial: u32) -> Vec<u8> {
     const NO_AUTO_START: u8 = 2;
     let Arguments { signature, body } = arguments;
@@ -199,14 +196,12 @@ fn number(bytes: &[u8], offset: usize, big_endian: bool) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// Returns the length of the message that begins with this header.
 pub(super) fn length(header: &[u8]) -> Option<usize> {
     let big_endian = header.first() == Some(&b'B');
     let fields = number(header, 12, big_endian)?.checked_add(HEADER)?.checked_next_multiple_of(8)?;
     fields.checked_add(number(header, 4, big_endian)?)
 }
 
-/// Parses a message. Returns `None` if it is invalid.
 pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
     let big_endian = match message.first()? {
         b'l' => false,

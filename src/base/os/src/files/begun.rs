@@ -1,11 +1,10 @@
 //! Notes of DELs that have begun: one empty file for each attachment, by the tag of its owner.
 //!
-//! A runtime deletes a pod plugin by plugin and removes its own record last. Between two plugins the pod looks like
-//! one that has lost something, and a repair would leave rules behind. A plugin notes the DEL before it removes
-//! anything. The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and
-//! GC for what isn't valid.
-//!
-//! Notes stay behind if the first plugin of the chain is none of ours. So old notes go when there are many.
+//! A runtime deletes a pod plugin by plugin and removes its own record last. Between two plugins the pod looks like one
+//! that has lost something, and a repair would leave rules behind. A plugin notes the DEL before it removes anything.
+//! The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and GC for
+//! attachments that aren't valid. Notes stay behind if the first plugin of the chain is none of ours, so old notes go
+//! when there are many.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,13 +15,13 @@ use std::time::Duration;
 /// The directory. It is empty after a reboot, which no namespace outlives.
 pub const DIR: &str = "/run/cnimble/begun-dels";
 
-/// A directory of this size, in bytes, has hundreds of notes: tmpfs counts 20 for each.
+/// tmpfs counts 20 for each note, so such a directory has hundreds.
 const LARGE: u64 = 20_000;
 
-/// The age of a note that goes when there are many.
+/// Such notes go when there are many.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 
-/// The number of attempts to write a note beside ends of other DELs.
+/// A note is written beside ends of other DELs, which remove the directory.
 const ATTEMPTS: usize = 100;
 
 /// Notes that the DEL of the owner with this tag begins.
@@ -31,7 +30,6 @@ const ATTEMPTS: usize = 100;
 /// Fails if the file system refuses a request.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
-    // The end of another DEL removes an empty directory.
     for _ in 0..ATTEMPTS {
         match File::options().write(true).create_new(true).mode(0o600).open(&path) {
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
@@ -45,7 +43,6 @@ pub fn note(tag: &str) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Removes old notes if there are many.
 fn remove_old() -> io::Result<()> {
     if fs::metadata(DIR).is_ok_and(|dir| dir.len() > LARGE) {
         let is_old = |path: &PathBuf| {
@@ -112,7 +109,7 @@ fn path(tag: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Removes a note, and with the last note the directory. A missing note is no error.
+/// The directory goes with the last note. A missing note is no error.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Ok(()) => {

@@ -1,7 +1,5 @@
-//! Reads untrusted files, and writes files whole or not at all.
-//!
-//! A plain `read` of a path waits for ever on a pipe, reads an endless device into memory, and
-//! follows links. Here only a regular file of a bounded size is read; anything else is an error.
+//! Reads untrusted files, and writes files whole or not at all. A plain `read` of a path waits for ever on a pipe,
+//! reads an endless device into memory, and follows links. Here only a regular file of a bounded size is read.
 
 pub mod begun;
 
@@ -79,8 +77,8 @@ pub fn create(file: &Path, fresh: &Path, bytes: &[u8], mode: u32) -> io::Result<
     linked
 }
 
-/// Writes a new file `fresh` with this content, and syncs it to disk if `sync`. A file that has the name already is
-/// removed: a process that was killed has left it.
+/// Writes a new file `fresh` with this content, and syncs it to disk if `sync`. Removes an old file of that name from a
+/// killed process.
 ///
 /// # Errors
 /// The system's; then there is no `fresh`.
@@ -99,7 +97,7 @@ pub fn draft(fresh: &Path, bytes: &[u8], mode: u32, sync: bool) -> io::Result<()
     })
 }
 
-/// Does it, and removes `fresh` if it fails. The first error counts.
+/// Removes `fresh` if `work` fails. The first error counts.
 fn place(fresh: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     work().inspect_err(|_| {
         let _ = std::fs::remove_file(fresh);

@@ -1,8 +1,6 @@
-//! The system calls that a plugin makes.
-
 use std::ffi::c_long;
 
-/// Calls for memory, time, signals, exit, files and sockets, and for the child that waits for a removal.
+/// Memory, time, signals, exit, files and sockets, and the child that waits for a removal.
 pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -99,13 +97,12 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_shutdown,
     libc::SYS_socket,
     libc::SYS_socketpair,
-    // The child.
     libc::SYS_clone,
     libc::SYS_clone3,
     libc::SYS_close_range,
 ];
 
-/// Older forms of the same calls, which newer architectures lack.
+/// Newer architectures lack these older forms.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLDER: &[c_long] = &[
     libc::SYS_access,
@@ -128,6 +125,6 @@ pub(super) const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLDER: &[c_long] = &[];
 
-/// Calls that need CAP_SYS_ADMIN: entering a pod's namespaces, and mounting a private procfs.
+/// Entering a pod's namespaces, and mounting a private procfs.
 pub(super) const WITH_SYS_ADMIN: &[c_long] =
     &[libc::SYS_fsconfig, libc::SYS_fsmount, libc::SYS_fsopen, libc::SYS_setns];

@@ -1,7 +1,5 @@
-//! The filter of system calls (seccomp(2)).
-//!
-//! The program is a bit map with a word for each 32 calls. The kernel runs a new program once for the number of every
-//! call, and a list would take five times as long.
+//! The filter of system calls (seccomp(2)): a bit map with a word for each 32 calls. The kernel runs a new program once
+//! for the number of every call, and a list would take five times as long.
 
 use std::ffi::{c_long, c_ulong};
 
@@ -15,13 +13,13 @@ use nix::errno::Errno;
 use super::calls::{ALWAYS, OLDER, WITH_SYS_ADMIN};
 use super::{Caps, Level};
 
-/// The number of words in the map. No architecture has more than 512 calls yet.
+/// No architecture has more than 512 calls yet.
 const WORDS: usize = 16;
-/// The numbers of instructions for each word, and before the words.
+/// Numbers of instructions.
 const EACH: u8 = 4;
 const FRONT: usize = 8;
 
-/// The kernel's number of this architecture (linux/audit.h). A filter must check it first.
+/// linux/audit.h. A filter must check it first.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -29,11 +27,10 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// The offsets in `struct seccomp_data` (linux/seccomp.h).
+/// linux/seccomp.h
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 
-/// Installs the filter of a level that has one.
 pub(super) fn install(level: Level, keep: Caps) {
     let otherwise = match level {
         Level::Off | Level::Usual => return,
@@ -61,7 +58,6 @@ fn load(program: &mut [sock_filter]) -> Result<(), Errno> {
     Errno::result(outcome).map(drop)
 }
 
-/// Returns a map with a bit for each call.
 fn map(lists: &[&[c_long]]) -> [u32; WORDS] {
     let mut map = [0; WORDS];
     for call in lists.iter().copied().flatten() {
@@ -74,7 +70,7 @@ fn map(lists: &[&[c_long]]) -> [u32; WORDS] {
     map
 }
 
-/// Returns the program. It allows the calls in the map, and returns `otherwise` for the others.
+/// Allows the calls in the map, and returns `otherwise` for the others.
 fn program(architecture: u32, map: &[u32; WORDS], otherwise: u32) -> Vec<sock_filter> {
     let say = |code: u32, k: u32| jump(code, k, 0, 0);
     let mut program = vec![

@@ -1,11 +1,10 @@
-//! Drops capabilities, new privileges of started programs, and system calls.
-//!
-//! A step that the kernel refuses is skipped. A restraint makes nothing fail that would succeed without it. The
-//! exception is [`Level::Strict`], which refuses system calls, and which an administrator must choose.
+//! Drops capabilities, new privileges of started programs, and system calls. A step that the kernel refuses is skipped.
+//! A restraint makes nothing fail that would succeed without it, but for [`Level::Strict`], which an administrator must
+//! choose.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod calls;
-/// No filter is known for other architectures, and not all of them have every call.
+/// No filter is known for other architectures.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod calls {
     use std::ffi::c_long;
@@ -92,7 +91,6 @@ impl Restraint {
     }
 }
 
-/// Drops all capabilities except these.
 fn limit(keep: Caps) -> Result<(), Errno> {
     let sets = |held: CapabilitySet| CapabilitySets {
         effective: held,
