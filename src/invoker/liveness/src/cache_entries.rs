@@ -1,4 +1,4 @@
-//! Entries of result caches as they are read; `judge` says what is thought of each.
+//! Entries of result caches; `judge` has the verdicts.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,61 +9,52 @@ use cnimble_runtime::{Cache, CacheError, Entry};
 use super::namespaces;
 use super::{Verdict, data_dirs};
 
-/// A cache entry with its verdict.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// The cache entry.
     pub entry: Entry,
-    /// The verdict about it.
     pub verdict: Verdict,
-    /// Whether its cache is one with entries that are judged.
+    /// Its cache is one with entries that are judged.
     pub own: bool,
-    /// The directory of its cache.
     pub cache: PathBuf,
 }
 
 impl Known {
-    /// The owner of the entry.
     pub fn owner(&self) -> Owner {
         Owner { network: self.entry.network.clone(), attachment: self.attachment() }
     }
 
-    /// The same without the network.
     pub fn attachment(&self) -> Attachment {
         Attachment { container_id: self.entry.container_id.clone(), ifname: self.entry.ifname.clone() }
     }
 
-    /// The result of ADD, if it makes sense.
+    /// `None` if it makes no sense.
     pub fn result(&self) -> Option<CniResult> {
         let version = self.entry.network_list().ok()?.version;
         CniResult::from_value(self.entry.result.as_ref()?, version, "").ok()
     }
 
-    /// The addresses in the result.
     pub fn addrs(&self) -> Vec<IpAddr> {
         self.result().map(|result| result.ips.iter().map(|ip| ip.address.ip()).collect()).unwrap_or_default()
     }
 
-    /// Directories of host-local that the recorded configuration names.
+    /// Of host-local, from the recorded configuration.
     pub fn data_dirs(&self) -> Vec<PathBuf> {
         self.entry.network_list().map(|list| data_dirs(&list)).unwrap_or_default()
     }
 
-    /// Returns false if and only if its namespace is surely not there.
+    /// Returns false only if its namespace is surely not there.
     pub fn has_namespace(&self) -> bool {
         self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
     }
 }
 
-/// The entries of a cache, not yet judged.
 pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
-    // Not to know what is others' would mean to clean it away.
+    // Unknown entries of others would be cleaned away.
     let entries = cache.list().map_err(|err| failed(&err))?;
     let known = |entry| Known { entry, verdict: Verdict::Lives, own, cache: cache.dir().to_owned() };
     Ok(entries.into_iter().map(known).collect())
 }
 
-/// The error for a cache that can't be read.
 pub fn failed(err: &CacheError) -> Error {
     Error::new(Code::IO, err.to_string())
 }

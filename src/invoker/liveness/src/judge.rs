@@ -15,7 +15,6 @@ use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{Life, Lives, Node};
 use super::{Evidence, Verdict, namespaces, young};
 
-/// Looks at the node.
 pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     // What is judged.
     let mut host = Netlink::open()?;
@@ -56,7 +55,7 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     node.lives.extend(ends);
     let holders = holders(&leases, &node);
     node.lives.extend(holders);
-    // First those that surely live: they hold their addresses against the others.
+    // Entries that surely live come first: they hold their addresses against the others.
     entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
         known.verdict = entry(&known, &node);
@@ -71,8 +70,8 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     Ok(node)
 }
 
-/// The attachment of a link, from its alias. The link is the host's end of a pair with its other end in a namespace, or
-/// an interface in a namespace without an end on the host. Either is removed with that namespace.
+/// From the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace
+/// without an end on the host. Either is removed with that namespace.
 fn life_of_link(link: &Link) -> Option<Life> {
     let tag = survey::tag(&link.alias)?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));
@@ -80,7 +79,6 @@ fn life_of_link(link: &Link) -> Option<Life> {
     Some(Life { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
 }
 
-/// The attachments that hold a lease and are known to live.
 fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     let of = |(network, lease): (&Network, &JudgedLease)| match &lease.held {
         Some((ip, holder @ Holder::Attachment(attachment)))
@@ -93,7 +91,7 @@ fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     leases.all().filter_map(of).collect()
 }
 
-/// Judges all leases; returns their holders that live or may live.
+/// Returns the holders of leases that live or may live.
 fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<Life> {
     let mut lives = Vec::new();
     for (network, of) in leases.each() {
@@ -105,7 +103,7 @@ fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec
     lives
 }
 
-/// Judges an entry. Those with a namespace that is there come first: see [`look`].
+/// Entries with an existing namespace come first: see [`look`].
 fn entry(known: &Known, node: &Node) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {

@@ -1,4 +1,4 @@
-//! Leases as they are read; `judge` says what is thought of each.
+//! Leases; `judge` has the verdicts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,37 +13,29 @@ use cnimble_leases::{address, is_temporary};
 use super::cache_entries::Known;
 use super::{Evidence, Verdict};
 
-/// A network with leases.
 #[derive(Debug)]
 pub struct Network {
-    /// The name of the network.
     pub name: String,
-    /// The directory of its leases.
     pub path: PathBuf,
     /// Why none of its leases can be judged.
     pub(super) doubt: Option<String>,
 }
 
-/// All leases as they were read, and once they are judged, what is thought of each.
 #[derive(Debug, Default)]
 pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);
 
 /// A lease; without address and holder, a file that isn't finished.
 #[derive(Debug)]
 pub struct JudgedLease {
-    /// The path of the file.
     pub path: PathBuf,
-    /// Its address and its holder.
     pub held: Option<(IpAddr, Holder)>,
-    /// Of the file that was read.
     pub found: Identity,
     pub(super) before_boot: bool,
-    /// The verdict about it.
     pub verdict: Verdict,
 }
 
 impl JudgedLease {
-    /// The ID of the container that holds it, if it names one.
+    /// The ID of the container, if the lease names one.
     pub fn container(&self) -> Option<&str> {
         match self.held.as_ref()? {
             (_, Holder::Attachment(attachment)) => Some(&attachment.container_id),
@@ -80,17 +72,14 @@ impl JudgedLeases {
         Ok(leases)
     }
 
-    /// All leases, each with its directory.
     pub fn all(&self) -> impl Iterator<Item = (&Network, &JudgedLease)> {
         self.0.iter().flat_map(|(network, leases)| leases.iter().map(move |lease| (network, lease)))
     }
 
-    /// The directories of leases.
     pub fn stores(&self) -> impl Iterator<Item = &Network> {
         self.0.iter().map(|(network, _)| network)
     }
 
-    /// The same, to be judged.
     pub(super) fn each(&mut self) -> impl Iterator<Item = (&Network, &mut JudgedLease)> {
         self.0.iter_mut().flat_map(|(network, leases)| {
             let network = &*network;
@@ -106,7 +95,7 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// `None` for what is no lease, or has gone since.
+/// `None` if the file is no lease, or is gone.
 fn lease(dir: &Directory, name: &str, boot: &Boot) -> Result<Option<JudgedLease>, StoreError> {
     let (path, verdict) = (dir.path().join(name), Verdict::Lives);
     if is_temporary(name) {

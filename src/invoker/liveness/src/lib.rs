@@ -1,4 +1,4 @@
-//! Which attachments live: the one judge that `gc --gone`, `doctor` and `run` ask.
+//! Which attachments live, for `gc --gone`, `doctor` and `run`.
 //!
 //! **An attachment that lives, or may live, is left alone.** Each of these is evidence that it lives:
 //!
@@ -7,15 +7,13 @@
 //! - its address in any namespace;
 //! - a lease that was made just now.
 //!
-//! An attachment in doubt is left alone, too.
-//!
 //! Read `judge` first: it looks, and has the verdicts on entries and leases. [`rules`] has those on packet rules.
 //! [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
 //!
-//! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are listed
-//! first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then namespaces
-//! and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed object has
-//! its evidence, at any progress of its ADD.
+//! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are
+//! listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then
+//! namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed
+//! object has its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
 mod judge;
@@ -50,23 +48,18 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
 /// The sources of evidence that attachments live.
 #[derive(Debug, Clone)]
 pub struct Evidence {
-    /// The cache with the entries that are judged.
     pub cache: Cache,
-    /// Caches of others: their entries speak for attachments.
+    /// Their entries are evidence for attachments.
     pub others: Vec<Cache>,
-    /// Whether entries of these are judged as well.
     pub judge_others: bool,
     /// Directories of host-local (`dataDir`), besides those that entries name.
     pub data_dirs: Vec<PathBuf>,
-    /// Younger objects are left alone.
     pub grace: Duration,
-    /// The container runtime, if it is to be asked.
     pub runtime: Option<Arc<dyn runtime::Runtime>>,
 }
 
 impl Evidence {
-    /// The usual ones besides this cache: libcni's, which containerd, CRI-O and podman use, and
-    /// that of `cnimble pod` and `cnimble run`.
+    /// With libcni's cache, which containerd, CRI-O and podman use, and that of `cnimble pod` and `cnimble run`.
     pub fn new(cache: Cache) -> Self {
         let usual = [DEFAULT_CACHE_DIR, DEFAULT_PODS_CACHE_DIR].map(Cache::new);
         Evidence {
@@ -79,7 +72,6 @@ impl Evidence {
         }
     }
 
-    /// The caches with the entries that are judged, each once.
     pub fn judged(&self) -> Vec<&Cache> {
         let others = self.others.iter().filter(|other| self.judge_others && !self.is_own(other));
         std::iter::once(&self.cache).chain(others).collect()
@@ -93,7 +85,6 @@ impl Evidence {
     }
 }
 
-/// The verdict on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It has a living owner, or is none of ours.
@@ -104,30 +95,22 @@ pub enum Verdict {
     Doubt(String),
 }
 
-/// One look at the node.
 #[derive(Debug)]
 pub struct Sight {
-    /// The packet rules of attachments.
     pub traces: Vec<Trace>,
-    /// Everything else, looked at afterwards.
+    /// Looked at after the rules.
     pub node: Node,
 }
 
 impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
-    ///
-    /// # Errors
-    /// Fails if the evidence can't be read.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
         Ok(Sight { traces, node: judge::look(evidence)? })
     }
 
-    /// All attachments of a network but those that are dead: the list of valid ones for the verb
-    /// GC.
-    ///
-    /// # Errors
-    /// Why there can be no such list: something may live that doesn't tell its name.
+    /// The valid attachments for the verb GC: all but dead ones. Fails if an attachment may live without a readable
+    /// name.
     pub fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut valid = self.node.valid(network)?;
         for trace in &self.traces {
@@ -141,7 +124,7 @@ impl Sight {
     }
 }
 
-/// Why a file is left alone, if it is too young. One from the future is young, too.
+/// Why a file is too young, also one from the future.
 pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
     let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
     let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());

@@ -1,9 +1,6 @@
-//! Every interleaving of ADDs and a clean-up, for one attachment: docs/RELIABILITY.md's claims, and
-//! which of its rules each of them needs.
-//!
-//! A thing is absent, stale (its pod is gone) or new. The clean-up judges by the link: a
-//! stale attachment has none. Nothing here is young, and no namespace has the address. The other
-//! evidence would only save more attachments.
+//! Every interleaving of ADDs and a clean-up, for one attachment: docs/RELIABILITY.md's claims, and which of its rules
+//! each of them needs. A thing is absent, stale (its pod is gone) or new. The clean-up judges by the link: a stale
+//! attachment has none. Nothing here is young, and no namespace has the address.
 
 use std::collections::HashSet;
 
@@ -22,25 +19,22 @@ const ABSENT: u8 = 0;
 const STALE: u8 = 1;
 const NEW: u8 = 2;
 
-/// A step of one of the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Lock,
     Unlock,
     Make(Thing),
     Unmake(Thing),
-    /// The ADD has succeeded.
     Added,
-    /// Lists what is judged.
     List,
-    /// Looks whether a link speaks for it.
+    /// Looks for a link as evidence.
     Observe,
-    /// An object that was listed, and for which no link was observed, is found.
+    /// Finds a listed object without an observed link.
     Find,
-    /// Of that, what is still so.
+    /// Checks it again.
     FindAgain,
     Remove(Thing),
-    /// The verb GC, which removes objects without evidence at the time of the list.
+    /// GC removes objects without evidence at the time of the list.
     Collect,
 }
 
@@ -51,9 +45,9 @@ type Things = [u8; 4];
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct State {
     things: Things,
-    /// How far each process is: the one that adds, and the one that cleans up.
+    /// The progress of the process that adds, and of the one that cleans up.
     at: [usize; 2],
-    /// Which of them holds the network's lock.
+    /// The process with the network's lock.
     lock: Option<usize>,
     added: bool,
     listed: Things,
@@ -62,7 +56,6 @@ struct State {
 }
 
 impl State {
-    /// The state after the next step of a process, if it can be done.
     fn next(&self, programs: [&[Step]; 2], process: usize) -> Option<State> {
         let step = *programs[process].get(self.at[process])?;
         let mut next = self.clone();
@@ -101,8 +94,7 @@ impl State {
     }
 }
 
-/// The steps to a state in which an ADD that has succeeded lacks something; `None` if no
-/// interleaving leads to one.
+/// The steps to a state in which an ADD that has succeeded lacks something.
 fn loss(things: Things, adding: &[Step], cleaning: &[Step]) -> Option<Vec<Step>> {
     let programs = [adding, cleaning];
     let mut seen = HashSet::new();
@@ -130,12 +122,11 @@ fn of(parts: &[&[Step]]) -> Vec<Step> {
     parts.concat()
 }
 
-/// ADD of a new attachment, by a runtime that takes no lock.
+/// By a runtime that takes no lock.
 fn foreign() -> Vec<Step> {
     ADD.into()
 }
 
-/// The same by cnimble.
 fn ours() -> Vec<Step> {
     of(&[&[Lock], &ADD, &[Unlock]])
 }
@@ -159,7 +150,7 @@ fn no_add_that_succeeds_loses_anything() {
     for (things, adding) in [(FRESH, foreign()), (FRESH, ours()), (DEAD, again())] {
         assert_eq!(loss(things, &adding, &doctor()), None);
     }
-    // What it is for: the stale things go.
+    // The purpose: stale things are removed.
     let mut state = State { things: DEAD, ..State::default() };
     while let Some(next) = state.next([&[], &doctor()], 1) {
         state = next;
@@ -179,8 +170,8 @@ fn each_rule_is_needed() {
     let observe_first = of(&[&[Observe, List, Find, Lock], &REMOVE, &[Unlock]]);
     assert!(loss(FRESH, &foreign(), &observe_first).is_some());
     assert!(loss(FRESH, &ours(), &observe_first).is_some());
-    // A list of what is valid has no ADD in it that begins a moment later: in networks with other
-    // runtimes there is no GC.
+    // A list of valid attachments lacks an ADD that begins a moment later, so there is no GC in networks with other
+    // runtimes.
     let by_list = [Lock, Observe, Collect, Unlock];
     assert!(loss(FRESH, &foreign(), &by_list).is_some());
     assert_eq!(loss(FRESH, &ours(), &by_list), None);

@@ -1,7 +1,6 @@
-//! All network namespaces that can be found, the addresses in them, and the links that name an owner.
-//!
-//! A namespace lives while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them
-//! all. An address in any namespace is evidence for its lease, independent of the namespace's owner.
+//! All network namespaces that can be found, the addresses in them, and the links that name an owner. A namespace lives
+//! while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them all. An address in
+//! any namespace is evidence for its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,18 +13,17 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{Error, NetNs, Netlink, netns};
 use cnimble_rules::survey;
 
-/// The outcome of a look.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Addresses, each with the path of a namespace that has it.
+    /// Each with the path of a namespace that has it.
     pub(super) addrs: BTreeMap<IpAddr, String>,
-    /// Links that name an owner in their alias: interfaces of pods that have no end on the host.
+    /// Interfaces of pods that have no end on the host.
     pub(super) owned: Vec<Link>,
     /// Namespaces that could not be looked into, with the reason.
     pub(super) blind: Vec<String>,
 }
 
-/// How often the mounts of a process are read while they change.
+/// How often changing mounts of a process are read.
 const LOOKS: usize = 8;
 
 #[derive(Default)]
@@ -35,7 +33,6 @@ struct Walk {
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// Looks into all namespaces but this one.
 pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
     let mut walk = Walk::default();
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
@@ -63,7 +60,7 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
 }
 
 impl Walk {
-    /// Reads a namespace. An unreadable namespace counts only if the path still leads there afterwards (`is_there`).
+    /// An unreadable namespace counts only if the path still leads there afterwards (`is_there`).
     fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
         if self.done.contains(&id) {
             return;
@@ -86,7 +83,6 @@ impl Walk {
         }
     }
 
-    /// Visits what a link of /proc leads to, if that is a network namespace.
     fn link(&mut self, path: &Path) {
         if let Ok(id) = fs::read_link(path)
             && id.to_string_lossy().starts_with("net:[")
@@ -95,8 +91,7 @@ impl Walk {
         }
     }
 
-    /// Visits what is mounted where the process sees it. A namespace that is gone from its path may be at another:
-    /// then the list is read again.
+    /// A namespace that is gone from its path may be at another: then the list is read again.
     fn mounts(&mut self, process: &Path) {
         for look in 1..=LOOKS {
             let mut todo = mounted(process);
@@ -113,7 +108,6 @@ impl Walk {
     }
 }
 
-/// Subdirectories with a number for a name.
 fn numbered(dir: &Path) -> Vec<PathBuf> {
     let mut found = entries(dir);
     found.retain(|path| {
@@ -126,28 +120,27 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Network namespaces that are mounted where the process sees them (proc(5), mountinfo).
+/// proc(5), mountinfo.
 fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     let text = fs::read(process.join("mountinfo")).unwrap_or_default();
     netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
 }
 
-/// The addresses in a namespace that may be a pod's, and the links with an alias that names an owner.
+/// Addresses that may be a pod's, and links with an alias that names an owner.
 fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let ns = NetNs::open(path)?;
     let mut inside = Netlink::open_in(&ns)?;
     let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
     let addrs = addrs.collect();
     let mut owned = inside.links(&Filter::default())?;
-    // A pair's end and bandwidth's device name their owner where they are on a host: elsewhere they are
-    // another node's, and its networks may have the names of ours.
+    // A pair's end and bandwidth's device belong to another node here, and its networks may have the names of ours.
     owned.retain(|link| {
         !cnimble_rules::objects::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
     });
     Ok((addrs, owned))
 }
 
-/// Loopback and link-local addresses are everybody's.
+/// False for loopback and link-local addresses.
 pub(super) fn is_somebodys(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(_) => false,
@@ -156,10 +149,7 @@ pub(super) fn is_somebodys(ip: IpAddr) -> bool {
     !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }
 
-/// The namespace at this path, if there is one that isn't our own.
-///
-/// # Errors
-/// It can't be told.
+/// `None` for our own.
 pub(super) fn namespace(path: &str) -> Result<Option<NetNs>, Error> {
     NetNs::current()?.find_another(Path::new(path))
 }

@@ -1,5 +1,3 @@
-//! The evidence that attachments are judged by, apart from packet rules, and the attachments that live.
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,23 +13,18 @@ use super::cache_entries::Known;
 use super::leases::JudgedLeases;
 use super::runtime::Sandbox;
 
-/// An attachment that lives, or may live.
 #[derive(Debug, Clone)]
 pub struct Life {
-    /// [`Owner::tag`]; not known of a lease that names no interface.
+    /// [`Owner::tag`]; unknown for a lease that names no interface.
     pub tag: Option<String>,
-    /// The network, if it is known.
     pub network: Option<String>,
-    /// The container, and whether that is all of its ID.
+    /// With whether the ID is complete.
     pub container: Option<(String, bool)>,
-    /// The interface, if it is known.
     pub ifname: Option<String>,
-    /// Its addresses, as far as they are known.
     pub addrs: Vec<IpAddr>,
 }
 
 impl Life {
-    /// An attachment that is known by its owner.
     pub fn of(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
         Life {
             tag: Some(owner.tag()),
@@ -43,14 +36,13 @@ impl Life {
     }
 }
 
-/// The attachments that live, with their keys for look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: Vec<Life>,
     tags: HashSet<String>,
     addrs: HashSet<IpAddr>,
     containers: HashSet<String>,
-    /// IDs that were cut.
+    /// Truncated IDs.
     parts: Vec<String>,
 }
 
@@ -69,44 +61,31 @@ impl Lives {
     }
 }
 
-/// The evidence on a node.
 #[derive(Debug)]
 pub struct Node {
     /// The host's links as they were listed first: those that are judged.
     pub candidates: Vec<Link>,
-    /// The host's links as they were listed last: those that speak for attachments.
+    /// The host's links as they were listed last, as evidence.
     pub links: Vec<Link>,
-    /// The addresses of the host.
     pub(super) own: HashSet<IpAddr>,
-    /// Addresses in other namespaces.
     pub(super) seen: BTreeMap<IpAddr, String>,
-    /// Namespaces that can't be looked into, with the reason.
     pub blind: Vec<String>,
-    /// The entries of all caches.
     pub entries: Vec<Known>,
-    /// Whether there is a cache.
     pub(super) has_cache: bool,
-    /// The leases of all networks.
     pub leases: JudgedLeases,
-    /// The container runtime's sandboxes, by their IDs, if it was asked.
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
     pub(super) lives: Lives,
 }
 
 impl Node {
-    /// How many attachments live.
     pub fn attachments(&self) -> usize {
         self.lives.tags.len()
     }
 
-    /// How many of them are in this network.
     pub fn attachments_in(&self, network: &str) -> usize {
         self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count()
     }
 
-    /// The living attachments of a network, by its name.
-    ///
-    /// # Errors
     /// Fails for an attachment without a readable name.
     pub(super) fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut found: HashMap<&str, Option<Attachment>> = HashMap::new();
@@ -136,17 +115,14 @@ impl Node {
         Ok(valid)
     }
 
-    /// Returns true if and only if an attachment with this [`Owner::tag`] lives.
     pub fn has_tag(&self, tag: &str) -> bool {
         self.lives.tags.contains(tag)
     }
 
-    /// Returns true if and only if this attachment lives.
     pub fn has_attachment(&self, network: &str, attachment: &Attachment) -> bool {
         self.has_tag(&tag_in(network, attachment))
     }
 
-    /// Networks and containers, as far as both are known.
     pub fn containers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lives.all.iter().filter_map(|life| match (&life.network, &life.container) {
             (Some(network), Some((id, true))) => Some((network.as_str(), id.as_str())),
@@ -154,13 +130,13 @@ impl Node {
         })
     }
 
-    /// Whether the container lives, in whichever network.
+    /// In any network.
     pub fn has_container(&self, id: &str) -> bool {
         self.lives.containers.contains(id)
             || self.lives.parts.iter().any(|part| id.starts_with(part.as_str()))
     }
 
-    /// Whether the container runtime lists the sandbox with this ID, or with one that begins so.
+    /// `id` may be the beginning of an ID, unless `whole`.
     pub fn is_listed(&self, id: &str, whole: bool) -> bool {
         let Some(sandboxes) = &self.sandboxes else { return false };
         match whole {
@@ -171,25 +147,22 @@ impl Node {
         }
     }
 
-    /// The same for the container that a comment or an alias names.
+    /// The same for the container in a comment or an alias.
     pub fn is_listed_in(&self, comment: &str) -> bool {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
 
-    /// Whether an attachment that lives is known to have this address.
     pub fn is_held(&self, ip: IpAddr) -> bool {
         self.lives.addrs.contains(&ip)
     }
 
-    /// Whether an address of an entry's result may be another's by now, and rules that go by
-    /// addresses with it.
+    /// An address of the result, and rules for it, may be another pod's by now.
     pub fn is_anothers(&self, entry: &Entry) -> bool {
         let cache = PathBuf::new();
         let known = Known { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
         known.addrs().into_iter().any(|ip| self.is_held(ip) || self.place_of(ip).is_some())
     }
 
-    /// Where this address is in use.
     pub fn place_of(&self, ip: IpAddr) -> Option<String> {
         if self.own.contains(&ip) {
             return Some("on this host".to_owned());
@@ -197,8 +170,7 @@ impl Node {
         self.seen.get(&ip).map(|path| format!("in the namespace {path}"))
     }
 
-    /// The verdict on an object without a living owner: its addresses may be in use, by a pod
-    /// that isn't known.
+    /// The verdict on an object without a living owner: its addresses may be in use, by an unknown pod.
     pub fn by_addresses(&self, addrs: &[IpAddr], why: String) -> Verdict {
         for ip in addrs.iter().filter(|ip| !self.is_held(**ip)) {
             if let Some(place) = self.place_of(*ip) {
@@ -208,8 +180,7 @@ impl Node {
         self.unless_blind(why)
     }
 
-    /// The same for what tells a container's ID and no address: only the cache and leases
-    /// know of containers.
+    /// The same for an object with a container's ID: only the cache and leases know of containers.
     pub fn by_container(&self, addrs: &[IpAddr], why: String) -> Verdict {
         if addrs.is_empty() && !self.has_cache {
             return Verdict::Doubt(
@@ -227,17 +198,13 @@ impl Node {
         }
     }
 
-    /// Whether the other end of a veth is here, too.
     pub fn both_ends_here(&self, link: &Link) -> bool {
         let is_other = |other: &Link| Some(other.index) == link.peer && other.peer == Some(link.index);
         link.kind == pair::KIND && link.far.is_none() && self.candidates.iter().any(is_other)
     }
 }
 
-/// The attachment that a comment with this tag names, if it is of this network.
-///
-/// # Errors
-/// It is, and its name was cut.
+/// Fails if the comment is of this network, and its name was cut.
 pub(super) fn named(comment: &str, tag: &str, network: &str) -> Result<Option<Attachment>, String> {
     if !Owner::in_network(tag, network) {
         return Ok(None);

@@ -1,11 +1,8 @@
-//! Verdicts about packet rules.
-
 use cnimble_rules::survey::{self, Named, Trace};
 
 use super::Verdict;
 use super::node::Node;
 
-/// The verdict on a packet rule.
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {
         Named::Comment(comment) => match survey::tag(comment) {
@@ -17,7 +14,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
         Named::Container { .. } => node.by_container(&trace.addrs, "its container is gone".to_owned()),
         Named::Link(name) => by_link(node, trace, name),
-        // The rules are for the address, whichever pod has it.
+        // The rules are for the address, of any pod.
         Named::Nothing => {
             let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
             match trace.addrs.iter().any(in_use) {

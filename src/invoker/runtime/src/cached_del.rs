@@ -7,16 +7,12 @@ use super::error::{Failures, PluginError};
 use super::{Attach, ConfError, Entry, Error, Invoker, Key};
 
 impl Invoker {
-    /// Takes an attachment back with what the cache knows of its ADD: configuration,
-    /// arguments, capability arguments and namespace. Whether there was an entry; a corrupt
-    /// one is none.
-    ///
-    /// Right when the network's file has changed or gone since; [`Invoker::del`] goes by
-    /// the configuration that it is given.
+    /// Takes an attachment back with what the cache knows of its ADD: configuration, arguments, capability arguments
+    /// and namespace. Returns whether there was a good entry. Works without the network's file; [`Invoker::del`] goes
+    /// by the configuration that it is given.
     ///
     /// # Errors
-    /// As [`Invoker::del`]; the entry can't be read, or has no configuration that can be
-    /// used (libcni before 0.8 kept none).
+    /// As [`Invoker::del`]; the entry can't be read, or has no configuration (libcni before 0.8 kept none).
     pub async fn del_recorded(&self, key: Key<'_>) -> Result<bool, Error> {
         let found = self.cache.get(key)?;
         let Some(entry) = found.entry() else {
@@ -29,8 +25,8 @@ impl Invoker {
         Ok(true)
     }
 
-    /// [`Invoker::del_recorded`] of an entry that has been read, without the cached result
-    /// if that would lead plugins to what is another's by now.
+    /// [`Invoker::del_recorded`] of an entry that has been read, without the cached result if that would lead plugins
+    /// to objects of others.
     ///
     /// # Errors
     /// Fails as [`Invoker::del_recorded`] does.
@@ -51,8 +47,8 @@ impl Invoker {
         Ok(self.cache.remove(entry.key())?)
     }
 
-    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes
-    /// no lock; for what changes something, see [`Invoker::alone`].
+    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes no lock: see
+    /// [`Invoker::alone`].
     ///
     /// # Errors
     /// Fails if the plugin fails.

@@ -1,5 +1,4 @@
-//! ADD, CHECK and DEL of a whole network: the plugins one after the other, each with the
-//! result of the one before.
+//! ADD, CHECK and DEL of a whole network: each plugin gets the result of the one before.
 
 use std::path::PathBuf;
 
@@ -15,12 +14,9 @@ use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin
 impl Invoker {
     /// Attaches a container. Returns the last plugin's result, and puts it into the cache.
     ///
-    /// If a plugin fails, those that were run get a DEL, last one first, and the error lists
-    /// what failed in that after the cause. It gets one itself unless it can't have left
-    /// anything: it could not be started, or says that something is in its way.
-    ///
-    /// There is one exception. If the cache has this attachment already, a DEL would remove a working container's
-    /// network. No DEL runs then, and the error says so.
+    /// If a plugin fails, those that were run get a DEL, last one first, and the error lists the cause before failures
+    /// of that. The failed one gets a DEL, too, unless it could not be started, or reports a conflict. If the cache has
+    /// this attachment already, no DEL runs, because it would remove a working container's network. The error says so.
     ///
     /// # Errors
     /// Fails for a forbidden name, a missing plugin, a locked network, a failure of a plugin or of the cache. All
@@ -84,8 +80,8 @@ impl Invoker {
         Ok(added)
     }
 
-    /// Asks every plugin whether the attachment is still as ADD left it. Success without
-    /// asking if the network says `disableCheck`.
+    /// Asks every plugin whether the attachment is still as ADD left it. Success without asking if the network says
+    /// `disableCheck`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] below version 0.4.0, and [`Error::NoResult`] without a usable result of ADD in the cache.
@@ -133,10 +129,9 @@ impl Invoker {
         Ok(())
     }
 
-    /// Takes an attachment back: DEL of every plugin, last one first, with the cached
-    /// result from version 0.4.0 on. Goes on past a plugin that fails. When all have
-    /// succeeded the entry in the cache goes, else it stays for the next try. A corrupt
-    /// entry is set aside, with a warning.
+    /// Takes an attachment back: DEL of every plugin, last one first, with the cached result from version 0.4.0 on.
+    /// Goes on past a plugin that fails. Removes the entry in the cache if all have succeeded. A corrupt entry is set
+    /// aside, with a warning.
     ///
     /// # Errors
     /// A forbidden name; all plugins' failures together.
@@ -159,13 +154,13 @@ impl Invoker {
             return Err(failures.into());
         }
         if let Err(err) = self.cache.remove(attach.key(&network.name)) {
-            // Everything is gone; only GC would come back to this entry, which is harmless.
+            // Only GC would come back to this entry, which is harmless.
             log::warn!("{err}");
         }
         Ok(())
     }
 
-    /// The cached result in the network's version. The error is for people.
+    /// In the network's version. The error is for people.
     fn cached_result(&self, network: &NetworkList, attach: &Attach) -> Result<Option<Value>, String> {
         let key = attach.key(&network.name);
         let about = |why: &dyn std::fmt::Display| {
@@ -203,7 +198,7 @@ impl Invoker {
         convert(value, network.version).map_err(bad)
     }
 
-    /// DEL of these plugins in reverse; returns all failures.
+    /// In reverse. Returns all failures.
     pub(super) async fn del_chain(
         &self,
         network: &NetworkList,
@@ -223,7 +218,6 @@ impl Invoker {
         failures
     }
 
-    /// One plugin, one verb: finds it, makes its input, runs it.
     pub(super) async fn call(
         &self,
         verb: Verb,
@@ -248,7 +242,7 @@ impl Invoker {
         Ok(Answer { file, stdout })
     }
 
-    /// Writes the entry on a thread that may block: it makes files.
+    /// On a thread that may block: it makes files.
     async fn record(&self, entry: Entry) -> Result<(), CacheError> {
         let cache = self.cache.clone();
         let path = cache.path(entry.key());
@@ -268,7 +262,6 @@ pub struct Added {
     pub document: Value,
 }
 
-/// The output of a plugin.
 pub(super) struct Answer {
     file: PathBuf,
     stdout: Vec<u8>,
@@ -278,8 +271,8 @@ fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injectio
     Injection::attachment(prev_result, &attach.capability_args)
 }
 
-/// The configuration to keep in the cache: the list as it was written, with the plugins of
-/// the network's folder written into it, so that DEL needs neither.
+/// The configuration to keep in the cache: the list as it was written, with the plugins of the network's folder, so
+/// that DEL needs neither.
 #[doc(hidden)]
 pub fn inlined_config(network: &NetworkList) -> Value {
     let mut document = network.document.clone();
@@ -308,9 +301,7 @@ pub(super) fn failure(network: &NetworkList, plugin: &ListEntry, verb: Verb, cau
     }
 }
 
-/// A result as the network's version has it. One that is in this version already passes
-/// untouched, unknown keys and all, once it is known to make sense; one without version
-/// is taken for the network's.
+/// A result in the network's version, which a result without version counts as. One in this version keeps unknown keys.
 fn convert(mut document: Value, version: Version) -> Result<Added, SpecError> {
     let result = CniResult::from_value(&document, version, "")?;
     match json::get(&document, "cniVersion").and_then(Value::as_str) {

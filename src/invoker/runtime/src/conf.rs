@@ -1,10 +1,7 @@
-//! The configuration directory: which networks there are.
-//!
-//! Files are read in the order of their names, `.conflist` before `.conf` and `.json`,
-//! which hold one plugin each and are turned into lists. A network may have more plugins
-//! in a folder of its own, `<dir>/<network>/*.conf`, unless it says
-//! `loadOnlyInlinedPlugins`. A file that can't be used doesn't hide the others: it is
-//! reported beside them.
+//! The configuration directory: which networks there are. Files are read in the order of their names, `.conflist`
+//! before `.conf` and `.json`, which hold one plugin each and are turned into lists. A network may have more plugins in
+//! a folder of its own, `<dir>/<network>/*.conf`, unless it says `loadOnlyInlinedPlugins`. A file that can't be used is
+//! reported beside the others.
 
 use std::fs;
 use std::io;
@@ -18,7 +15,7 @@ use cnimble_os::files::{Links, read as read_file};
 
 use super::error::ConfError;
 
-/// The largest configuration that a plugin takes on stdin; a larger list is of no use.
+/// The largest configuration that a plugin takes on stdin.
 const LIMIT: usize = 16 << 20;
 
 /// A configuration directory, `/etc/cni/net.d` as a rule.
@@ -76,9 +73,9 @@ impl ConfDir {
         Ok(load(files, load_file))
     }
 
-    /// As [`ConfDir::list`], in the order of the files' names alone, whatever their endings:
-    /// so the kubelet and the runtimes look for the default network. A list has to end in `.conflist`:
-    /// elsewhere they look for one plugin, find no type, and skip the file.
+    /// As [`ConfDir::list`], in the order of the files' names alone: so the kubelet and the runtimes look for the
+    /// default network. A list has to end in `.conflist`: elsewhere they look for one plugin, find no type, and skip
+    /// the file.
     ///
     /// # Errors
     /// Fails as [`ConfDir::list`] does.
@@ -89,8 +86,7 @@ impl ConfDir {
     /// The first network called `name`.
     ///
     /// # Errors
-    /// [`ConfError::NoNetwork`], which lists what there is instead and the files that
-    /// can't be used; [`ConfError::Dir`].
+    /// [`ConfError::NoNetwork`], which lists other networks and the unusable files; [`ConfError::Dir`].
     pub fn load(&self, name: &str) -> Result<NetworkList, ConfError> {
         let Listing { networks, problems } = self.list()?;
         let mut known = Vec::new();
@@ -118,8 +114,8 @@ fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfErr
     listing
 }
 
-/// Reads one file, and its network's folder beside it. The ending `.conflist` is a list;
-/// any other is one if it has `plugins`.
+/// Reads one file, and its network's folder beside it. The ending `.conflist` is a list; any other is one if it has
+/// `plugins`.
 ///
 /// # Errors
 /// It can't be read or makes no sense.
@@ -140,7 +136,7 @@ pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
     list.complete().map_err(invalid)
 }
 
-/// As [`load_file`], but what doesn't end in `.conflist` is one plugin.
+/// A file that doesn't end in `.conflist` is one plugin.
 fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
     if path.extension().is_some_and(|ending| ending == "conflist") {
         return load_file(path);
@@ -167,7 +163,6 @@ fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
     Ok((bytes, value))
 }
 
-/// serde_json's text ends in the position, which stands in front already.
 fn without_position(err: &serde_json::Error) -> String {
     let text = err.to_string();
     match text.rsplit_once(" at line ") {
@@ -176,7 +171,7 @@ fn without_position(err: &serde_json::Error) -> String {
     }
 }
 
-/// The files in `dir` with one of these endings, sorted. No directory, no files.
+/// Sorted. A missing directory has no files.
 fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
     let failed = |source| ConfError::Dir { dir: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {

@@ -1,17 +1,14 @@
-//! Finding a plugin's file: the first regular file of its name in CNI_PATH.
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::PluginError;
 
-/// The file of plugin `name`. Links are followed. An empty directory is none, not the
-/// working directory.
+/// The file of plugin `name`. Links are followed. An empty directory is none, not the working directory.
 ///
 /// # Errors
-/// [`PluginError::BadName`] for a name with `/` (it would leave the directories that the
-/// administrator chose, CVE-2021-20206), [`PluginError::Missing`] if no directory has it.
+/// [`PluginError::BadName`] for a name with `/` (it would leave the directories that the administrator chose,
+/// CVE-2021-20206), [`PluginError::Missing`] if no directory has it.
 pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(PluginError::BadName { name: name.to_owned() });
@@ -23,8 +20,8 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
         .ok_or_else(|| PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() })
 }
 
-/// Every executable file in CNI_PATH by name, each as [`find`] would find it. Directories
-/// that can't be read are skipped with a warning.
+/// Every executable file in CNI_PATH by name, each as [`find`] would find it. Unreadable directories are skipped with a
+/// warning.
 pub fn all(path: &[PathBuf]) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for dir in path {

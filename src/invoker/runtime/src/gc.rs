@@ -9,13 +9,14 @@ use super::{Attach, Invoker};
 
 impl Invoker {
     /// Cleans up what belongs to no attachment in `valid`. First runs DEL for each invalid attachment of this network
-    /// in the cache. From version 1.1.0 on it then runs GC of each plugin. Goes on past failures.
+    /// in the cache. From version 1.1.0 on it then runs GC of each plugin. Goes on past failures. Does nothing if the
+    /// network says `disableGC`.
     ///
     /// `None` is *no list*: the valid attachments are unknown. Nothing is deleted, and the plugins get no list either.
     /// With an empty list no attachment is valid, and all are deleted. libcni deletes all in both cases.
     ///
-    /// Does nothing if the network says `disableGC`. Holds the network's lock, so no other locked operation runs
-    /// meanwhile. The list must include the running ADDs of other runtimes, which take no lock.
+    /// Holds the network's lock, so no other locked operation runs meanwhile. The list must include the running ADDs of
+    /// other runtimes, which take no lock.
     ///
     /// # Errors
     /// All failures together; the cache's if it can't be listed.
@@ -74,12 +75,10 @@ impl Invoker {
         Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
     }
 
-    /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 there is no
-    /// such question, and the answer is yes.
+    /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 the answer is yes.
     ///
     /// # Errors
-    /// The first plugin's failure, with its code: 50 is "not now", 51 "and what runs may
-    /// be impaired".
+    /// The first plugin's failure, with its code: 50 is "not now", 51 "and what runs may be impaired".
     pub async fn status(&self, network: &NetworkList) -> Result<(), Error> {
         if network.version < Version::V1_1_0 {
             return Ok(());
@@ -97,7 +96,6 @@ impl Invoker {
         Ok(())
     }
 
-    /// The attachments of this network in the cache that aren't in the list.
     fn stale(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<Vec<Attach>, Error> {
         let Some(valid) = valid else {
             return Ok(Vec::new());

@@ -105,7 +105,7 @@ use cnimble_cni::{Code, names};
 use exec::Exec;
 use locks::Locks;
 
-/// One attachment of a container to a network: what libcni calls RuntimeConf.
+/// One attachment of a container to a network: libcni's RuntimeConf.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Attach {
@@ -162,9 +162,8 @@ impl Attach {
     }
 }
 
-/// Runs the plugins of networks. Cheap to clone; use it from as many tasks as you like.
-/// Two operations on the *same* attachment must not run at the same time: the
-/// specification asks the caller to see to it.
+/// Runs the plugins of networks. Cheap to clone; use it from as many tasks as you like. The caller must not run two
+/// operations on the *same* attachment at the same time (specification).
 #[derive(Debug, Clone)]
 pub struct Invoker {
     path: Vec<PathBuf>,
@@ -208,9 +207,8 @@ impl Invoker {
         self
     }
 
-    /// Stops the plugin that is running `limit` after an operation on a network began, however
-    /// many have run before, and starts no other. Taking a failed ADD back is an operation of
-    /// its own.
+    /// Stops the plugin that is running `limit` after an operation on a network began, and starts no other. Taking a
+    /// failed ADD back is an operation of its own.
     #[must_use]
     pub fn with_operation_limit(mut self, limit: Duration) -> Self {
         self.operation_limit = Some(limit);
@@ -238,8 +236,8 @@ impl Invoker {
         self
     }
 
-    /// Takes these locks for operations on networks. Without them an operation is as safe beside a
-    /// clean-up by cnimble as that of any other runtime.
+    /// Takes these locks for operations on networks. Without them an operation is as safe beside a clean-up by cnimble
+    /// as that of any other runtime.
     #[must_use]
     pub fn with_locks(mut self, locks: Locks) -> Self {
         self.locks = Some(locks);
@@ -256,15 +254,14 @@ impl Invoker {
         &self.cache
     }
 
-    /// Stops the plugin that is running at this moment, however many operations that takes, and
-    /// starts no other from then on. [`Invoker::with_operation_limit`] holds besides.
+    /// Stops the plugin that is running at this moment, and starts no other from then on, also in later operations.
+    /// [`Invoker::with_operation_limit`] holds besides.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.exec.deadline = Some(deadline);
         self
     }
 
-    /// The invoker for an operation that begins now.
     fn begin(&self) -> Self {
         let mut this = self.clone();
         let own = self.operation_limit.map(Deadline::after);
@@ -289,7 +286,7 @@ impl Invoker {
     }
 }
 
-/// Refuses what would name other files than intended, and what plugins refuse anyway.
+/// Refuses names that would lead to other files, and names that plugins refuse anyway.
 fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
     let bad = |code, text: String| Err(Error::Parameter(cni::Error::new(code, text)));
     if !names::is_identifier(network) {

@@ -1,5 +1,3 @@
-//! Operations and the locks of their networks.
-
 use std::time::Duration;
 
 use crate::locks::{Held, Locks};
@@ -28,8 +26,8 @@ impl Alone {
 }
 
 impl Invoker {
-    /// Waits until no operation on this network goes on, or on any if it is `None`, and lets none
-    /// begin. Only those that take locks, which are cnimble's, know of it.
+    /// Waits until no operation on this network goes on, or on any if it is `None`, and lets none begin. Only cnimble's
+    /// operations take locks.
     ///
     /// # Errors
     /// There was no such moment in time; the locks can't be used.
@@ -56,7 +54,7 @@ impl Invoker {
         }
     }
 
-    /// The locks, which are waited for no longer than the operation may take.
+    /// Waits no longer than the operation may take.
     fn patient(&self) -> Option<Locks> {
         let locks = self.locks.clone()?;
         let deadline = self.exec.deadline.map(|deadline| deadline.remaining());

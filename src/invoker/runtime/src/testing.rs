@@ -1,5 +1,4 @@
-//! Plugins that are small shell scripts, for the tests of this crate and of those above it: the
-//! kernel starts them like any other, and they do what a test needs to go wrong.
+//! Plugins that are small shell scripts, for the tests of this crate and of those above it.
 // A test stops at the first surprise.
 #![allow(clippy::unwrap_used)]
 
@@ -13,8 +12,8 @@ use cnimble_cni::NetworkList;
 
 use super::{Attach, Invoker, Stderr};
 
-/// Writes down every call, and fails where a test has put an error:
-/// `<dir>/fail-<plugin>-<verb>` holds what it prints then.
+/// Writes down every call, and fails where a test has put an error: `<dir>/fail-<plugin>-<verb>` holds what it prints
+/// then.
 const RECORDER: &str = r#"#!/bin/sh
 name=${0##*/}; dir=${0%/*}
 number=$(cat "$dir/../count"); echo $((number + 1)) >"$dir/../count"
@@ -59,8 +58,7 @@ impl Bench {
         fs::write(self.path().join(name), text).unwrap();
     }
 
-    /// An executable; renamed into place, as a fork elsewhere may hold the file open for
-    /// writing, which the kernel answers with ETXTBSY.
+    /// An executable; renamed into place, as a fork elsewhere may hold the file open for writing (ETXTBSY).
     pub fn plugin(&self, name: &str, script: &str) -> PathBuf {
         let path = self.path().join("bin").join(name);
         let status = std::process::Command::new("sh")

@@ -10,9 +10,8 @@ use cnimble_cni::{NetworkList, json};
 use super::{Error, Failure, Failures, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
-    /// Checks that all plugins of the network, and the IPAM plugins that they delegate to,
-    /// are there and support its version; they are asked for nothing else. Returns the
-    /// capabilities that the network declares, sorted.
+    /// Checks that all plugins of the network, and the IPAM plugins that they delegate to, are there and support its
+    /// version. Returns the capabilities that the network declares, sorted.
     ///
     /// # Errors
     /// Fails with all problems together.
@@ -48,7 +47,6 @@ impl Invoker {
     }
 }
 
-/// The plugin itself, and its IPAM plugin if it has one.
 fn types(entry: &ListEntry) -> impl Iterator<Item = &str> {
     let ipam = json::get(&entry.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
     let ipam = ipam.and_then(Value::as_str).filter(|name| !name.is_empty());

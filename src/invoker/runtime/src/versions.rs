@@ -24,14 +24,9 @@ impl Versions {
     }
 }
 
-/// Asks the plugin in `file`. A plugin from before VERSION existed says that it doesn't
-/// know the verb, and speaks 0.1.0.
-///
-/// # Errors
-/// As [`Exec::run`], or [`PluginError::BadOutput`] if the answer has no versions.
+/// A plugin from before VERSION existed says that it doesn't know the verb, and speaks 0.1.0.
 pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Result<Versions, PluginError> {
-    // The specification asks for no parameters; plugins built on old skeletons demand
-    // some, and get the values that libcni gives them.
+    // The specification asks for no parameters, but plugins on old skeletons demand some. libcni gives the same values.
     let parameters = Parameters {
         verb: Verb::Version,
         container_id: "",

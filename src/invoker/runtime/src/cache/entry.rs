@@ -1,5 +1,3 @@
-//! The content of a cache file.
-
 use std::io;
 
 use base64::Engine;
@@ -23,8 +21,8 @@ pub struct Entry {
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
-    /// The path of the namespace. Empty if there was none, and in entries that libcni
-    /// before 1.2 made: see [`Entry::namespace`].
+    /// The path of the namespace. Empty if there was none, and in entries of libcni before 1.2: see
+    /// [`Entry::namespace`].
     pub netns: String,
     /// The network's configuration, as text. Empty in an entry of an old libcni.
     pub config: Vec<u8>,
@@ -36,7 +34,7 @@ pub struct Entry {
     pub result: Option<Value>,
 }
 
-/// The file, with libcni's keys in libcni's order.
+/// libcni's keys in libcni's order.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
@@ -62,7 +60,6 @@ impl Entry {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
     }
 
-    /// Whether it is the entry of `key`.
     pub(super) fn is_of(&self, key: Key<'_>) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str())
             == (key.network, key.container_id, key.ifname)
@@ -79,7 +76,7 @@ impl Entry {
         }
     }
 
-    /// The result of ADD, of whichever version. `None` if the entry has none.
+    /// The result of ADD, of any version. `None` if the entry has none.
     ///
     /// # Errors
     /// Code 1 or 7 if it makes no sense.
@@ -88,7 +85,6 @@ impl Entry {
         self.result.as_ref().map(read).transpose()
     }
 
-    /// The text of its file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         serde_json::to_vec(&File::from(self)).map_err(io::Error::other)
     }
@@ -149,7 +145,7 @@ pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
     })
 }
 
-/// A bare result. Its shape is checked when it is used; here it need only look like one.
+/// A bare result. Its shape is checked when it is used.
 fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let has = |name| json::get(&value, name).is_some();

@@ -1,15 +1,13 @@
 //! Results of ADD, kept for CHECK, DEL and GC.
 //!
-//! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700), file
-//! (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
-//! A file appears whole: it is written outside the directory, because libcni reads every file *in* it, and renamed.
-//! A damaged entry (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that
-//! name, so DEL is not blocked.
+//! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700),
+//! file (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
+//! libcni before 0.8 kept the bare result, which is read as well.
 //!
-//! Nothing is synced to the disk, which would take most of an ADD's time. After a power loss the namespaces are gone,
-//! and DEL and GC find the leases without the entry.
-//!
-//! libcni before 0.8 kept the bare result in the same file. Such files are read as well.
+//! A file is written outside the directory, because libcni reads every file *in* it, and renamed. A damaged entry
+//! (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that name, so DEL is not
+//! blocked. Nothing is synced to the disk, which would take most of an ADD's time. After a power loss the namespaces
+//! are gone, and DEL and GC find the leases without the entry.
 
 mod entry;
 
@@ -28,11 +26,9 @@ pub use entry::Entry;
 /// The default directory of libcni.
 pub const DEFAULT_DIR: &str = "/var/lib/cni";
 
-/// More than any entry: the longest result and the longest configuration of which plugins are
-/// told.
+/// More than any entry: the longest result and the longest configuration.
 const LIMIT: usize = 64 << 20;
 
-/// The first characters of a draft's name.
 const TEMPORARY: &str = ".cnimble-";
 
 /// The cache in one directory.
@@ -120,8 +116,7 @@ impl Cache {
         }
     }
 
-    /// All entries, sorted by file name. Files that are no entries are left alone, with a
-    /// warning.
+    /// All entries, sorted by file name. Files that are no entries are left alone, with a warning.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -135,7 +130,7 @@ impl Cache {
     /// Fails as [`Cache::list`] does.
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
-        // It is nearly as long as the name, so that there are few places to compare.
+        // Long, so that there are few places to compare.
         let named = |name: &[u8]| name.windows(part.len()).any(|of| of == part.as_bytes());
         let mut entries = self.list_where(named)?;
         entries.retain(|entry| entry.container_id == container_id);
@@ -171,15 +166,13 @@ impl Cache {
         }
     }
 
-    /// Whether the file of `key` is another attachment's. libcni's names let that happen: net
-    /// `a-b` and container `c` share one with net `a` and container `b-c`.
+    /// libcni's names collide: net `a-b` and container `c` share one with net `a` and container `b-c`.
     fn is_anothers(&self, key: Key<'_>) -> bool {
         let bytes = files::read(&self.path(key), LIMIT, Links::Refuse);
         bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
     }
 
-    /// The files among the entries that are none, and why. A bare result, as libcni
-    /// before 0.8 wrote it, is not listed.
+    /// The files among the entries that are none, and why. A bare result of libcni before 0.8 is an entry.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -207,7 +200,7 @@ impl Cache {
         Ok(paths)
     }
 
-    /// The files of a directory with wanted names, sorted by name. Empty if the directory is missing.
+    /// Sorted by name. Empty if the directory is missing.
     fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
         let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
         let entries = match fs::read_dir(dir) {
@@ -241,7 +234,7 @@ impl Cache {
         };
         let text = entry.encode().map_err(at("encoding", &path))?;
         match self.write(&path, &text) {
-            // The directories are there but for the first time: not asked for each time.
+            // The directories are there but for the first time.
             Err(err) if err.source.kind() == io::ErrorKind::NotFound => {
                 let results = self.results();
                 let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&results);
@@ -290,7 +283,6 @@ impl Cache {
     }
 }
 
-/// For fuzzers: the reader of a file.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some(entry) = entry_of(bytes) else { return };
@@ -304,8 +296,8 @@ pub(super) fn entry_of(bytes: &[u8]) -> Option<Entry> {
     entry::decode(bytes, Key { network: "net", container_id: "c0ffee", ifname: "eth0" }).ok()
 }
 
-/// A file that goes away unless it is renamed. [`files::replace`] removes a draft that has its name already; here that
-/// may be a living process's, which has our process ID in another PID namespace and the same cache.
+/// A file that is removed unless it is renamed. [`files::replace`] removes a draft that has its name already; here that
+/// may be a living process's, with our process ID in another PID namespace.
 struct Temporary(PathBuf);
 
 impl Temporary {

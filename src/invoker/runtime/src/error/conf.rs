@@ -1,5 +1,3 @@
-//! Files in the configuration directory.
-
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

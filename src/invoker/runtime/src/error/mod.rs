@@ -1,9 +1,6 @@
-//! Errors of calls to plugins.
-//!
-//! Three layers: [`ConfError`] is about files in the configuration directory,
-//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on
-//! a network, which may fail in several plugins at once. [`Error::to_spec`] turns each of
-//! them into the JSON error of the specification.
+//! Errors of calls to plugins, in three layers: [`ConfError`] is about files in the configuration directory,
+//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on a network, which may fail in
+//! several plugins at once. [`Error::to_spec`] turns each of them into the JSON error of the specification.
 
 mod conf;
 mod failures;
@@ -41,8 +38,7 @@ pub enum Error {
     /// The network's configuration can't be loaded.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// A container ID, interface name or argument that the specification forbids. No
-    /// plugin was called.
+    /// A container ID, interface name or argument that the specification forbids. No plugin was called.
     #[error("{0}")]
     Parameter(cni::Error),
     /// The network is locked. No plugin was called.
@@ -61,8 +57,7 @@ pub enum Error {
     /// CHECK has nothing to compare with.
     #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
     NoResult { network: String, container_id: String, ifname: String, reason: String },
-    /// All plugins succeeded, but the result could not be recorded. The ADD was rolled
-    /// back; what failed in that is listed.
+    /// All plugins succeeded, but the result could not be recorded. The ADD was rolled back, with these failures.
     #[error("{cause}{}", Rollback(rollback))]
     #[non_exhaustive]
     Cache { cause: CacheError, rollback: Vec<Failure> },
@@ -89,8 +84,7 @@ impl From<CacheError> for Error {
 }
 
 impl Error {
-    /// The error as one of the specification. A plugin's code and text come through, with
-    /// the rest in the details.
+    /// The error as one of the specification. A plugin's code and text come through, with the rest in the details.
     pub fn to_spec(&self) -> cni::Error {
         match self {
             Error::Parameter(error) => error.clone(),

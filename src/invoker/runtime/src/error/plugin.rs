@@ -1,5 +1,3 @@
-//! One execution of one plugin.
-
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -72,9 +70,8 @@ impl PluginError {
         }
     }
 
-    /// Whether an ADD that ended so may have left something behind. Our own plugins undo
-    /// what they did, but others may not. A conflict is with something that was there before,
-    /// perhaps this very attachment, made through another cache: not ours to take away.
+    /// An ADD that ended so may have left something behind. Our own plugins undo their changes, but others may not. A
+    /// conflict is with an older object, perhaps of this very attachment, which must stay.
     pub(crate) fn may_leave_something(&self) -> bool {
         match self {
             PluginError::BadName { .. } | PluginError::Missing { .. } | PluginError::Start { .. } => false,

@@ -1,11 +1,9 @@
 //! Running one plugin once: environment and stdin in, stdout and exit status out.
 //!
 //! The plugin inherits the environment, such as TRACEPARENT and PATH, and gets the `CNI_*` variables. It runs in a new
-//! process group. At its time limit, or when the future is dropped, the whole group is killed. A Ctrl-C on the terminal
-//! reaches only the invoker, which can then clean up in order.
-//!
-//! **Cancellation.** Dropping the future kills the plugin with SIGKILL; tokio reaps it.
-//! Changes of the plugin stay, as after a crash. Call DEL.
+//! process group. At its time limit, or when the future is dropped, the whole group is killed, and tokio reaps it.
+//! Changes of the plugin stay, as after a crash: call DEL. A Ctrl-C on the terminal reaches only the invoker, which can
+//! then clean up in order.
 
 mod running;
 
@@ -27,20 +25,13 @@ use super::error::PluginError;
 use super::observe::{Execution, Observer};
 use running::{End, MAX_OUTPUT, Running, converse};
 
-/// The parameters that a plugin gets in its environment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameters<'a> {
-    /// The verb, in CNI_COMMAND.
     pub(crate) verb: Verb,
-    /// The container, in CNI_CONTAINERID.
     pub(crate) container_id: &'a str,
-    /// The namespace's path, in CNI_NETNS. May be empty for DEL.
     pub(crate) netns: &'a str,
-    /// The interface, in CNI_IFNAME.
     pub(crate) ifname: &'a str,
-    /// Pairs for CNI_ARGS.
     pub(crate) args: &'a [(String, String)],
-    /// Directories for CNI_PATH.
     pub(crate) path: &'a [PathBuf],
 }
 
@@ -94,8 +85,8 @@ pub type Executed<'a> = Pin<Box<dyn Future<Output = io::Result<Output>> + Send +
 /// let invoker = cnimble_runtime::Invoker::new(["/opt/cni/bin"]).with_executor(Idle);
 /// ```
 pub trait Execute: fmt::Debug + Send + Sync {
-    /// Runs the plugin. Returns its exit status and all of its output. Dropping the future must end the plugin, as the
-    /// caller does so at a time limit.
+    /// Runs the plugin. Returns its exit status and all of its output. Dropping the future must end the plugin: the
+    /// caller drops it at a time limit.
     fn execute<'a>(&'a self, invocation: Invocation<'a>) -> Executed<'a>;
 }
 
@@ -110,20 +101,15 @@ pub enum Stderr {
     Capture,
 }
 
-/// How plugins are run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exec {
-    /// How long one execution may take; `None` is as long as it likes. At the limit the
-    /// plugin gets SIGTERM, so that it can undo what it did, and SIGKILL two seconds later.
+    /// `None` is no limit. At the limit the plugin gets SIGTERM, so that it can undo its changes, and SIGKILL two
+    /// seconds later.
     pub(crate) limit: Option<Duration>,
-    /// When every execution must have ended; the same happens then as at the limit, and no
-    /// other plugin is started.
+    /// The same happens then as at the limit, and no other plugin is started.
     pub(crate) deadline: Option<Deadline>,
-    /// Where its stderr goes.
     pub(crate) stderr: Stderr,
-    /// Gets a call after every execution.
     pub(crate) observer: Option<Observer>,
-    /// Executes plugins in place of the kernel.
     pub(crate) executor: Option<Arc<dyn Execute>>,
 }
 
@@ -155,10 +141,7 @@ impl Deadline {
 const BUSY: Duration = Duration::from_secs(5);
 
 impl Exec {
-    /// Runs `file` and returns its stdout.
-    ///
-    /// # Errors
-    /// See [`PluginError`]; an orderly CNI error is [`PluginError::Refused`].
+    /// Runs `file` and returns its stdout. An orderly CNI error is [`PluginError::Refused`].
     pub(crate) async fn run(
         &self,
         file: &Path,
@@ -211,7 +194,6 @@ impl Exec {
         }
     }
 
-    /// Runs the plugin as a child process.
     async fn run_file(
         &self,
         invocation: &Invocation<'_>,
@@ -243,7 +225,6 @@ impl Exec {
         Ok(Output { status, stdout: output, stderr: noise })
     }
 
-    /// Whether the deadline has passed.
     pub(super) fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline.at <= Instant::now())
     }
@@ -255,7 +236,7 @@ impl Exec {
         own.into_iter().chain(whole).min_by_key(|(time, _)| *time)
     }
 
-    /// Spawns the plugin. Retries while the file is open for writing (ETXTBSY).
+    /// Retries while the file is open for writing (ETXTBSY).
     async fn spawn(&self, invocation: &Invocation<'_>) -> Result<Child, PluginError> {
         let failed = |source| PluginError::Start { path: invocation.file.to_owned(), source };
         let mut command = Command::new(invocation.file);
@@ -284,7 +265,7 @@ impl Exec {
     }
 }
 
-/// The outcome of `work`, or `None` at the end of `time`.
+/// `None` at the end of `time`.
 async fn within<T>(time: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     match time {
         None => Some(work.await),
@@ -296,7 +277,7 @@ fn text(noise: &[u8]) -> String {
     String::from_utf8_lossy(noise).trim().to_owned()
 }
 
-/// The first line with something on it, short enough for an error message.
+/// The first line that isn't blank, short enough for an error message.
 pub(super) fn first_line(bytes: &[u8]) -> String {
     // Huge output must not be converted as a whole.
     let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));

@@ -1,5 +1,3 @@
-//! A running plugin: talking to it, stopping it.
-
 use std::io;
 use std::pin::pin;
 use std::process::ExitStatus;
@@ -16,18 +14,15 @@ pub(super) const MAX_OUTPUT: usize = 16 << 20;
 const MAX_STDERR: usize = 4 << 10;
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long we go on reading after the plugin has exited, if a process that it left behind
-/// keeps the pipe open. The plugin's own output is in the pipe by then.
+/// How long a pipe is read on after the plugin has exited, if another process keeps it open.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How a conversation ended.
 pub(super) enum End {
     Exit(ExitStatus),
     TooLong,
 }
 
-/// Writes, reads and waits, all at once: a plugin may answer before it has read everything,
-/// or never read at all.
+/// Writes, reads and waits at once: a plugin may answer before it has read everything, or never read at all.
 pub(super) async fn converse(
     child: &mut Child,
     input: &[u8],
@@ -38,7 +33,7 @@ pub(super) async fn converse(
     let write = async move {
         let Some(mut stdin) = stdin else { return Ok(()) };
         match stdin.write_all(input).await {
-            // A plugin that doesn't read its configuration: its answer counts.
+            // The answer of a plugin that doesn't read its configuration counts.
             Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome,
         }
@@ -98,7 +93,7 @@ pub(super) async fn converse(
     status.map(End::Exit).map_err(|err| ("waiting for it", err))
 }
 
-/// Reads to the end and keeps the last [`MAX_STDERR`] bytes.
+/// The last [`MAX_STDERR`] bytes.
 async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Result<()> {
     let mut chunk = [0; 1024];
     loop {
@@ -112,7 +107,7 @@ async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Resul
     }
 }
 
-/// A running plugin. It is killed with its whole group when this is dropped.
+/// Killed with its whole group on drop.
 pub(super) struct Running(pub(super) Child);
 
 impl Running {
@@ -124,7 +119,6 @@ impl Running {
         }
     }
 
-    /// Sends SIGKILL and reaps the process.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Err(err) = self.0.wait().await {
@@ -133,7 +127,7 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        // The id is there until the process is reaped, so it can't be another process's.
+        // The ID is there until the process is reaped, so it can't be another process's.
         let Some(pid) = self.0.id().and_then(|id| i32::try_from(id).ok()) else {
             return;
         };

@@ -1,5 +1,3 @@
-//! Why a lock wasn't taken.
-
 use std::io;
 use std::path::PathBuf;
 

@@ -1,5 +1,3 @@
-//! One file that is locked.
-
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -68,14 +66,14 @@ impl FileLock {
         }
     }
 
-    /// The lock, unless it would have to be waited for.
+    /// `None` if the lock would have to be waited for.
     pub(super) fn attempt(path: &Path, kind: Kind) -> Result<Option<Self>, LockError> {
         let how = match kind {
             Kind::Shared => FlockArg::LockSharedNonblock,
             Kind::Alone => FlockArg::LockExclusiveNonblock,
         };
         loop {
-            // Opened anew each time: the file may have gone with its last holder.
+            // Opened anew each time: the last holder may have removed the file.
             let file = open(path).map_err(LockError::file("opening", path))?;
             match Flock::lock(file, how) {
                 Ok(lock) if same(&lock, path) => {
@@ -105,7 +103,6 @@ impl Drop for FileLock {
     }
 }
 
-/// A wait that goes on.
 pub(super) struct Waiting<'a> {
     wait: Wait<'a>,
     begun: Instant,
@@ -118,12 +115,11 @@ impl<'a> Waiting<'a> {
         Waiting { wait, begun: Instant::now(), pause: PAUSE.0, told: false }
     }
 
-    /// How long it has taken.
     pub(super) fn lasted(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Until the next look. Others hold the lock on `path`.
+    /// Until the next look at the lock on `path`.
     pub(super) async fn pause(&mut self, path: &Path) -> Result<(), LockError> {
         let Wait { what, limit, end } = self.wait;
         let holders = || std::fs::metadata(path).map(|meta| holders::of(&meta)).unwrap_or_default();
@@ -142,7 +138,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Opens the file, which no other user can: a user that can open it can lock it.
+/// No other user can open the file: a user that can open it can lock it.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -154,7 +150,6 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the file that is locked is still the one of this name.
 fn same(file: &File, path: &Path) -> bool {
     let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
     match (file.metadata(), std::fs::metadata(path)) {

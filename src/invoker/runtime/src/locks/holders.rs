@@ -3,10 +3,8 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// The longest command line that is told.
 const COMMAND_LIMIT: usize = 120;
 
-/// The processes that hold a flock(2) lock on this file, for people.
 pub(super) fn of(file: &Metadata) -> String {
     let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut pids: Vec<u32> = text.lines().filter_map(|line| holder(line, file.ino())).collect();
@@ -18,8 +16,7 @@ pub(super) fn of(file: &Metadata) -> String {
     }
 }
 
-/// The process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has
-/// an arrow behind the number.
+/// Of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has an arrow behind the number.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -1,9 +1,8 @@
 //! Locks between processes of cnimble, and the order in which they are taken.
 //!
-//! Work on attachments shares a network with other such work; what cleans a network up has it
-//! alone. There are two levels: the node, which all work shares except a clean-up of an unknown
-//! network, and each network. The files are in one place, independent of a command's cache
-//! and directories, so `cnimble add`, `cnimble pod` and `cnimble run` meet there.
+//! Work on attachments shares a network with other such work; a clean-up has it alone. There are two levels: the node,
+//! which all work shares except a clean-up of an unknown network, and each network. The files are in one place, so
+//! `cnimble add`, `cnimble pod` and `cnimble run` meet there.
 //!
 //! **The order**, first to last; a process never waits for a lock while it holds a later one:
 //!
@@ -14,13 +13,12 @@
 //! 5. The network's ([`Locks`]).
 //! 6. Locks of the plugins, which the doctor takes too: a directory of leases, iptables.
 //!
-//! **Plugins take none of the first five.** A runtime that isn't cnimble knows nothing of them, and
-//! an ADD costs the same. The evidence that `cnimble_liveness` uses protects a running
-//! ADD of such a runtime, not a lock.
+//! **Plugins take none of the first five.** A runtime that isn't cnimble knows nothing of them. The evidence that
+//! `cnimble_liveness` uses protects a running ADD of such a runtime.
 //!
-//! Locks are flock(2)'s: the kernel releases them when a process dies, however it dies. Only root
-//! can open the files (0600, in directories of mode 0700): who can open a file can lock it. Every wait
-//! is bounded; after a second it is told who is waited for, and at the bound it is an error.
+//! Locks are flock(2)'s: the kernel releases them when a process dies. Only root can open the files (0600, in
+//! directories of mode 0700). Every wait is bounded; after a second its log names the holders, and at the bound it is
+//! an error.
 
 mod error;
 mod file;
@@ -35,7 +33,6 @@ use tokio::time::Instant;
 use cnimble_cni::hash::sha512_hex;
 
 pub use error::LockError;
-// For the locks of pods.
 #[doc(hidden)]
 pub use file::{FileLock, Kind, Wait, private_dir};
 
@@ -45,7 +42,7 @@ pub const DEFAULT_DIR: &str = "/run/cnimble/locks";
 /// How long to wait for the lock of a network: more than an ADD takes, less than runtimes wait.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// The longest name of a network that is part of a file's name.
+/// The longest network name in a file's name.
 const NAME_LIMIT: usize = 200;
 
 /// The locks of the node and its networks.
@@ -82,10 +79,8 @@ impl Locks {
         self.limit
     }
 
-    /// For work on an attachment in this network, together with other such work.
-    ///
-    /// Without permission for the directory, as in a user namespace, this goes on without a lock. The work is then as
-    /// safe as that of any other runtime.
+    /// For work on an attachment in this network, together with other such work. Without permission for the directory,
+    /// as in a user namespace, this goes on without a lock, as safe as any other runtime.
     ///
     /// # Errors
     /// Something clears the network up, and didn't finish in time.
@@ -117,8 +112,7 @@ impl Locks {
         Ok(Held(vec![self.take("node", "this node's networks", Kind::Alone, end).await?]))
     }
 
-    /// Removes the files, and the directory, while the node is held alone: what waits for a file that
-    /// is gone takes a new one.
+    /// Removes the files, and the directory, while the node is held alone. A waiting process takes a new file.
     pub fn clear(&self, held: Held) {
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
@@ -127,7 +121,6 @@ impl Locks {
         drop(held);
     }
 
-    /// The node's, always shared, and then the network's.
     async fn both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
@@ -159,7 +152,7 @@ fn is_forbidden(err: &std::io::Error) -> bool {
     matches!(err.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
-/// The network's name, as part of a file's name; of others a hash.
+/// A long name, or one with strange characters, becomes a hash.
 fn file_name(network: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if !network.is_empty() && network.len() <= NAME_LIMIT && network.bytes().all(plain) {

@@ -1,9 +1,7 @@
-//! A lock that neither side can keep from the other.
-//!
-//! While ADDs come without a pause, the lock is shared at every moment. So a process that
-//! wants it alone closes a turnstile in front of it: those who come later wait there, those who
-//! are inside finish. A process that hangs inside must not block all others, so the turnstile
-//! opens again after a while, and closes after another.
+//! A lock that neither side can keep from the other. While ADDs come without a pause, the lock is shared at every
+//! moment. So a process that wants it alone closes a turnstile in front of it: later ones wait there, those inside
+//! finish. A process that hangs inside must not block all others, so the turnstile opens again after a while, and
+//! closes after another.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +9,9 @@ use std::time::Duration;
 use super::LockError;
 use super::file::{FileLock, Kind, Wait, Waiting};
 
-/// How long the turnstile is closed, and then open. More than an ADD takes.
+/// More than an ADD takes.
 const SLICE: Duration = Duration::from_secs(2);
 
-/// Takes the lock on `path`, by the turnstile `turn`.
 pub(super) async fn take(
     path: &Path,
     turn: &Path,
