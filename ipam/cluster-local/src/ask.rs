@@ -1,5 +1,4 @@
-//! Asks etcd by running a separate program, because the etcd client is almost as large as all plugins
-//! together.
+//! Asks etcd by a separate program, because the etcd client is almost as large as all plugins together.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,25 +12,21 @@ use cnimble_leases::store::Directory;
 use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
-/// The name of the program, which is beside the plugins.
+/// Beside the plugins.
 const PROGRAM: &str = "cluster-local-etcd";
 /// The file that the program locks. Its modification time is that of the last try.
 const LOCK: &str = ".cnimble-share-lock";
-/// The maximum size of the answer, in bytes. An error as JSON is shorter.
+/// An error as JSON is shorter.
 const LIMIT: usize = 1 << 20;
 /// The time after a try in which requests that can wait aren't sent.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// A request to etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Confirm the node's share.
     Confirm,
-    /// Claim blocks until the range set with this index has this number of free addresses.
+    /// Until the range set with this index has this number of free addresses.
     More(usize, usize),
-    /// Claim this address for the pod.
     Address(IpAddr),
-    /// Return unused addresses and blocks.
     Tidy,
 }
 
@@ -46,9 +41,6 @@ impl Request {
     }
 }
 
-/// Runs the program and waits for its end.
-///
-/// # Errors
 /// Fails with the program's error, or with code 104 if it can't be run.
 pub(crate) fn etcd(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
@@ -80,19 +72,16 @@ fn find(call: &Call) -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns the number of `ip` in its block.
 pub(crate) fn offset(cluster: &Cluster, ip: IpAddr) -> u128 {
     number(ip) - number(cluster.block_of(ip))
 }
 
-/// Whether the program was started recently.
 pub(crate) fn was_tried(cluster: &Cluster) -> bool {
     let time = std::fs::metadata(cluster.base.store.join(LOCK)).and_then(|meta| meta.modified());
     let pause = PAUSE.min(cluster.offline / 8);
     time.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|since| since < pause))
 }
 
-/// Whether an address of `part` has no lease, or the leases can't be read.
 pub(crate) fn has_room(cluster: &Cluster, part: &RangeSet) -> bool {
     let leases = match Directory::open(&cluster.base.store) {
         Ok(Some(dir)) => dir.addresses().unwrap_or_default(),

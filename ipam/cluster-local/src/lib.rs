@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
-//! It is host-local with another source of ranges: the part of the configured ranges that the node owns,
-//! as recorded in [`Share`]. The rest is from host-local: leases, lock, undo and GC. If the share isn't
-//! enough, a separate program asks etcd (`ask`), and the ADD is tried again.
+//! It is host-local with another source of ranges: the part of the configured ranges that the node owns ([`Share`]).
+//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd (`ask`), and the
+//! ADD is tried again.
 
 mod ask;
 
@@ -18,13 +18,12 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use ask::Request;
 
-/// The implementation of the `cluster-local` plugin.
 pub static PLUGIN: &dyn Plugin = &ClusterLocal;
 
 struct ClusterLocal;
 
-/// The maximum number of requests to etcd by one ADD. It asks for a confirmation and for each address.
-/// It asks again if other pods of the node take the addresses that were claimed for this one.
+/// The maximum number of requests to etcd by one ADD. It asks for a confirmation and for each address, and again if
+/// other pods of the node take the addresses.
 const TRIES: usize = 8;
 
 impl Plugin for ClusterLocal {
@@ -109,8 +108,7 @@ impl Plugin for ClusterLocal {
         Ok(())
     }
 
-    /// Checks that a lease can be written. Also checks that the node has a valid share with a free address,
-    /// or that etcd answers.
+    /// Also checks that the node has a valid share with a free address, or that etcd answers.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
@@ -130,8 +128,8 @@ impl Plugin for ClusterLocal {
     }
 }
 
-/// Sets the prefix of addresses to their full length, so that the pod expects no other address on its
-/// link. Adds routes to the gateways, which are directly on the link.
+/// Sets full prefix lengths, so that the pod expects no other address on its link, and adds routes to the gateways
+/// there.
 fn lead_to_gateways(result: &mut CniResult) {
     let mut ways = Vec::new();
     for ip in &mut result.ips {
@@ -152,9 +150,8 @@ fn late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "the node's right to its addresses ended during the ADD")
 }
 
-/// Prepares later ADDs after a successful one. Fetches a spare block when the last one is half used, and
-/// has etcd confirm the share before it expires. A failure is only logged, because the ADD has its
-/// address.
+/// Prepares later ADDs. Fetches a spare block when the last one is half used, and has etcd confirm the share before it
+/// expires. A failure is only logged, because the ADD has its address.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
@@ -180,22 +177,19 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     }
 }
 
-/// Returns unused addresses to etcd. After a failure they stay with the node until a later try.
+/// After a failure unused addresses stay with the node until a later try.
 fn give_back(call: &Call) {
     if let Err(err) = ask::etcd(call, &Request::Tidy) {
         log::warn!("unused addresses stay with this node: {err}");
     }
 }
 
-/// The ranges that the node owns.
 struct Owned {
     cluster: Cluster,
-    /// The request to etcd that the ADD needs.
     need: Cell<Option<Request>>,
 }
 
 impl Owned {
-    /// Returns a requested address that the node doesn't own.
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
         let is_foreign = |ip: &IpAddr| {

@@ -1,5 +1,3 @@
-//! The plugin's side of the socket: asks the lease daemon, or starts one.
-
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -18,7 +16,6 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::daemon::{NO_SOCKET, READY, TAKEN, store};
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
-/// The limit for a lease daemon to listen, or to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// One verb starts at most this many lease daemons.
 const MOST: usize = 16;

@@ -5,7 +5,7 @@
 //!     └─────────────────┘                 └───────────┴──────────────┘
 //! ```
 //! A [`Protocol`] adds the steps to a lease, the messages and the pauses. The driver calls [`Client::tick`] at the time
-//! of [`Client::next`], and passes messages on. Each call returns actions. Times are as in [`lease`](crate::v4::lease).
+//! of [`Client::next`], and passes messages on. Times are as in [`lease`](crate::v4::lease).
 
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
@@ -75,7 +75,6 @@ pub(crate) type Address<P> = <<P as Protocol>::Lease as Lease>::Address;
 pub(crate) trait Protocol: Debug + Sized {
     type Lease: Lease;
     type Message: Debug;
-    /// The default looks for servers.
     type Step: Debug + Default;
 
     const SEARCH: &'static str;
@@ -106,7 +105,6 @@ pub(crate) enum State<P: Protocol> {
     Rebinding,
 }
 
-/// For the driver of the client.
 #[derive(Debug)]
 pub(crate) enum Action<P: Protocol> {
     Send(P::Message),
@@ -246,7 +244,7 @@ impl<P: Protocol> Client<P> {
         lost.into_iter().collect()
     }
 
-    /// Returns the lease's address and the message, which is sent only once.
+    /// The message is sent only once.
     pub(crate) fn release(&mut self, now: u64) -> Option<(Address<P>, P::Message)> {
         let probed = match &self.state {
             State::Probing(lease) => Some(lease.as_ref().clone()),
@@ -279,7 +277,6 @@ pub(crate) fn random() -> u32 {
 pub(crate) mod tests {
     use super::{Action, Event, Protocol};
 
-    /// Returns the actions as text.
     pub(crate) fn words<P: Protocol>(
         actions: &[Action<P>],
         sent: impl Fn(&P::Message) -> String,

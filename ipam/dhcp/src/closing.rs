@@ -1,10 +1,6 @@
-//! Closes packet sockets in a thread of their own.
-//!
-//! close(2) of a packet socket waits until no processor uses it (`synchronize_net` in net/packet/af_packet.c): 15 ms on
-//! Linux 6.18. The lease daemon has one thread for all pods.
-//!
-//! The thread is made by pthread_create(3). `std::thread` has thread-local values: a page and a system call for every
-//! plugin.
+//! Closes packet sockets in a thread of their own: close(2) waits until no processor uses the socket (`synchronize_net`
+//! in net/packet/af_packet.c), 15 ms on Linux 6.18, and the lease daemon has one thread for all pods. pthread_create(3)
+//! makes the thread. `std::thread` has thread-local values: a page and a system call for every plugin.
 
 use std::ffi::c_void;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};

@@ -1,12 +1,3 @@
-//! | key | default | |
-//! |---|---|---|
-//! | `ipam.daemonSocketPath` | `/run/cnimble/dhcp.sock` | where the lease daemon listens |
-//! | `ipam.provide[]` | none | options for the server: a value, or one from CNI_ARGS |
-//! | `ipam.request[]` | none | more options to ask the server for |
-//! | `ipam.priority` | none | the metric of all routes |
-//! | `ipam.families` | `["ipv4"]` | which addresses the interface gets |
-//! | `ipam.timeout` | the daemon's | seconds that ADD waits for an address |
-
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -22,7 +13,7 @@ pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 /// sun_path of unix(7), without its NUL.
 const LONGEST_PATH: usize = 107;
 
-/// The longest value of an option, in bytes.
+/// In bytes.
 const LONGEST_VALUE: usize = 255;
 
 /// The Go plugin's names, from dhcp-options(5). Any option can be given by its number.
@@ -108,7 +99,7 @@ struct Request {
 }
 
 impl Config {
-    /// Unknown CNI_ARGS are accepted. Fails with code 7 and the path to the bad value.
+    /// Fails with code 7 and the path to the bad value. Unknown CNI_ARGS are accepted.
     pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;

@@ -25,7 +25,6 @@ impl LeaseOwner {
         LeaseOwner { network: owner.network.clone(), container, ifname }
     }
 
-    /// The name of the lease and its file.
     pub(crate) fn key(&self, family: Family) -> String {
         let attachment = Attachment { container_id: self.container.clone(), ifname: self.ifname.clone() };
         format!("{}{}", Owner { network: self.network.clone(), attachment }.tag(), family.suffix())

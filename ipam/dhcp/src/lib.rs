@@ -1,18 +1,8 @@
 //! The CNI IPAM plugin `dhcp`: addresses from a DHCP server in the network of the pod's interface.
 //!
-//! Verbs only send requests to the lease daemon. It outlives them, speaks with servers inside the pod's namespace, and
-//! renews leases. It is this same program (`daemon`), and a verb starts one if none runs.
-//!
-//! | | |
-//! |---|---|
-//! | `ask`, `ipc` | a verb's request to the lease daemon |
-//! | `daemon` | the lease daemon: its loop, its files, its connections, its pods |
-//! | `client` | the part of both protocols that is the same: a state machine without I/O |
-//! | `v4`, `v6` | the rest of each protocol: steps, messages, content of a lease |
-//! | `held` | a lease of either family |
-//! | `domains` | domain names in messages |
-//! | `tally` | the attempts that led to no lease |
-//! | `closing` | the thread that closes packet sockets |
+//! Verbs only send requests (`ask`, `ipc`) to the lease daemon. It outlives them, speaks with servers inside the pod's
+//! namespace, and renews leases. It is this same program (`daemon`), and a verb starts one if none runs. `client` is a
+//! state machine without I/O for both protocols, `v4` and `v6` have the rest of each.
 
 mod ask;
 mod client;
@@ -53,7 +43,6 @@ const LINK_LOCAL: Duration = Duration::from_secs(5);
 /// Between two checks for that address.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The plugin `dhcp`.
 pub static PLUGIN: &dyn Plugin = &Dhcp;
 
 struct Dhcp;
@@ -194,7 +183,6 @@ fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
     Error::io("reading the leases in", &store::directory(socket), err)
 }
 
-/// Waits until the interface can send.
 fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error> {
     let (ifname, six) = (&call.ifname, families.contains(&Family::Ipv6));
     let mut inside = Netlink::open_in(netns)?;

@@ -6,7 +6,7 @@ const MOST: usize = 8;
 /// Since the last lease.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The number of DISCOVER or Solicit messages.
+    /// DISCOVER or Solicit messages.
     sent: u32,
     servers: Vec<String>,
     refusal: Option<String>,

@@ -1,5 +1,3 @@
-//! ADD, under one lock: read, decide, write.
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -22,12 +20,10 @@ pub trait Source {
     /// The sets. The lock of the leases is held. Fails as ADD does.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
-    /// A set has no address left.
     fn is_full(&self, _set: usize) {}
 }
 
-/// Gives the attachment an address of each range set that `source` has in place of the configuration's.
-/// Fails as ADD does. The call's undo stack has the changes.
+/// Uses the range sets of `source` in place of the configuration's. The call's undo stack has the changes.
 pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {
     add_with(call, config, Some(source))
 }

@@ -1,5 +1,3 @@
-//! Readers for fuzzers; those of leases are in their crate.
-
 use cnimble_leases::config::Config;
 
 pub(crate) fn config(config: &Config) {
@@ -8,7 +6,6 @@ pub(crate) fn config(config: &Config) {
     }
 }
 
-/// Takes any bytes for a resolv.conf.
 pub fn resolv(bytes: &[u8]) {
     let dns = crate::resolv::parse(&String::from_utf8_lossy(bytes));
     let words = dns.nameservers.iter().chain(&dns.search).chain(&dns.options).chain([&dns.domain]);

@@ -1,9 +1,7 @@
-//! An ADD's changes on the disk, and their undo.
-//!
-//! Each change is recorded *before* it is made, so a panic loses nothing. The undo respects concurrent verbs: it
-//! removes only our lease, restores `last_reserved_ip.N` only if no other ADD has changed it, and removes only an empty
-//! directory. [`Store`] tolerates a directory that is removed while it waits for the lock. A reference plugin that
-//! opens a new store at that moment fails cleanly.
+//! An ADD's changes on the disk, and their undo. Each change is recorded *before* it is made, so a panic loses nothing.
+//! The undo respects concurrent verbs: it removes only our lease, restores `last_reserved_ip.N` only if no other ADD
+//! has changed it, and removes only an empty directory. [`Store`] tolerates a directory that is removed while it waits
+//! for the lock. A reference plugin that opens a new store at that moment fails cleanly.
 
 use std::cell::RefCell;
 use std::fs::File;

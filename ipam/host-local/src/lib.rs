@@ -1,15 +1,12 @@
-//! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
-//!
-//! The disk is compatible with the Go plugin to the byte. [`cnimble_leases`] has ranges, configuration and store. An
-//! ADD (`add`) reads present leases (`ledger`), chooses addresses (`allocate`), and writes them with their undo
-//! (`journal`).
+//! The CNI IPAM plugin host-local: addresses from ranges, leases on disk. The disk is compatible with the Go plugin to
+//! the byte. [`cnimble_leases`] has ranges, configuration and store. An ADD (`add`) reads present leases (`ledger`),
+//! chooses addresses (`allocate`), and writes them with their undo (`journal`).
 //!
 //! It differs from the Go plugin in these points:
 //! - One lock and one reading of the directory serve a whole ADD. It decides everything before it writes anything.
 //! - Lease files appear whole or not at all, and broken ones are healed ([`cnimble_leases::files`]).
 //! - Leases from before this boot are taken back when nothing else is left ([`cnimble_leases::boot`]).
-//! - A gateway's address is never given out. On a bridge, neither is that of the network or the broadcast
-//!   ([`cnimble_leases::range`]).
+//! - A gateway's address is never given out. On a bridge, neither is that of the network or the broadcast.
 //! - GC and STATUS do what the specification says.
 
 mod add;
@@ -35,7 +32,6 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 pub use add::{Source, add_from};
 use ledger::Ledger;
 
-/// The plugin.
 pub static PLUGIN: &dyn Plugin = &HostLocal;
 
 struct HostLocal;

@@ -8,7 +8,7 @@
 //! | `args.cni.ips` | replaces all of the above, gateways included |
 //! | `runtimeConfig.ips` (capability `ips`) | replaces `args.cni.ips`, too |
 //!
-//! `ipam.routes` and `ipam.dns` are copied. A replaced address isn't looked at: it may be a place-holder.
+//! A replaced address isn't looked at: it may be a place-holder.
 
 use std::net::IpAddr;
 
@@ -95,7 +95,6 @@ fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
     Ok(ips)
 }
 
-/// The addresses of CNI_ARGS, with their gateways.
 fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
     let items = |key: &str| {
         let text = args.get(key).unwrap_or_default().trim();

@@ -1,7 +1,5 @@
 //! The CNI IPAM plugin `static`: hands out addresses from the configuration or for one container (`config` says which).
-//!
-//! It keeps no state, so DEL and GC have nothing to do. The author of the configuration makes sure that an address is
-//! free.
+//! It keeps no state. The author of the configuration makes sure that an address is free.
 
 mod config;
 
@@ -10,7 +8,6 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use config::Config;
 
-/// The plugin.
 pub static PLUGIN: &dyn Plugin = &Static;
 
 struct Static;

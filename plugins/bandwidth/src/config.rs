@@ -1,8 +1,6 @@
 //! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod (annotations
-//! in Kubernetes). A limit of the top level disables those of the runtime, even for the other direction.
-//!
-//! `shapedSubnets` and `unshapedSubnets` are beside the limits. The runtime has no such lists, and its limits use those
-//! of the top level.
+//! in Kubernetes). A limit of the top level disables those of the runtime, even for the other direction. Both use
+//! `shapedSubnets` and `unshapedSubnets` of the top level.
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -38,7 +36,7 @@ struct RuntimeKeys {
     bandwidth: Keys,
 }
 
-/// The limited traffic by the address of the *other* end: the source of received packets, the destination of sent ones.
+/// By the address of the *other* end: the source of received packets, the destination of sent ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
     #[default]
@@ -55,7 +53,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let own: Keys = config.decode()?;
         let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;

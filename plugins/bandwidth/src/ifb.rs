@@ -1,5 +1,5 @@
-//! The ifb for a pod's egress. Its name is the Go plugin's, so that either set removes it. Its alias names the owner,
-//! for GC. A container with two interfaces in one network can have only one ifb.
+//! The ifb for a pod's egress. Its name is the Go plugin's, so that either set removes it, and its alias names the
+//! owner. A container with two interfaces in one network can have only one ifb.
 
 use nix::errno::Errno;
 

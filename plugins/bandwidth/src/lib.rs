@@ -1,11 +1,10 @@
 //! The CNI plugin `bandwidth`, part of a chain: limits a pod's received and sent traffic, each by a token bucket
-//! (`root`). The limits are for all traffic or for some subnets.
+//! (`root`).
 //!
 //! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can queue them. Packets from
-//! the pod *arrive* there, and the kernel has no queue for those. So they are redirected to an ifb (`ifb`).
-//!
-//! ADD replaces limits that an earlier attachment left on the host's end, as the Go plugin's DEL does. DEL removes the
-//! ifb by its name, and the limit on the host's end if that still exists. Usually the next plugin removes that end.
+//! the pod *arrive* there without a queue, so they are redirected to an ifb (`ifb`). ADD replaces limits that an
+//! earlier attachment left on the host's end, as the Go plugin's DEL does. DEL removes the ifb by its name, and the
+//! limit if the host's end still exists.
 
 mod config;
 mod ifb;
@@ -22,7 +21,6 @@ use cnimble_plugin::{Call, Plugin, Role};
 use config::{Config, Subnets};
 use root::Limit;
 
-/// The implementation of the `bandwidth` plugin.
 pub static PLUGIN: &dyn Plugin = &Bandwidth;
 
 struct Bandwidth;

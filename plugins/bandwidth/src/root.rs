@@ -114,8 +114,7 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
     Ok(())
 }
 
-/// Newer Go plugins also have classes for limits without lists. Their filters select the destination in both
-/// directions.
+/// Newer Go plugins also have classes for limits without lists, and select the destination in both directions.
 fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));

@@ -1,5 +1,3 @@
-//! The bridge: found or made, and joined.
-
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error, owner};
@@ -16,8 +14,8 @@ pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }
 
-/// Makes the pod's port. A bridge that is removed with its last pod is locked from the look for it until then: a
-/// concurrent DEL sees the port.
+/// Makes the pod's port. A bridge that is removed with its last pod is locked meanwhile: a concurrent DEL sees the
+/// port.
 pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Result<(Link, Pair), Error> {
     let (call, config) = (cx.call, cx.config);
     let mut lock = config.remove_unused.then(unused::lock).transpose()?;

@@ -1,5 +1,3 @@
-//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
-
 use cnimble_cni::{CniResult, Error, Owner};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::nft::Nft;
@@ -212,8 +210,8 @@ fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The port is as closed as ADD left it. Ports of the Go plugins (without alias) and of earlier versions (with the
-/// host's default of `accept_ra`) have no mask.
+/// Ports of the Go plugins (without alias) and of earlier versions (with the host's default of `accept_ra`) have no
+/// mask.
 fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     let closed = port.port.unwrap_or_default().closed;
     let Some(accept_ra) = port.accept_ra else { return Ok(()) };
@@ -244,7 +242,6 @@ fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Resul
     Ok(())
 }
 
-/// The vlan's gateway interface is up and leads into it.
 fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {

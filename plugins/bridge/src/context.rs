@@ -1,5 +1,3 @@
-//! A call with all that the steps of ADD, CHECK and a repair share.
-
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
@@ -12,7 +10,6 @@ pub(crate) struct Context<'a> {
     pub(crate) call: &'a Call,
     pub(crate) config: &'a Config,
     pub(crate) owner: Owner,
-    /// A socket on the host.
     pub(crate) host: Netlink,
 }
 

@@ -1,5 +1,3 @@
-//! The host as the pods' gateway: addresses, forwarding and default routes.
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -16,8 +14,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::{POD_INTERFACE, vlan_gateway};
 
-/// Completes IPAM's result: interface, gateways if the bridge is one, and the default route. Returns the bridge's
-/// addresses.
+/// Adds interface, gateways if the bridge is one, and the default route. Returns the bridge's addresses.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(POD_INTERFACE);
@@ -41,7 +38,7 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
     if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
 }
 
-/// The gateways with their prefix lengths on the bridge. Fails with code 7 for a gateway of another family.
+/// Fails with code 7 for a gateway of another family.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
     for ip in &result.ips {
@@ -57,7 +54,7 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
     Ok(gateways)
 }
 
-/// Adds the gateway addresses and enables forwarding. Returns the vlan's gateway interface.
+/// Returns the vlan's gateway interface.
 pub(crate) fn ensure(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -132,7 +129,6 @@ fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     ))
 }
 
-/// Removes an address that `net` replaces.
 fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
     // A concurrent ADD may have removed it, and restores it if it fails.
     if host.execute(addr::del(link.index, &link.name, net)).if_present()?.is_none() {
@@ -185,7 +181,6 @@ fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
-/// Unless other pods use the bridge.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     if is_used(&mut host, bridge, index)? {

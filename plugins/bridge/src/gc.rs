@@ -1,5 +1,3 @@
-//! GC of attachments that the runtime no longer knows.
-
 use cnimble_cni::{Attachment, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
@@ -9,8 +7,8 @@ use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::unused;
 
-/// Continues after errors and reports all. Only the network's name and its IPAM plugin matter: an invalid configuration
-/// must not prevent the removal.
+/// Continues after errors. An invalid configuration must not prevent the removal: only the network's name and its IPAM
+/// plugin matter.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();

@@ -9,8 +9,7 @@
 //! 6. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
 //! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
-//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult. The name of the host's end is
-//! derived from the attachment, and the link's alias names its owner.
+//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult.
 
 mod bridge;
 mod check;
@@ -36,10 +35,8 @@ use cnimble_rules::{isolation, masquerade, spoof};
 use config::Config;
 use context::Context;
 
-/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 2;
 
-/// The implementation of the `bridge` plugin.
 pub static PLUGIN: &dyn Plugin = &Bridge;
 
 struct Bridge;
@@ -150,7 +147,7 @@ impl Plugin for Bridge {
     }
 }
 
-/// IPAM's result, and whether the IPAM plugin has seen the MAC of the pod's interface. Both are empty without one.
+/// Also returns whether the IPAM plugin has seen the MAC of the pod's interface.
 fn from_ipam(call: &Call, config: &Config) -> Result<(CniResult, bool), Error> {
     let Some(ipam) = &config.ipam else { return Ok((CniResult::default(), false)) };
     let added = delegate::assigned(call, ipam)?;

@@ -15,7 +15,6 @@ pub(crate) fn is_ours(bridge: &Link) -> bool {
     bridge.alias == OURS || is_removable(bridge)
 }
 
-/// It is removed with its last pod.
 pub(crate) fn is_removable(bridge: &Link) -> bool {
     bridge.alias == OURS_REMOVABLE
 }
@@ -23,8 +22,7 @@ pub(crate) fn is_removable(bridge: &Link) -> bool {
 /// Of a bridge that has lost its last port. It can't be set.
 const NONE: Option<Mac> = Some(Mac([0; 6]));
 
-/// The MAC to set on a foreign bridge before its first port joins. Otherwise the bridge would follow the port's MAC,
-/// and a concurrent ADD would take that for the bridge's.
+/// The MAC to set on a foreign bridge before its first port joins, which it would follow otherwise.
 pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
     bridge.mac.filter(|_| !is_ours(bridge) && !bridge.oper_up && bridge.mac != NONE)
 }

@@ -14,9 +14,9 @@ use crate::port;
 /// Adds a fixed entry for `mac`. The kernel removes it with the port.
 ///
 /// A checked address (macspoofchk) gets a sticky entry: no frame moves it, not even from a Go plugin's port or an
-/// uplink. A requested address gets an entry as well: two pods may ask for it. Others are derived from the IP address.
-/// Their learned entries can move to a bond's other interface or with a migrated machine. Fails with code 102 if
-/// another pod has the address.
+/// uplink. A requested address gets an entry as well: two pods may ask for it. Derived addresses have learned entries,
+/// which can move to a bond's other interface or with a migrated machine. Fails with code 102 if another pod has the
+/// address.
 pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);
     let evidence = match config.requested_mac(cx.call)? {

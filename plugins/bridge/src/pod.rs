@@ -27,21 +27,17 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Replaces the first MAC of the pod's interface.
     pub(crate) fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
-    /// Decides whether addresses are announced and probed.
+    /// Decides whether addresses are announced and probed. Every pod reads an announcement, which among hundreds of
+    /// pods costs more than everything else. It is only needed if hosts know the address with another than a derived
+    /// MAC.
     ///
-    /// Every pod reads an announcement. Among hundreds of pods this costs more than everything else. It is only needed
-    /// if hosts know the address with another MAC, which can't happen with a derived one.
-    ///
-    /// It can happen in three cases. With `final_mac` the MAC was requested, or an IPAM plugin has seen it (DHCP,
-    /// reservations). The host may know a former owner of the address by another MAC. A bridge that isn't a gateway
-    /// leads to switches that have to learn the MAC's port.
-    ///
-    /// IPv6 addresses are probed if that is configured, or on a foreign bridge.
+    /// With `final_mac` the MAC was requested, or an IPAM plugin has seen it (DHCP, reservations). The host may know a
+    /// former owner of the address by another MAC. A bridge that isn't a gateway leads to switches that have to learn
+    /// the MAC's port. IPv6 addresses are probed if that is configured, or on a foreign bridge.
     pub(crate) fn plan(
         cx: &mut Context<'_>,
         bridge: &Link,
@@ -71,8 +67,7 @@ impl Arrival {
         Arrival { mac: Some(mac), announced, shared, detection }
     }
 
-    /// Unless the interface stays down. Enters the namespace once, and sends one message there. Returns the socket in
-    /// the pod.
+    /// Enters the namespace once, and sends one message there. Returns the socket in the pod.
     pub(crate) fn configure(
         self,
         cx: &Context<'_>,
@@ -107,11 +102,9 @@ impl Arrival {
         Ok(Some(inside))
     }
 
-    /// Announces the addresses again if needed, and waits until they are usable: IPv6 ones when the link is
-    /// operationally up and any probe has finished.
-    ///
-    /// The bridge may drop the kernel's announcement: it opens a port only when notified that the link is up, later on
-    /// a busy machine. Setting a MAC again repeats the announcement (NETDEV_CHANGEADDR).
+    /// Announces the addresses again if needed, and waits until they are usable. The bridge may drop the kernel's
+    /// announcement: it opens a port only when notified that the link is up, later on a busy machine. Setting a MAC
+    /// again repeats the announcement (NETDEV_CHANGEADDR).
     pub(crate) fn finish(
         self,
         cx: &Context<'_>,

@@ -1,5 +1,3 @@
-//! DEL, with any remaining information.
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -15,12 +13,9 @@ use cnimble_rules::{isolation, masquerade, spoof};
 use crate::config::Config;
 use crate::unused;
 
-/// The order protects concurrent pods and keeps the wait short:
-/// 1. The rules are removed while the lease still reserves the address.
-/// 2. The veth pair takes longest. Meanwhile the rules' grace period passes (see `docs/NFTABLES.md`).
-/// 3. The lease follows: an address is free only when no interface has it.
-/// 4. The bridge is removed if it was made for that.
-///
+/// The order protects concurrent pods and keeps the wait short: 1. Rules are removed while the lease still reserves the
+/// address. 2. The veth pair takes longest. Meanwhile the rules' grace period passes (see `docs/NFTABLES.md`). 3. The
+/// lease follows: an address is free only when no interface has it. 4. The bridge is removed if it was made for that.
 /// Later steps run even after a failure, but the lease stays while the interface exists.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();

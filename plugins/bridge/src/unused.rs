@@ -1,8 +1,8 @@
 //! Bridges that are removed with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
 //!
 //! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. So ADD holds a lock
-//! from the look for the bridge until its port exists. DEL and GC hold it from the look for ports until the bridge is
-//! gone. Only such a bridge, marked by its alias, needs it, with any configuration of the ADD.
+//! from the look for the bridge until its port exists, and DEL and GC from the look for ports until it is gone. Only
+//! such a bridge, marked by its alias, needs it, with any configuration of the ADD.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;

@@ -17,18 +17,16 @@ use crate::{ours, port};
 
 const NEW: &str = "new ";
 
-/// The other end's name.
 pub(crate) fn port_name(gateway: &str) -> String {
     format!("veth{}", cnimble_cni::hash16(gateway).get(..8).unwrap_or_default())
 }
 
-/// The alias of a permanent gateway.
 pub(crate) fn lasting(vlan: u16) -> String {
     format!("gateway of vlan {vlan}")
 }
 
-/// The alias until the ADD that made it has succeeded. A concurrent ADD that uses it makes it permanent. So the undo of
-/// the first ADD keeps it.
+/// The alias until the ADD that made it has succeeded. A concurrent ADD that uses it makes it permanent, so that the
+/// undo of the first ADD keeps it.
 fn fresh(vlan: u16, call: &Call) -> String {
     format!("{NEW}{}, made for {}", lasting(vlan), call.container_id)
 }
@@ -45,7 +43,6 @@ pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<L
     }
 }
 
-/// Gives the port of a gateway its bridge again.
 pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(), Error> {
     let Some(port) = cx.host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
         return Ok(());

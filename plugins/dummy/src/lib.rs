@@ -7,7 +7,6 @@ use cnimble_netlink::kind::Kind;
 use cnimble_plugin::Plugin;
 use cnimble_plugin::interface::upper::UpperPlugin;
 
-/// The implementation of the `dummy` plugin.
 pub static PLUGIN: &dyn Plugin = &UpperPlugin {
     name: "dummy",
     any: Kind::Dummy,

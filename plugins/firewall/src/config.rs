@@ -32,7 +32,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fails with code 7 if a key is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {
@@ -107,8 +106,7 @@ fn admin(chain: String) -> Result<Admin, Error> {
     Ok(Admin::Named(chain))
 }
 
-/// The interfaces by which packets arrive: the bridge, or with ptp the host's end. The plugin bridge lists a vlan's
-/// gateway after the bridge.
+/// The bridge, or with ptp the host's end. The plugin bridge lists a vlan's gateway after the bridge.
 pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
     // They become words of iptables' input.
     let mut outside = prev
@@ -127,7 +125,6 @@ pub(crate) fn interfaces(prev: &CniResult) -> Vec<String> {
     std::iter::once(first).chain(gateways).map(str::to_owned).collect()
 }
 
-/// The bridge in BRIDGE.VLAN.
 pub(crate) fn vlan_of(name: &str) -> Option<&str> {
     let (bridge, vlan) = name.rsplit_once('.')?;
     (vlan.parse::<u16>().is_ok() && !bridge.is_empty()).then_some(bridge)

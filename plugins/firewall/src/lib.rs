@@ -4,9 +4,9 @@
 //! isolates the pod's port of the bridge (`port`), because without `br_netfilter` packets between ports pass no rules.
 //!
 //! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of firewalld have no
-//! owner: DEL finds them only by the addresses in prevResult. The DEL of the last pod on a bridge removes the bridge's
-//! policy. Without a prevResult it finds the bridge by the pod's end on the host, or without that end removes the
-//! policies of all unused bridges.
+//! owner: DEL finds them by the addresses in prevResult. The DEL of the last pod on a bridge removes the bridge's
+//! policy. Without a prevResult it finds the bridge by the pod's end on the host, or else removes the policies of all
+//! unused bridges.
 
 mod config;
 mod port;
@@ -18,7 +18,6 @@ use cnimble_rules::forward::{self, Forward, Leaving, Policy};
 
 use config::Config;
 
-/// The implementation of the `firewall` plugin.
 pub static PLUGIN: &dyn Plugin = &Firewall;
 
 struct Firewall;

@@ -12,8 +12,7 @@ use cnimble_plugin::interface::pair;
 
 use crate::config;
 
-/// The host's interface in `prev` that is a port of the first one. A pod without a bridge needs none: all its packets
-/// pass the host's rules.
+/// Of the host's interfaces in `prev`. All packets of a pod without a bridge pass the host's rules.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()
@@ -39,13 +38,12 @@ fn is_a_pods(link: &Link) -> bool {
     link.kind == "veth" && link.far.is_some()
 }
 
-/// The host's interfaces, with the pod's own end.
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
-/// Finds the pod's end on the host by its owner. Returns its bridge (or itself), too.
+/// By its owner. Returns its bridge (or itself), too.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());
     for name in pair::host_names(owner) {
@@ -64,8 +62,8 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
     Ok(None)
 }
 
-/// Whether an interface is missing or has no user but this pod. The pod's ends are known by their names, or after a
-/// rename by their owner. A concurrent ADD has its port before its rules.
+/// An interface is missing or has no user but this pod. The pod's ends are known by their names, or after a rename by
+/// their owner. A concurrent ADD has its port before its rules.
 pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(interface)? else { return Ok(true) };

@@ -1,5 +1,3 @@
-//! The properties that tell a device from other links.
-
 use cnimble_netlink::link::Link;
 
 use crate::record::Record;
@@ -15,10 +13,8 @@ impl Record {
     }
 
     /// Whether a link is the device. A pod can give its name, alias, MAC address and index to other links, so the inode
-    /// of the directory in sysfs decides.
-    ///
-    /// Hardware has a new directory if its driver made the link again. Then the permanent address and the place on the
-    /// bus decide. Without proof two of four weak marks have to agree.
+    /// of the directory in sysfs decides. Hardware has a new directory if its driver made the link again. Then the
+    /// permanent address and the place on the bus decide. Without proof two of four weak marks have to agree.
     pub(crate) fn is(&self, seen: &Seen) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
@@ -42,7 +38,6 @@ impl Record {
         Some(seen.device.as_ref()?.inode == inode)
     }
 
-    /// `None` if that is unknown.
     fn has_hardware(&self, seen: &Seen) -> Option<bool> {
         let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
         let permanent = seen.details.as_ref().map(|details| &details.permanent)?;

@@ -8,8 +8,7 @@
 //! 5. addresses, up, routes; the addresses are announced.
 //!
 //! DEL brings it home from the pod, or finds it where the kernel has put it when the pod died, and restores it. A link
-//! that isn't known for the device (`place`) stays. A lock (`store::Records::hold`) is held while it is moved and
-//! restored.
+//! that isn't known for the device (`place`) stays. A lock (`store::Records::hold`) is held meanwhile.
 
 mod config;
 mod find;
@@ -39,7 +38,6 @@ use store::Records;
 
 const POD_INTERFACE: u32 = 0;
 
-/// The plugin.
 pub static PLUGIN: &dyn Plugin = &HostDevice;
 
 struct HostDevice;
@@ -153,7 +151,6 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
     check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")
 }
 
-/// Returns it with a socket inside.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
     records.make()?;
@@ -194,7 +191,6 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// Ends an earlier ADD of the attachment that was killed or not followed by DEL.
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.hold(&record.name)?;
@@ -206,7 +202,6 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
     Ok(())
 }
 
-/// Moves the device to the host and restores it.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {
@@ -231,8 +226,8 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     }
 }
 
-/// Brings the device home from the pod, or from ADD's namespace. If that lives without the device, the pod has
-/// destroyed or hidden it. Then the record stays until GC: no later DEL takes something else for the device.
+/// From the pod, or from ADD's namespace. If that lives without the device, the pod has destroyed or hidden it. Then
+/// the record stays until GC: no later DEL takes something else for the device.
 fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
     let mut lives = netns.is_some();

@@ -1,8 +1,8 @@
 //! Moves the device into the pod and home.
 //!
 //! One message moves it into the pod, renames it, and writes the old name into its alias, as the Go plugin does. The
-//! kernel moves first: if the name is taken, the device has been moved anyway. So undo and DEL look in both namespaces,
-//! and identify the device by its marks ([`Record::is`]).
+//! kernel moves first, even if the name is taken. So undo and DEL look in both namespaces, and identify the device by
+//! its marks ([`Record::is`]).
 //!
 //! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The pod's alternative
 //! names and links on top of it stay. The alias is the old name until everything is restored: after a kill the next
@@ -30,8 +30,8 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
     host.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Moves the device home if it is in the pod, and restores it. Returns whether it was in the pod or on the host. Fails
-/// with code 102 if another link of the host has its name.
+/// Returns whether the device was in the pod or on the host. Fails with code 102 if another link of the host has its
+/// name.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
     let mut origin = Origin::Host;
@@ -53,8 +53,7 @@ enum Origin {
     Host,
 }
 
-/// Moves the device to the host under its name there. Returns `Host` for a link that the kernel can't move, such as a
-/// bridge: it can't be from the host.
+/// Returns `Host` for a link that the kernel can't move, such as a bridge: it can't be from the host.
 fn out_of_pod(
     inside: &mut Netlink,
     host: &mut Netlink,
@@ -118,8 +117,7 @@ fn out_of_pod(
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
 }
 
-/// Removes the pod's alternative names. Linux 5.10 knows one only in the namespace where it was set; elsewhere it
-/// stays.
+/// Linux 5.10 knows a pod's alternative name only in the namespace where it was set; elsewhere it stays.
 fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Details) -> Result<(), Error> {
     let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
     if foreign.is_empty() {
@@ -134,7 +132,6 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
     }
 }
 
-/// Deletes the pod's links on top of the device.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let is_on_top = |other: &Link| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())

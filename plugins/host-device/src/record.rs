@@ -12,7 +12,6 @@ use cnimble_netlink::link::Mac;
 
 use crate::seen::Seen;
 
-/// The scope RT_SCOPE_LINK of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +59,6 @@ pub(crate) struct Marks {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
-    /// The flags IFF_*, without IFF_UP.
     pub(crate) flags: u32,
     /// By IFLA_*, as the kernel reports them ([`Details::values`]).
     pub(crate) values: BTreeMap<u16, Vec<u8>>,

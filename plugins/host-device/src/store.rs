@@ -37,10 +37,8 @@ impl Records {
     }
 
     /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
-    /// `None` without the directory: there are no records either.
-    ///
-    /// On a read-only file system ADD moves nothing, and DEL and GC share the directory's lock. Fails with code 5 if
-    /// the file can't be locked, and with code 11 after a signal.
+    /// `None` without the directory: there are no records either. On a read-only file system ADD moves nothing, and DEL
+    /// and GC share the directory's lock. Fails with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!(".lock-{device}"));
         let mut create = OpenOptions::new();
@@ -67,7 +65,6 @@ impl Records {
         }
     }
 
-    /// Fails with code 5 if a file can't be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
@@ -78,7 +75,6 @@ impl Records {
         Ok(found)
     }
 
-    /// Fails with code 5 if the file can't be written.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -87,7 +83,6 @@ impl Records {
         files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
     }
 
-    /// Fails with code 5.
     pub(crate) fn make(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
@@ -98,7 +93,7 @@ impl Records {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
-    /// Removes temporary files with a stale tag. Fails with code 5.
+    /// Removes temporary files with a stale tag.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
@@ -109,7 +104,6 @@ impl Records {
     }
 }
 
-/// The lock is released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     lock: Lock,

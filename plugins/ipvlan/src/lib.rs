@@ -1,8 +1,6 @@
 //! The CNI plugin `ipvlan`: connects a pod to the network of one of the host's interfaces, the master. The pod has the
-//! master's hardware address (`ip link add eth0 link MASTER type ipvlan`).
-//!
-//! [`cnimble_plugin::interface::upper`] implements the verbs, also in a chain, with the previous plugin's interface and
-//! addresses.
+//! master's hardware address (`ip link add eth0 link MASTER type ipvlan`). [`cnimble_plugin::interface::upper`]
+//! implements the verbs, also in a chain, with the previous plugin's interface and addresses.
 
 mod config;
 
@@ -10,7 +8,6 @@ use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::Plugin;
 use cnimble_plugin::interface::upper::UpperPlugin;
 
-/// The implementation of the `ipvlan` plugin.
 pub static PLUGIN: &dyn Plugin = &UpperPlugin {
     name: "ipvlan",
     any: Kind::Ipvlan(IpvlanMode::L2),

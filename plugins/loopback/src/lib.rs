@@ -1,5 +1,5 @@
-//! The CNI plugin `loopback`: brings `lo` up in the container's namespace. It has no options, and ignores CNI_IFNAME
-//! and CNI_ARGS: runtimes pass various values.
+//! The CNI plugin `loopback`: brings `lo` up in the container's namespace. It ignores CNI_IFNAME and CNI_ARGS: runtimes
+//! pass various values.
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
@@ -7,7 +7,6 @@ use cnimble_plugin::{Call, Plugin, Role};
 
 const LO: &str = "lo";
 
-/// The implementation of the `loopback` plugin.
 pub static PLUGIN: &dyn Plugin = &Loopback;
 
 struct Loopback;

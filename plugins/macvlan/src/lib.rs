@@ -8,7 +8,6 @@ use cnimble_netlink::kind::{Kind, Macvlan, MacvlanMode};
 use cnimble_plugin::Plugin;
 use cnimble_plugin::interface::upper::UpperPlugin;
 
-/// The implementation of the `macvlan` plugin.
 pub static PLUGIN: &dyn Plugin = &UpperPlugin {
     name: "macvlan",
     any: Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }),

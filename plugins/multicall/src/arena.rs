@@ -1,9 +1,8 @@
 //! An allocator for a process that runs for a millisecond.
 //!
 //! Memory comes from one block of the program. A freed piece goes to the list of its size. The first access to a page
-//! costs as much as a hundred allocations (2.5 µs on Linux 6.18): few pages matter more than few instructions. When the
-//! block is full (a huge configuration, thousands of leases), the system's allocator is used. So a usual run never asks
-//! the kernel for memory.
+//! costs as much as a hundred allocations (2.5 µs on Linux 6.18): few pages matter more than few instructions. Only for
+//! a full block (a huge configuration, thousands of leases) the system's allocator asks the kernel for memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;

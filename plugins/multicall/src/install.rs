@@ -1,9 +1,9 @@
 //! `--install DIR` and `--uninstall DIR`: the binary installs itself under each plugin's name, and removes itself
-//! again. This is for systems without a shell or a package manager, such as Talos and Flatcar.
+//! again, on systems without a shell or a package manager, such as Talos and Flatcar.
 //!
 //! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`.
-//! The file `installed` there has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into place,
-//! so a node can create pods meanwhile. The next call repairs a killed one's work.
+//! The file `installed` there has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into
+//! place, so a node can create pods meanwhile. The next call repairs a killed one's work.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -35,7 +35,6 @@ Before plugins of another make are put back, `cnimble hand-over --yes` writes th
 living pods in the form that these remove.
 ";
 
-/// Replaced files, below the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
 /// The program of the plugin `cluster-local`, installed if it is beside this one.
 const CLUSTER: &str = "cluster-local-etcd";
@@ -87,7 +86,6 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Adds action and file to an error.
 fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
     let what = format!("{what} {}", path.display());
     move |err| format!("{what}: {err}")

@@ -42,7 +42,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let external = keys.external_set_mark_chain.clone().filter(|chain| !chain.is_empty());
@@ -72,13 +71,11 @@ impl Config {
         })
     }
 
-    /// Some conditions are in the language of `nft`.
     pub(crate) fn has_nft_conditions(&self) -> bool {
         let words = [&self.conditions_v4, &self.conditions_v6].into_iter().flatten();
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
-    /// The mappings for the attachment with this result.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward {
             mappings: self.mappings.clone(),

@@ -1,7 +1,5 @@
-//! Finds containers that are certainly gone, so that their ports are unused.
-//!
-//! A plugin can't look into every namespace as `cnimble doctor` does. It uses libcni's cached results, if a port is
-//! taken. A container is gone only if all of these hold:
+//! Finds containers that are certainly gone, so that their ports are unused, by libcni's cached results. A container is
+//! gone only if all of these hold:
 //! - A record exists. libcni writes it after the ADD and removes it with the DEL, so a running ADD has none.
 //! - The path of its namespace leads to no namespace. The runtime may have other mounts, so that isn't enough.
 //! - An interface on the host in the result is missing: the kernel removes it with the pod's end of the veth pair.
@@ -35,7 +33,6 @@ struct Record {
     result: Value,
 }
 
-/// Whether a port's owner is certainly gone.
 pub(crate) fn is_gone(holder: &Holder) -> bool {
     let mut known = false;
     for dir in CACHES {
@@ -50,7 +47,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     known
 }
 
-/// Records of containers with an ID that begins with `id`.
+/// The ID may be a part.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(Vec::new()),

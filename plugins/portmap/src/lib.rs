@@ -1,8 +1,6 @@
-//! The CNI plugin `portmap`: forwards ports of the host into a pod.
-//!
-//! It follows a plugin that gives the pod its addresses, does nothing without `runtimeConfig.portMappings`, and passes
-//! the prevResult on. [`cnimble_rules::portmap`] describes the packets' path. The rules name their owner, so DEL needs
-//! no namespace, prevResult or port mappings.
+//! The CNI plugin `portmap`: forwards ports of the host into a pod. It follows a plugin that gives the pod its
+//! addresses, and passes the prevResult on. [`cnimble_rules::portmap`] describes the packets' path. The rules name
+//! their owner, so DEL needs no namespace, prevResult or port mappings.
 
 mod config;
 mod gone;
@@ -15,7 +13,6 @@ use cnimble_rules::portmap::{self, Forward};
 
 use config::Config;
 
-/// The implementation of the `portmap` plugin.
 pub static PLUGIN: &dyn Plugin = &Portmap;
 
 struct Portmap;

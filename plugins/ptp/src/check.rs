@@ -1,5 +1,3 @@
-//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
-
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{CniResult, Error};

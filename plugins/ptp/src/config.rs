@@ -1,10 +1,3 @@
-//! | key | default | |
-//! |---|---|---|
-//! | `ipam` | required | must name a gateway for each address |
-//! | `ipMasq`, `ipMasqBackend`, `ipMasqFamily` | false, chosen, both | what leaves the pod's network gets the host's address |
-//! | `mtu` | the kernel's | bytes, of both ends; a negative number counts as none |
-//! | `dns` | IPAM's | for the result |
-
 use serde::Deserialize;
 
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
@@ -35,7 +28,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let mtu = interface::mtu(keys.mtu)?;

@@ -1,7 +1,6 @@
-//! The CNI plugin `ptp`: gives each pod its own veth pair, routed by the host.
-//!
-//! All packets of a pod pass the host, even those to a neighbour in the same subnet. The pod's gateway is an address of
-//! the host's end, the same one on every pair.
+//! The CNI plugin `ptp`: gives each pod its own veth pair, routed by the host. All packets of a pod pass the host, even
+//! those to a neighbour in the same subnet. The pod's gateway is an address of the host's end, the same one on every
+//! pair.
 //!
 //! ADD takes these steps in order, each with its undo:
 //! 1. Make a veth pair with its far end in the pod ([`cnimble_plugin::interface::pair`]).
@@ -11,8 +10,7 @@
 //! 5. Set up masquerading ([`cnimble_rules`]).
 //! 6. Wait until both ends are operationally up.
 //!
-//! DEL finds the pair by its name and alias, and needs neither the namespace nor a prevResult. The kernel removes
-//! addresses and routes with it.
+//! DEL finds the pair by its name and alias. The kernel removes addresses and routes with it.
 
 mod check;
 mod config;
@@ -42,7 +40,6 @@ const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 const POD_INTERFACE: u32 = 1;
 
-/// The implementation of the `ptp` plugin.
 pub static PLUGIN: &dyn Plugin = &Ptp;
 
 struct Ptp;

@@ -1,6 +1,4 @@
-//! The routes to and from a pod's address, through one gateway in both directions.
-//!
-//! For `10.1.2.7/24` with the gateway `10.1.2.1`:
+//! The routes to and from a pod's address, through one gateway in both directions, for `10.1.2.7/24` and `10.1.2.1`:
 //! ```text
 //! pod    10.1.2.1 dev eth0 scope link src 10.1.2.7
 //!        10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.7   (in place of the kernel's own)

@@ -5,8 +5,6 @@
 //! 1. Add a rule for each address, to a table that has neither rules nor routes (`tables`).
 //! 2. Add the interface's routes, and a default route through the gateway, to these tables (`routes`).
 //! 3. Remove the routes from the table main, except those that are hints.
-//!
-//! DEL removes the rules, and the routes in their tables.
 
 mod config;
 mod routes;
@@ -31,7 +29,6 @@ use tables::{PROTOCOL, Tables};
 /// The table main of rtnetlink(7).
 const MAIN: u32 = 254;
 
-/// The implementation of the `sbr` plugin.
 pub static PLUGIN: &dyn Plugin = &Sbr;
 
 struct Sbr;

@@ -36,17 +36,14 @@ pub(crate) struct Config {
     /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) selinux_context: Option<String>,
-    /// A bridge in the pod.
     pub(crate) bridge: Option<String>,
     pub(crate) dns: Option<Dns>,
-    /// `None` makes a layer 2 network.
     pub(crate) ipam: Option<String>,
     mac: String,
     runtime_mac: String,
 }
 
 impl Config {
-    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(name) = &keys.bridge

@@ -6,8 +6,6 @@
 //! 2. Set its hardware address, its MTU and its bridge.
 //! 3. Get addresses from IPAM, unless it is a layer 2 network.
 //! 4. Add the addresses, set the device up and add the routes.
-//!
-//! DEL removes the device and then releases the addresses.
 
 mod config;
 mod make;
@@ -23,10 +21,8 @@ use config::Config;
 
 const POD_INTERFACE: u32 = 0;
 
-/// Matches taps with any settings.
 const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
-/// The implementation of the `tap` plugin.
 pub static PLUGIN: &dyn Plugin = &TapDevice;
 
 struct TapDevice;
@@ -108,7 +104,7 @@ fn check_device(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Er
     }
 }
 
-/// Sets the attributes that ioctl(2) can't set. Returns the resulting link.
+/// Sets the attributes that ioctl(2) can't set.
 fn set(inside: &mut Netlink, tap: &Link, config: &Config, mac: Option<Mac>) -> Result<Link, Error> {
     let master = match &config.bridge {
         None => None,

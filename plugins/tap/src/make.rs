@@ -13,11 +13,10 @@ use super::ANY;
 use super::config::Config;
 
 /// Makes the tap, down, with its owner in its alias. Returns it with a netlink socket in the pod. The kernel removes an
-/// unmarked tap when this process exits.
+/// unmarked tap when this process exits. Fails with code 102 if the pod has an interface with that name.
 ///
 /// With an SELinux context, `ip` makes it, persistent from the beginning. The kernel labels a tap by its maker, and a
-/// process changes its context only by executing a program. Fails with code 102 if the pod has an interface with that
-/// name.
+/// process changes its context only by executing a program.
 pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let home = call.open_netns()?;
@@ -58,7 +57,6 @@ fn taken(call: &Call) -> Error {
 /// Of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
-/// `ip tuntap add` in this thread's namespace, with this context.
 fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
     std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
         Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))

@@ -1,6 +1,6 @@
 //! The file `CONTAINER_INTERFACE.json` in `dataDir`: the settings that ADD changes, as they were before. It has the Go
 //! plugin's format: DEL of either set restores the other's changes. The Go plugin ignores our key for the network. GC
-//! needs it: all networks share the directory, and another network's container may live. Files without it are kept.
+//! needs it: all networks share the directory. Files without it are kept.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -52,7 +52,6 @@ impl Backup {
         }
     }
 
-    /// Fails with code 6.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(bytes).map_err(|err| {
             Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))

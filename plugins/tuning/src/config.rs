@@ -54,7 +54,6 @@ struct Overrides {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
-    /// The key as it was written.
     pub(crate) key: String,
     /// The path relative to /proc/sys.
     pub(crate) path: String,
@@ -73,7 +72,6 @@ pub(crate) struct Config {
 pub(crate) struct DataDir(pub(crate) PathBuf);
 
 impl DataDir {
-    /// Fails with code 7 if it isn't a string.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]

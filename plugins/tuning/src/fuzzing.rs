@@ -1,5 +1,3 @@
-//! Entry points for fuzzers.
-
 use crate::backup::Backup;
 use crate::config::Config;
 
@@ -10,7 +8,6 @@ pub(crate) fn config(config: &Config) {
     }
 }
 
-/// Parses arbitrary bytes as a backup.
 pub fn backup(bytes: &[u8]) {
     let Ok(backup) = Backup::parse(bytes) else { return };
     let _ = backup.settings();

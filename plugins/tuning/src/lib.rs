@@ -6,8 +6,8 @@
 //! 3. Set hardware address, promiscuous mode, MTU, all-multicast and queue length.
 //!
 //! DEL restores the settings from the file if the interface exists: the namespace may stay in use (`podman network
-//! disconnect`). It always removes the file. Sysctls stay, as with the Go plugin. The kernel removes the interface's
-//! with it, and programs in the pod may have changed the others.
+//! disconnect`). Sysctls stay, as with the Go plugin: the kernel removes the interface's with it, and programs in the
+//! pod may have changed the others.
 
 mod allowlist;
 mod backup;
@@ -27,7 +27,6 @@ use cnimble_plugin::{Call, Plugin, Role};
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
 
-/// The implementation of the `tuning` plugin.
 pub static PLUGIN: &dyn Plugin = &Tuning;
 
 struct Tuning;

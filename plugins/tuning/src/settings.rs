@@ -7,7 +7,7 @@ pub(crate) struct Settings {
     pub(crate) promisc: Option<bool>,
     pub(crate) mtu: Option<u32>,
     pub(crate) allmulti: Option<bool>,
-    /// The queue's length in packets.
+    /// In packets.
     pub(crate) txqlen: Option<u32>,
 }
 

@@ -7,7 +7,6 @@ use cnimble_netlink::kind::{Kind, Vlan};
 use cnimble_plugin::Plugin;
 use cnimble_plugin::interface::upper::UpperPlugin;
 
-/// The implementation of the `vlan` plugin.
 pub static PLUGIN: &dyn Plugin = &UpperPlugin {
     name: "vlan",
     any: Kind::Vlan(Vlan { id: 0 }),

@@ -4,8 +4,6 @@
 //! ADD takes these steps in order, each with its undo:
 //! 1. Make the VRF in the pod if it is missing, up and marked as ours in one message (`domain`).
 //! 2. Make the interface its port, and restore its IPv6 addresses and its routes (`port`).
-//!
-//! DEL takes the interface out, and removes the VRF with its last port.
 
 mod config;
 mod domain;
@@ -27,7 +25,6 @@ use port::Belongings;
 /// Tries while concurrent DELs remove the VRF with its last port.
 const ATTEMPTS: usize = 5;
 
-/// The implementation of the `vrf` plugin.
 pub static PLUGIN: &dyn Plugin = &Vrf;
 
 struct Vrf;
@@ -142,7 +139,6 @@ fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     }
 }
 
-/// Returns the VRF's table.
 fn join(
     call: &Call,
     inside: &mut Netlink,

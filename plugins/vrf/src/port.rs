@@ -13,7 +13,7 @@ use cnimble_plugin::Call;
 /// The table main of rtnetlink(7).
 pub(crate) const MAIN: u32 = 254;
 
-/// The scope RT_SCOPE_UNIVERSE of rtnetlink(7).
+/// RT_SCOPE_UNIVERSE of rtnetlink(7).
 const GLOBAL: u8 = 0;
 
 /// The port has to keep these.
@@ -24,7 +24,6 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// Routes of this table.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;

@@ -1,5 +1,3 @@
-//! Applies the changes of a renewal to the interface.
-
 use nix::errno::Errno;
 
 use ipnetwork::IpNetwork;
@@ -21,9 +19,8 @@ pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>)
     pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
-/// Changes the interface from the old lease to the new one. Addresses and routes in both leases, and those from other
-/// sources, stay, so connections survive. Returns the first route or old address that the kernel refused to change,
-/// after all others. Fails if nothing was changed.
+/// Addresses and routes in both leases, and those from other sources, stay, so connections survive. Returns the first
+/// route or old address that the kernel refused to change, after all others. Fails if nothing was changed.
 pub(super) fn apply(
     interface: &Interface,
     priority: Option<u32>,

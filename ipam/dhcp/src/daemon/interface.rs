@@ -1,4 +1,4 @@
-//! A client's interface. Its namespace is held open: a lease can be released after its pod has died.
+//! The namespace of a client's interface is held open: a lease can be released after its pod has died.
 
 use std::cell::Cell;
 use std::io;
@@ -40,8 +40,8 @@ enum Sight {
 }
 
 impl Interface {
-    /// In the namespace that a verb has `sent`, or that of `wanted`. Fails with code 8 without the namespace, with code
-    /// 3 without the interface, and with code 11 if a sent namespace cannot be found again.
+    /// In the namespace that a verb has `sent`, or that of `wanted`. Fails with code 8 without the namespace, 3 without
+    /// the interface, 11 if a sent namespace cannot be found again.
     pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
@@ -63,14 +63,13 @@ impl Interface {
         Ok(Interface { netns, ifname, index: link.index, mac, kind: link.kind, path, watch })
     }
 
-    /// Returns a socket in the namespace, and the interface. Fails with code 3 without the interface.
+    /// Fails with code 3 without the interface.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         let link = inside.find_link(&self.ifname)?.filter(|link| link.index == self.index);
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
-    /// Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }

@@ -1,8 +1,7 @@
-//! The lease daemon: one process that obtains and renews leases for all pods of a node.
-//!
-//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. It holds the lock of its leases' directory:
-//! each socket has only one daemon. A single thread serves verbs, answers and timers, and never blocks on one of them.
-//! All state is in the files ([`store`]) before an ADD is answered: after a kill the next daemon resumes.
+//! The lease daemon: one process that obtains and renews leases for all pods of a node. It is `dhcp daemon`, started by
+//! systemd, by hand, or by the first ADD. It holds the lock of its leases' directory: each socket has only one daemon.
+//! A single thread serves verbs, answers and timers, and never blocks. All state is in the files ([`store`]) before an
+//! ADD is answered: after a kill the next daemon resumes.
 
 mod apply;
 mod cgroup;
@@ -45,7 +44,7 @@ const ROUND: u64 = 5000;
 /// Before a lease daemon without leases exits, in milliseconds.
 const IDLE: u64 = 1000;
 
-/// In milliseconds since the machine's boot.
+/// Since the machine's boot, in milliseconds.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
@@ -77,8 +76,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Takes over the previous daemon's leases. A lease is tried again if its pod cannot be examined now, and kept
-    /// until it expires if its namespace cannot be found.
+    /// A lease is tried again if its pod cannot be examined now, and kept until it expires if its namespace cannot be
+    /// found.
     fn adopt(&mut self, now: u64) {
         for (record, before) in std::mem::take(&mut self.unresolved) {
             let owner = record.wanted.owner.words();
@@ -169,7 +168,7 @@ impl Daemon {
         let _ = poll(&mut descriptors, timeout);
     }
 
-    /// Ends the lease of a verb that has disconnected before its answer, because its caller does not know of the lease.
+    /// The caller of a verb that has disconnected before its answer does not know of the lease.
     fn disconnected(&mut self, number: u64, now: u64) {
         let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
         let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
@@ -189,7 +188,6 @@ impl Daemon {
         }
     }
 
-    /// Does everything that is due at `now`.
     fn tick(&mut self, now: u64) {
         let keys: Vec<String> = self.pods.keys().cloned().collect();
         let round = now >= self.next_round;
@@ -280,7 +278,6 @@ impl Daemon {
     }
 }
 
-/// For an ADD that has waited for `limit` milliseconds.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
     let (ifname, word) = (&pod.interface.ifname, pod.wanted.family.word());
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };

@@ -1,5 +1,3 @@
-//! One interface in a pod, with a client of one family and its lease.
-
 use std::net::IpAddr;
 
 use cnimble_cni::{Code, Error};
@@ -21,7 +19,6 @@ pub(super) struct Pod {
     /// The waiting verb and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
-    /// The lease on the interface.
     applied: Option<Held>,
     /// The kernel knows the lifetime of the address.
     has_lifetime: bool,

@@ -1,5 +1,3 @@
-//! The requests of verbs.
-
 use std::os::fd::OwnedFd;
 
 use cnimble_cni::{Code, Error};
@@ -10,7 +8,7 @@ use super::pod::Pod;
 use crate::ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
 impl Daemon {
-    /// Handles the request of a verb. Returns `None` if the reply follows later.
+    /// Returns `None` if the reply follows later.
     pub(super) fn handle(
         &mut self,
         number: u64,
@@ -70,7 +68,6 @@ impl Daemon {
         record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
     }
 
-    /// Releases all leases of an interface.
     fn release_all(&mut self, owner: &LeaseOwner, now: u64) -> Reply {
         let replies = Family::ALL.map(|family| self.release(&owner.key(family), now, "its verb has come"));
         let weight = |reply: &Reply| match reply {
@@ -81,7 +78,6 @@ impl Daemon {
         replies.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
     }
 
-    /// Releases a lease.
     pub(super) fn release(&mut self, key: &str, now: u64, why: &str) -> Reply {
         if let Err(err) = self.store.remove(key) {
             return Error::new(Code::IO, format!("removing the lease {key}: {err}")).into();

@@ -1,5 +1,3 @@
-//! `dhcp daemon`: from its arguments to its exit.
-
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -120,8 +118,7 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Drops unneeded privileges: it runs long, and any host on its pods' links can reach it. A filter of system calls pays
-/// off, too.
+/// It runs long, and any host on its pods' links can reach it. A filter of system calls pays off, too.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()

@@ -23,7 +23,6 @@ const TEMPORARY: &str = ".new-";
 /// In bytes. A lease has some hundred, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
-/// All that a new lease daemon needs to resume a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     boot: String,
@@ -50,7 +49,6 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
-/// Creates the directory if it is missing, and opens its lock.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -146,10 +144,7 @@ impl Store {
         cnimble_os::files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
-    /// Removes a lease. It may be missing.
-    ///
-    /// # Errors
-    /// Fails if the system refuses it.
+    /// The lease may be missing.
     pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
         match fs::remove_file(self.directory.join(key)) {
             Err(err) if !cnimble_os::files::is_absent(&err) => Err(err),

@@ -20,7 +20,6 @@ const REQUESTS: u32 = 4;
 /// It fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
-/// Settings for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) mac: Mac,

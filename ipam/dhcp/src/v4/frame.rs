@@ -1,7 +1,5 @@
-//! The headers of IPv4 and UDP around a DHCP message.
-//!
-//! The interface has no address yet, so the plugin writes the headers itself. It verifies checksums of received
-//! packets, except a UDP checksum that was left to hardware. Over a veth pair that is the sum of the pseudo-header
+//! The headers of IPv4 and UDP around a DHCP message: the interface has no address yet. Checksums of received packets
+//! are verified, except a UDP checksum that was left to hardware. Over a veth pair that is the sum of the pseudo-header
 //! alone (CHECKSUM_PARTIAL, linux/skbuff.h).
 
 use std::net::Ipv4Addr;

@@ -1,6 +1,5 @@
-//! The lease that a DHCPv4 server has given.
-//!
-//! Times are milliseconds since boot (CLOCK_BOOTTIME), which system time and suspension don't affect.
+//! The lease that a DHCPv4 server has given. Times are milliseconds since boot (CLOCK_BOOTTIME), which system time and
+//! suspension don't affect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -139,7 +138,6 @@ impl Times {
     }
 }
 
-/// A host may use the address.
 pub(crate) fn is_usable(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first < 224 && !address.is_loopback()

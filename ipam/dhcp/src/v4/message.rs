@@ -159,7 +159,6 @@ impl Answer {
         self.options.get(&code).map(Vec::as_slice)
     }
 
-    /// A number of four bytes.
     pub(crate) fn number(&self, code: u8) -> Option<u32> {
         Some(u32::from_be_bytes(self.option(code)?.try_into().ok()?))
     }

@@ -14,7 +14,6 @@ use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
-/// The same for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) duid: Vec<u8>,

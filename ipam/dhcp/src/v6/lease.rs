@@ -1,7 +1,5 @@
-//! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease).
-//!
-//! It is only an address: router advertisements tell a pod on-link prefixes and routers. So the prefix has 128 bits
-//! (RFC 5942, section 4).
+//! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease). It is only an address: router advertisements
+//! tell a pod on-link prefixes and routers. So the prefix has 128 bits (RFC 5942, section 4).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -102,7 +100,6 @@ impl Times {
     }
 }
 
-/// A host may use the address.
 pub(crate) fn is_usable(address: Ipv6Addr) -> bool {
     let mapped = address.to_ipv4_mapped().is_some();
     let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();

@@ -145,9 +145,9 @@ impl Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) address: Ipv6Addr,
-    /// The lifetime in seconds.
+    /// In seconds.
     pub(crate) preferred: u32,
-    /// The lifetime in seconds.
+    /// In seconds.
     pub(crate) valid: u32,
 }
 

@@ -1,12 +1,4 @@
-//! DHCPv6 (RFC 8415): one address for an interface, by IA_NA.
-//!
-//! | | |
-//! |---|---|
-//! | `message` | messages as bytes |
-//! | `lease` | the content of a lease |
-//! | `client`, `answers` | the steps to a lease, and the messages |
-//! | `pause` | the pauses between repeated messages |
-//! | `socket` | UDP and ICMPv6 on a link |
+//! DHCPv6 (RFC 8415): one address for an interface, by IA_NA. `client` and `answers` have the steps to a lease.
 
 mod answers;
 pub(crate) mod client;

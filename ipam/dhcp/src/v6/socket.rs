@@ -1,7 +1,5 @@
-//! A DHCPv6 client's sockets: UDP, and neighbour solicitations.
-//!
-//! They are open only while the client waits. They are bound to the link-local address: no router forwards packets to
-//! it, so they come from the link.
+//! A DHCPv6 client's sockets: UDP, and neighbour solicitations, open only while the client waits. They are bound to the
+//! link-local address: no router forwards packets to it, so they come from the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};

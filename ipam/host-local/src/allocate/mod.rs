@@ -75,7 +75,7 @@ pub(crate) fn choose<'a>(
     if requested.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(requested)) }
 }
 
-/// Each set has an address left, with those that could be taken back.
+/// With the addresses that could be taken back.
 pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), AllocateError> {
     for (n, set) in sets.iter().enumerate() {
         Pool { n, set, sets, holders }.next()?;

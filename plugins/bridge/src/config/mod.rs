@@ -58,7 +58,6 @@ struct MacKey {
 }
 
 impl Keys {
-    /// Fails with code 7 for impossible values and contradicting keys.
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
         if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
             return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));
@@ -105,7 +104,7 @@ pub(crate) struct Config {
     pub(crate) promisc: bool,
     /// The vlan of the network and of its gateway.
     pub(crate) vlan: Option<u16>,
-    /// The untagged vlan of the port: `vlan`, or the default one of a trunk.
+    /// `vlan`, or the default vlan of a trunk.
     pub(crate) native: Option<u16>,
     /// Sorted ranges of tagged vlans, without overlap and without the native one.
     pub(crate) trunk: Vec<(u16, u16)>,
@@ -127,7 +126,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
+    /// Fails with code 7 and the invalid or contradicting keys.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         keys.check(config)?;
@@ -173,18 +172,15 @@ impl Config {
         })
     }
 
-    /// `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of CNI_ARGS. Fails with code 4 for CNI_ARGS, else with code
-    /// 7.
+    /// `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of CNI_ARGS.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, self.mac.as_deref().unwrap_or_default(), "")
     }
 
-    /// The bridge has to filter vlans.
     pub(crate) fn uses_vlans(&self) -> bool {
         self.native.is_some()
     }
 
-    /// The masqueraded addresses of a result.
     pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
         (self.ip_masq && self.layer3()).then(|| Masqueraded {
             addrs: self.ip_masq_families.of(result.ips.iter().map(|ip| ip.address)),
@@ -192,7 +188,6 @@ impl Config {
         })
     }
 
-    /// The addresses, if the port is isolated.
     pub(crate) fn isolated_addresses(&self, result: &CniResult) -> Option<Vec<IpAddr>> {
         (self.isolated && self.layer3()).then(|| result.ips.iter().map(|ip| ip.address.ip()).collect())
     }

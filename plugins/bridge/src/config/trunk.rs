@@ -1,5 +1,3 @@
-//! `vlanTrunk`: the tagged vlans of a port.
-
 use serde::Deserialize;
 
 use cnimble_cni::Error;
@@ -50,7 +48,6 @@ pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     Ok(merge(ranges))
 }
 
-/// Sorts ranges and joins neighbours.
 fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
