@@ -12,6 +12,7 @@ use cnimble_netlink::link::Mac;
 
 use crate::seen::Seen;
 
+/// The scope RT_SCOPE_LINK of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,6 +39,7 @@ impl Lists {
             let number = usize::try_from(number).ok()?;
             (number < lists.len()).then(|| lists.swap_remove(number).1)
         });
+        // Not a list: null, or an error.
         list.unwrap_or_else(|| json::from_value(value, key))
     }
 }

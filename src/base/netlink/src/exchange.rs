@@ -61,6 +61,7 @@ impl Socket {
         wire::number(&mut message, seq);
         self.send(what, &message)?;
         let mut interrupted = false;
+        // The rest is read after an error, too: the kernel has one dump a socket.
         let mut outcome = Ok(());
         self.receive(what, &mut |message| {
             if message.seq != seq {

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
+/// Prepares the process. It must be called first.
 pub(super) fn prepare() {
     seal();
     // A caller may have closed one. The next opened file would get its number, and an answer for stdout would be
@@ -29,6 +30,7 @@ fn fill(descriptor: impl AsFd) {
     if fcntl(descriptor, FcntlArg::F_GETFD) == Err(Errno::EBADF)
         && let Ok(null) = File::options().read(true).write(true).open("/dev/null")
     {
+        // The descriptor stays open for the rest of the process's life.
         std::mem::forget(null);
     }
 }

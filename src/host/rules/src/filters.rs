@@ -94,6 +94,7 @@ fn add_together(
         .unwrap_or_default();
     let masquerade =
         wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, &of.addrs)).unwrap_or_default();
+    // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
     let overtaken = [Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
     let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
         Ok((

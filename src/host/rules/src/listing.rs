@@ -1,3 +1,6 @@
+//! All packet rules with their owners, for people. Of iptables' nf_tables variant only the chain is named, since its
+//! comment names the owner. The legacy variant isn't looked at.
+
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
 

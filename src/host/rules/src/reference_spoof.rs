@@ -129,6 +129,7 @@ fn trimmed(name: &[u8]) -> &[u8] {
     name.get(..end).unwrap_or_default()
 }
 
+/// Removes the chains of missing ports. The rules do not name the network, and an existing port may be another's.
 pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }

@@ -115,6 +115,7 @@ fn legacy_names(family: Family) -> &'static str {
 }
 
 pub(super) fn has_legacy(family: Family, table: &str) -> bool {
+    // The file isn't there without the legacy modules, and empty without tables.
     let listed = std::fs::read_to_string(legacy_names(family)).unwrap_or_default();
     listed.lines().any(|name| name.trim() == table)
 }

@@ -112,6 +112,7 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
             Err(errno) => errno,
         },
     };
+    // No process at all, or no memory.
     if matches!(errno, Errno::EAGAIN | Errno::ENOMEM) {
         return Err(errno);
     }

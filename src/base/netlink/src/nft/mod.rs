@@ -171,6 +171,7 @@ impl Nft {
         let message = wire::message(type_of(query.kind), flags, &header(query.family), fill);
         loop {
             let (mut found, mut ended) = (Vec::new(), false);
+            // A new socket would be in another namespace.
             let to_the_end = self.elsewhere;
             let listed = self.socket()?.each_listed(what, &message, &mut |message| {
                 if query.is_answer(message) && !ended {

@@ -30,6 +30,7 @@ const ATTEMPTS: usize = 100;
 /// Fails if the file system refuses a request.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
+    // The end of another DEL removes an empty directory.
     for _ in 0..ATTEMPTS {
         match File::options().write(true).create_new(true).mode(0o600).open(&path) {
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),

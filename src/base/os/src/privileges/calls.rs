@@ -97,6 +97,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_shutdown,
     libc::SYS_socket,
     libc::SYS_socketpair,
+    // The child.
     libc::SYS_clone,
     libc::SYS_clone3,
     libc::SYS_close_range,

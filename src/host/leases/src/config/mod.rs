@@ -98,6 +98,7 @@ struct CniArguments {
     ips: Vec<RequestedIp>,
 }
 
+/// All that DEL and GC need. They must work when the rest of the configuration has gone bad.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StoreOnly {

@@ -49,6 +49,7 @@ fn inside(
     master: Option<&Link>,
 ) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
+    // The undo action is prepared before the interface is created.
     let home = call.open_netns()?;
     let parent = master.map(|master| master.index);
     let NewInterface { kind, mtu, mac, .. } = *new;

@@ -161,6 +161,7 @@ impl Changes {
         let lacking = self.without_elements || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
+            // A deleted chain is made again; here the part has never been.
             || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));

@@ -64,6 +64,7 @@ pub(crate) fn transact<T>(
 }
 
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
     let overtaken = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
     transact(nft, &overtaken, |transaction, nft| transaction.add::<L>(nft, wanted))
 }

@@ -126,6 +126,7 @@ fn nf_tables(nft: &mut Nft, family: Family) -> Result<Vec<Rule>, Error> {
     Ok(rules)
 }
 
+/// The same in the nf_tables variant, which compares a name with its NUL.
 fn named(rule: &Rule) -> Option<String> {
     let ours = rule.comment.starts_with(OURS);
     let name = rule.constants().next().filter(|_| ours)?.strip_suffix(&[0])?;

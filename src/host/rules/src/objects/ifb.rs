@@ -23,6 +23,7 @@ pub fn is_name(text: &str) -> bool {
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
+/// Finds an orphaned ifb: by its alias, or the Go plugin's by its name, unless a link redirects to it.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),

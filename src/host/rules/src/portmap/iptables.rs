@@ -51,6 +51,7 @@ fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> 
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
         let Err(err) = restored else { return Ok(()) };
+        // A concurrent ADD may have made the chain since.
         let had_chain = present.dnat;
         present = Shared::look(nft, family)?;
         if had_chain || !present.dnat {

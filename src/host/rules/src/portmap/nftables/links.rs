@@ -14,6 +14,7 @@ pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Resul
     let mut batch = Batch::new();
     batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
     match nft.commit(&batch) {
+        // Noted before, and switched off since.
         Err(err) if err.is(Errno::EEXIST) => Ok(()),
         // The set was deleted.
         Err(err) if err.is(Errno::ENOENT) => {
@@ -31,6 +32,7 @@ pub(in crate::portmap) fn is_noted(nft: &mut Nft, link: &str) -> netlink::Result
     Ok(nft.has_set(set)? && nft.element(set, &Key::ifname(link))?.is_some())
 }
 
+/// Switches `route_localnet` off again, unless pods other than those of `changes` are that way.
 pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> netlink::Result<()> {
     for Placed { set, element } in local(nft)? {
         let others = element.key.as_ip().filter(|_| !changes.has_inserted(&set, &element));

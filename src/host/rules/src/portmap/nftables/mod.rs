@@ -198,6 +198,7 @@ pub(super) fn remove(
     Ok(removed)
 }
 
+/// None if there are too many to ask for each.
 fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
     let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
