@@ -82,6 +82,7 @@ pub(crate) fn was_tried(cluster: &Cluster) -> bool {
     time.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|since| since < pause))
 }
 
+/// Whether an address of `part` has no lease, or the leases can't be read.
 pub(crate) fn has_room(cluster: &Cluster, part: &RangeSet) -> bool {
     let leases = match Directory::open(&cluster.base.store) {
         Ok(Some(dir)) => dir.addresses().unwrap_or_default(),

@@ -190,6 +190,7 @@ struct Owned {
 }
 
 impl Owned {
+    /// Returns a requested address that the node doesn't own.
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
         let is_foreign = |ip: &IpAddr| {

@@ -1,3 +1,5 @@
+//! The plugin's side of the socket: asks the lease daemon, or starts one.
+
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

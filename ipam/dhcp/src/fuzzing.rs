@@ -1,3 +1,5 @@
+//! Servers' messages and the lease daemon's files, for fuzzers.
+
 use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;

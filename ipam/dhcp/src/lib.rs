@@ -183,6 +183,7 @@ fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
     Error::io("reading the leases in", &store::directory(socket), err)
 }
 
+/// Waits until the interface can send.
 fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error> {
     let (ifname, six) = (&call.ifname, families.contains(&Family::Ipv6));
     let mut inside = Netlink::open_in(netns)?;

@@ -1,3 +1,5 @@
+//! ADD, under one lock: read, decide, write.
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;

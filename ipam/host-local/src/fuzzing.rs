@@ -1,3 +1,5 @@
+//! Readers for fuzzers; those of leases are in their crate.
+
 use cnimble_leases::config::Config;
 
 pub(crate) fn config(config: &Config) {

@@ -1,3 +1,5 @@
+//! The holders of addresses, read from the store, for the decisions of [`crate::allocate`].
+
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;

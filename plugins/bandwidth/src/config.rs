@@ -53,6 +53,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let own: Keys = config.decode()?;
         let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;

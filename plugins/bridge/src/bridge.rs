@@ -1,3 +1,5 @@
+//! The bridge: found or made, and joined.
+
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error, owner};

@@ -1,3 +1,5 @@
+//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
+
 use cnimble_cni::{CniResult, Error, Owner};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::nft::Nft;
@@ -242,6 +244,7 @@ fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Resul
     Ok(())
 }
 
+/// The vlan's gateway interface is up and leads into it.
 fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {

@@ -1,3 +1,5 @@
+//! A call with all that the steps of ADD, CHECK and a repair share.
+
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;

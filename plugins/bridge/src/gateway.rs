@@ -1,3 +1,5 @@
+//! The host as the pods' gateway: addresses, forwarding and default routes.
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -181,6 +183,7 @@ fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
+/// Unless other pods use the bridge.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     if is_used(&mut host, bridge, index)? {

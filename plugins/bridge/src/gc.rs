@@ -1,3 +1,5 @@
+//! GC of attachments that the runtime no longer knows.
+
 use cnimble_cni::{Attachment, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;

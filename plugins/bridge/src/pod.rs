@@ -27,6 +27,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    /// Replaces the first MAC of the pod's interface.
     pub(crate) fn mac(&self) -> Option<Mac> {
         self.mac
     }

@@ -1,3 +1,5 @@
+//! The pod's port of the bridge: the host's end of the veth pair.
+
 use cnimble_cni::Error;
 use cnimble_netlink::NetNs;
 use cnimble_netlink::link::{self, Change, Link, Mac, VlanFiltering};

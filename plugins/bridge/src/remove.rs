@@ -1,3 +1,5 @@
+//! DEL, with any remaining information.
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;

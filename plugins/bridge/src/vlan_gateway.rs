@@ -43,6 +43,7 @@ pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<L
     }
 }
 
+/// Gives the port of a gateway its bridge again.
 pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(), Error> {
     let Some(port) = cx.host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
         return Ok(());

@@ -32,6 +32,7 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Fails with code 7 if a key is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {

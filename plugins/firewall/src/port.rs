@@ -38,6 +38,7 @@ fn is_a_pods(link: &Link) -> bool {
     link.kind == "veth" && link.far.is_some()
 }
 
+/// The host's interfaces, with the pod's own end.
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()

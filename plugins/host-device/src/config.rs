@@ -52,6 +52,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let id = |key: &str, text: &str| match text {

@@ -22,6 +22,7 @@ pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
+/// Fails with code 100 if it isn't on the host.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
         Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))

@@ -1,3 +1,5 @@
+//! The properties that tell a device from other links.
+
 use cnimble_netlink::link::Link;
 
 use crate::record::Record;

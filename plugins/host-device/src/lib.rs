@@ -191,6 +191,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
+/// Ends an earlier ADD of the attachment that was killed or not followed by DEL.
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.hold(&record.name)?;
@@ -202,6 +203,7 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
     Ok(())
 }
 
+/// Moves the device to the host and restores it.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {

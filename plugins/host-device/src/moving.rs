@@ -132,6 +132,7 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
     }
 }
 
+/// Deletes the pod's links on top of the device.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let is_on_top = |other: &Link| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())

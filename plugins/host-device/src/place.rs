@@ -6,6 +6,7 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 use crate::record::Record;
 use crate::seen::Seen;
 
+/// A namespace of the host or a pod, with its netlink socket and its sysfs.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) netlink: Netlink,

@@ -65,6 +65,7 @@ impl Records {
         }
     }
 
+    /// Fails with code 5 if a file can't be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
@@ -75,6 +76,7 @@ impl Records {
         Ok(found)
     }
 
+    /// Fails with code 5 if the file can't be written.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));

@@ -1,3 +1,5 @@
+//! A device's interface and driver in sysfs (sysfs(5)).
+
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,7 @@ impl Sysfs<'_> {
         self.0.join("bus/auxiliary/devices").join(id)
     }
 
+    /// Fails with code 100 if neither bus has it.
     fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
         match wanted {
             Wanted::Pci(id) => Ok(self.pci(id)),

@@ -17,6 +17,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
+/// For CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };

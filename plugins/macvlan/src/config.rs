@@ -33,6 +33,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     wanted(config.decode()?, config)
 }
 
+/// Fails as [`mac::requested`], too.
 pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
     let keys: Keys = call.config.decode()?;
     let (runtime, configured) = (keys.runtime_config.mac.clone(), keys.mac.clone());

@@ -86,6 +86,7 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// Adds action and file to an error.
 fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
     let what = format!("{what} {}", path.display());
     move |err| format!("{what}: {err}")

@@ -42,6 +42,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let external = keys.external_set_mark_chain.clone().filter(|chain| !chain.is_empty());

@@ -33,6 +33,7 @@ struct Record {
     result: Value,
 }
 
+/// Whether a port's owner is certainly gone.
 pub(crate) fn is_gone(holder: &Holder) -> bool {
     let mut known = false;
     for dir in CACHES {

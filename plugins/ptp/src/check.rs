@@ -1,3 +1,5 @@
+//! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
+
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{CniResult, Error};

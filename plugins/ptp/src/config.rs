@@ -28,6 +28,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let mtu = interface::mtu(keys.mtu)?;

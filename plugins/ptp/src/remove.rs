@@ -23,6 +23,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([pair, lease, rules])
 }
 
+/// Continues after errors and reports all.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();

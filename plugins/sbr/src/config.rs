@@ -24,6 +24,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { table, gateways, add_source_hints } = config.decode()?;
         if table == Some(0) {

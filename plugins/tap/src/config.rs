@@ -44,6 +44,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(name) = &keys.bridge

@@ -57,6 +57,7 @@ fn taken(call: &Call) -> Error {
 /// Of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
+/// `ip tuntap add` in this thread's namespace, with this context.
 fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
     std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
         Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))

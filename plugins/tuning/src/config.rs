@@ -72,6 +72,7 @@ pub(crate) struct Config {
 pub(crate) struct DataDir(pub(crate) PathBuf);
 
 impl DataDir {
+    /// Fails with code 7 if it isn't a string.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]

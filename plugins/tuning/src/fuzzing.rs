@@ -1,3 +1,5 @@
+//! Entry points for fuzzers.
+
 use crate::backup::Backup;
 use crate::config::Config;
 

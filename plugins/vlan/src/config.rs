@@ -19,6 +19,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
+/// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if keys.master.is_empty() {

@@ -31,6 +31,7 @@ pub(crate) fn name(config: &PluginConfig) -> Option<String> {
 }
 
 impl Config {
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { vrfname: name, table } = config.decode()?;
         if name.is_empty() {

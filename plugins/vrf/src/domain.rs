@@ -1,3 +1,5 @@
+//! The VRF: made in the pod, and removed with its last port.
+
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
@@ -126,6 +128,7 @@ fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
     Ok(links.into_iter().filter_map(Vrf::of).collect())
 }
 
+/// The lowest number that is no VRF's table.
 fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
     let taken: BTreeSet<u32> = vrfs.iter().map(|vrf| vrf.table).collect();
     let free = (1..=u32::MAX).find(|table| !taken.contains(table) && !KERNELS.contains(table));

@@ -117,6 +117,7 @@ pub(super) struct Global {
 }
 
 impl Cli {
+    /// Moves an `--ifname` given before the verb to the arguments of the verb.
     pub(super) fn place_ifname(&mut self) -> Result<(), Report> {
         let Some(ifname) = self.ifname.take() else { return Ok(()) };
         match &mut self.command {
@@ -359,6 +360,7 @@ pub(super) struct Attachment {
     pub(super) cap_args: Option<String>,
 }
 
+/// The arguments of a verb for one network.
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// The network's name, or the path of its file

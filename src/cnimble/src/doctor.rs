@@ -1,3 +1,5 @@
+//! `doctor`: finds and repairs orphans.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

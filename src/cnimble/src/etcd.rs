@@ -22,10 +22,12 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     })
 }
 
+/// Returns the path of the program, if one of these directories has it.
 pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
     path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
 }
 
+/// Returns the path of the program, or why it can't be run.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
     program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
 }
@@ -45,6 +47,7 @@ pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     Ok(child)
 }
 
+/// Runs the program to its end, which takes some seconds.
 pub(super) async fn run<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,

@@ -1,3 +1,5 @@
+//! `explain`: explains an error code, a rule of `validate --strict` or a configuration key.
+
 use std::fmt::Write;
 
 use serde_json::{Value, json};

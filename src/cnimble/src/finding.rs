@@ -1,3 +1,5 @@
+//! Findings of the doctor with their outcomes, as text and as JSON.
+
 use serde::{Serialize, Serializer};
 
 use cnimble_doctor::{Diagnosis, Finding, Repair, Subject};
@@ -65,12 +67,14 @@ impl Item {
         Item { brief, network, doubt, remedy: finding.remedy, error }
     }
 
+    /// Returns the finding and why it is not repaired, if it was left alone.
     pub(super) fn left(&self) -> Option<String> {
         let Brief { kind, what, outcome, .. } = &self.brief;
         let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
         Some(format!("{kind} {what}: {doubt}"))
     }
 
+    /// Returns the finding and the error, if its repair failed.
     pub(super) fn failure(&self) -> Option<String> {
         Some(format!("{}: {}", self.brief.what, self.error.as_ref()?))
     }
@@ -103,6 +107,7 @@ pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
     items.iter().filter(|item| item.brief.outcome == outcome).count()
 }
 
+/// Serializes findings in the form of `gc`.
 pub(super) fn briefs<S: Serializer>(items: &[Item], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(items.iter().map(|item| &item.brief))
 }

@@ -70,6 +70,7 @@ fn records(state_dir: &Path) -> usize {
         .count()
 }
 
+/// The outcome, and the pods of `cnimble pod` and `cnimble run` on record.
 struct HandedOver {
     outcome: Outcome,
     records: usize,

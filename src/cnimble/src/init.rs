@@ -1,3 +1,5 @@
+//! `init`: writes a network's file for a purpose, after a check.
+
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
@@ -102,6 +104,7 @@ fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Find
     found
 }
 
+/// Parses and checks the requested configuration.
 fn checked(
     given: &Init,
     path: &Path,
@@ -187,6 +190,7 @@ fn bridge_name(network: &str) -> String {
     }
 }
 
+/// Returns the named interface, or else that of the default route.
 fn master(given: &Init) -> Result<String, Report> {
     if let Some(master) = &given.master {
         return Ok(master.clone());

@@ -1,3 +1,5 @@
+//! Interrupts work on a signal.
+
 use std::fmt::Display;
 use std::future::Future;
 
@@ -21,6 +23,7 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
     }
 }
 
+/// Waits for work that reads this node. Converts failures and interruptions into a report.
 pub(super) async fn look<T, E: Display>(
     what: &str,
     work: impl Future<Output = Result<T, E>>,
@@ -35,6 +38,7 @@ pub(super) fn stopped(exit: Exit, what: &str) -> Report {
     Report::because(exit, what, "interrupted").hint("run it again")
 }
 
+/// Converts failures and interruptions into a report.
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),

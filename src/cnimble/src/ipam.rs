@@ -37,6 +37,7 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
     }
 }
 
+/// The blocks of a network, as the program prints them.
 #[derive(Serialize)]
 struct Blocks(Value);
 
@@ -56,6 +57,7 @@ fn free(answer: &Value) -> String {
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
+/// Runs the program with the network's configuration and returns its answer.
 async fn ask(
     session: &Session,
     network: &str,

@@ -147,6 +147,7 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
     Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
 }
 
+/// The networks of the configuration directory, and its unusable files.
 #[derive(Serialize)]
 struct Networks {
     networks: Vec<Network>,

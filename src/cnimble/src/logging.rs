@@ -1,3 +1,5 @@
+//! Logs to stderr as text or JSON.
+
 use std::io::Write;
 
 use log::kv::{self, Key, Value, VisitSource};

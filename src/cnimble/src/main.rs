@@ -53,6 +53,7 @@ use style::Paint;
 const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
 const CONF_DIR: &str = "/etc/cni/net.d";
 
+/// The settings that all subcommands share.
 struct Session {
     invoker: Invoker,
     conf: ConfDir,
@@ -97,6 +98,7 @@ impl Session {
         }
     }
 
+    /// Returns the given cache, or else the usual ones.
     fn caches(&self) -> Vec<Cache> {
         match self.own_cache {
             true => vec![self.invoker.cache().clone()],
@@ -108,6 +110,7 @@ impl Session {
         Session { invoker, conf: self.conf.clone(), ..*self }
     }
 
+    /// Whether stdout is a terminal and the output is text.
     fn human(&self) -> bool {
         self.terminal && !self.json
     }
@@ -159,6 +162,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Answers a command line that clap refuses, or a request for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
     if !err.use_stderr() {
         let text = match Paint::of(&std::io::stdout()).is_on() {

@@ -1,3 +1,5 @@
+//! `man`: generates manual pages from the definition of the command line.
+
 use std::io::{self, Write};
 use std::path::Path;
 

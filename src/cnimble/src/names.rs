@@ -38,6 +38,7 @@ pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
+/// Completes pods of `cnimble pod` and `cnimble run` with a network.
 pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
     let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
@@ -49,6 +50,7 @@ pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.container_id))
 }
 
+/// Completes attached pods, and attached containers without a pod.
 pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     let named = |entry: Entry| match kubernetes_name(&entry.args) {
         Some(pod) => short(pod),
@@ -66,10 +68,12 @@ pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
 }
 
+/// Completes plugins that have a page of keys.
 pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, pages().iter().map(|page| page.name.to_owned()))
 }
 
+/// Completes keys, codes and rules.
 pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, explain::words())
 }

@@ -27,6 +27,7 @@ pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfErr
     session.conf.load(name)
 }
 
+/// Fails if the name can't be that of a network.
 pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
     match cni::names::is_identifier(name) {
         true => Ok(()),
@@ -115,6 +116,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     )
 }
 
+/// Returns the list from the flags, or `None` without any.
 fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     if given.all {
         return Ok(Some(Vec::new()));

@@ -1,3 +1,5 @@
+//! Writes to stdout and stderr.
+
 use std::io::{self, ErrorKind, Write};
 
 use serde::Serialize;
@@ -8,11 +10,13 @@ use super::report::{Exit, Report};
 use super::style::Paint;
 use super::{Session, plain};
 
+/// The output of a verb, as JSON and as text.
 pub(super) trait View: Serialize {
     fn text(&self, paint: Paint) -> String;
 }
 
 impl Session {
+    /// Prints the output of a verb in the requested form.
     pub(super) fn show(&self, view: &impl View) -> Result<(), Report> {
         match self.json {
             true => print_json(view),

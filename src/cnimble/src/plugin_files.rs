@@ -61,6 +61,7 @@ impl PluginFile {
         }
     }
 
+    /// Returns a message if the file holds another plugin than its name says.
     pub(super) fn misnamed(&self) -> Option<String> {
         let is = self.acts_as.as_ref().filter(|is| **is != self.name)?;
         Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
@@ -115,6 +116,7 @@ async fn about(path: &Path) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
+/// Returns the files that a runtime runs under these names. Omits names without a file.
 pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
     let path = session.invoker.path();
     let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));

@@ -1,3 +1,5 @@
+//! Formats an error: what failed, where, why, and a hint.
+
 use std::io::Write;
 
 use serde_json::{Map, Value};
@@ -39,6 +41,7 @@ impl Report {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
 
+    /// Creates a report with a cause: an error or a text.
     #[allow(clippy::needless_pass_by_value)] // callers pass a literal, a formatted text or an error
     pub(super) fn because(exit: Exit, what: impl Into<String>, why: impl ToString) -> Self {
         Report::new(exit, what).row("why", why.to_string())
@@ -82,6 +85,7 @@ impl Report {
         report
     }
 
+    /// Returns the report for a lock that could not be taken.
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
@@ -167,6 +171,7 @@ impl Report {
         let _ = std::io::stderr().write_all(plain::text(&text).as_bytes());
     }
 
+    /// Returns the report as JSON: a CNI error with a few more keys.
     pub(super) fn json(&self) -> Value {
         let why = || {
             let of = self.rows.iter().find(|(name, _)| *name == "why");
@@ -234,6 +239,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
+/// Fails if the caller isn't root.
 pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     match nix::unistd::geteuid().is_root() {
         true => Ok(()),

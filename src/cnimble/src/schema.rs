@@ -1,3 +1,5 @@
+//! `schema`: prints the JSON schemas for editors that check configurations.
+
 use cnimble_lint::{pages, schema};
 
 use super::args::config::Schema;

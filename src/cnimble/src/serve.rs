@@ -1,3 +1,5 @@
+//! `serve`: serves CRI for pod sandboxes.
+
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 

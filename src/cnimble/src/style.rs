@@ -1,3 +1,5 @@
+//! Aligns columns and colours text on a terminal.
+
 use std::io::IsTerminal;
 
 use super::plain;

@@ -9,6 +9,7 @@ use cnimble_runtime::Attach;
 use super::args::Attachment;
 use super::report::{Exit, Report, usage};
 
+/// Returns the attachment that the command line and environment describe, as for ADD.
 pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     let netns = match &given.netns {
         Some(netns) => Some(namespace(netns)?),
@@ -41,6 +42,7 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     Ok(attach)
 }
 
+/// Fails if the namespace doesn't exist.
 pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     let path = &attach.netns;
     if path.is_empty() {

@@ -1,3 +1,5 @@
+//! `tree`: draws the networks of the node.
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     Ok(Notes { names: diagnosis.pods, problems })
 }
 
+/// Returns the node's networks, with these notes on their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(&session.conf);
     let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();

@@ -108,6 +108,7 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
     )
 }
 
+/// Restores missing arguments from the values at ADD.
 fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     if given.netns.is_none() {
         attach.netns = entry.namespace().unwrap_or_default().to_owned();

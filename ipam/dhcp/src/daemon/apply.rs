@@ -1,3 +1,5 @@
+//! Applies the changes of a renewal to the interface.
+
 use nix::errno::Errno;
 
 use ipnetwork::IpNetwork;

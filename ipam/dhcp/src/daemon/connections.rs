@@ -1,3 +1,5 @@
+//! Verbs' connections to the lease daemon, which never block it.
+
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -70,6 +70,7 @@ impl Interface {
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
+    /// Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }

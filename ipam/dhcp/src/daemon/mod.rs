@@ -188,6 +188,7 @@ impl Daemon {
         }
     }
 
+    /// Does everything that is due at `now`.
     fn tick(&mut self, now: u64) {
         let keys: Vec<String> = self.pods.keys().cloned().collect();
         let round = now >= self.next_round;

@@ -1,3 +1,5 @@
+//! One interface in a pod, with a client of one family and its lease.
+
 use std::net::IpAddr;
 
 use cnimble_cni::{Code, Error};

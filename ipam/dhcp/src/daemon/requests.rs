@@ -1,3 +1,5 @@
+//! The requests of verbs.
+
 use std::os::fd::OwnedFd;
 
 use cnimble_cni::{Code, Error};

@@ -1,3 +1,5 @@
+//! A client with its sockets: for messages of DHCP, and for probes.
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -46,6 +48,7 @@ pub(super) trait Transport: Protocol {
     fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Self::Sender>) -> Vec<Action<Self>>;
 }
 
+/// A client of either family with its sockets.
 pub(super) trait Speaker {
     fn next(&self) -> u64;
     fn lease(&self) -> Option<Held>;
@@ -114,6 +117,7 @@ impl<T: Transport> Driver<T> {
         Driver { client, dhcp: slot(Purpose::Dhcp), probes: slot(Purpose::Probes) }
     }
 
+    /// Opens the sockets that the state needs, and closes the others.
     fn listen(&mut self, interface: &Interface) -> io::Result<()> {
         let (listens, probes) = (self.client.listens(), self.client.probed().is_some());
         for (slot, needed) in [(&mut self.dhcp, listens), (&mut self.probes, probes)] {

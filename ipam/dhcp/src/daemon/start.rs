@@ -1,3 +1,5 @@
+//! `dhcp daemon`: from its arguments to its exit.
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -23,6 +23,7 @@ const TEMPORARY: &str = ".new-";
 /// In bytes. A lease has some hundred, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
+/// All that a new lease daemon needs to resume a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     boot: String,
@@ -49,6 +50,7 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
+/// Creates the directory if it is missing, and opens its lock.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;

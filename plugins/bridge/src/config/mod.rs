@@ -58,6 +58,7 @@ struct MacKey {
 }
 
 impl Keys {
+    /// Fails with code 7 for impossible values and contradicting keys.
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
         if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
             return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));

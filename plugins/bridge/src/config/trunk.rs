@@ -1,3 +1,5 @@
+//! `vlanTrunk`: the tagged vlans of a port.
+
 use serde::Deserialize;
 
 use cnimble_cni::Error;

@@ -27,6 +27,7 @@ const ONE: usize = 160;
 
 type List = Result<Vec<Attachment>, Error>;
 
+/// The lists of a configuration, read one attachment at a time.
 #[derive(Default)]
 pub(super) struct Lists(RefCell<Vec<(String, List)>>);
 

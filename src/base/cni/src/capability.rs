@@ -68,6 +68,7 @@ fn tcp() -> String {
     "tcp".into()
 }
 
+/// Runtimes write `tcp` and `TCP`.
 fn protocol<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = fields::text_opt(deserializer)?;
     Ok(text.map_or_else(tcp, |text| text.to_ascii_lowercase()))

@@ -41,6 +41,7 @@ pub struct PluginConfig {
     document: Value,
 }
 
+/// The keys that hold for all plugins.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Common {

@@ -107,6 +107,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(message)
 }
 
+/// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     const SHORT: Malformed = Malformed("an address message is too short");
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);

@@ -153,6 +153,7 @@ fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
     refused.map_or(Ok(()), Err)
 }
 
+/// The type of a message, `IPCTNL_MSG_CT_…`, in `struct nlmsghdr`.
 const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_CTNETLINK << 8 | message
 }
@@ -161,6 +162,7 @@ fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }
 
+/// A UDP entry from IPCTNL_MSG_CT_NEW.
 pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     let attrs = Attributes::behind(message.body, NFGENMSG);
     let original = attrs.get(CTA_TUPLE_ORIG)?;
@@ -175,6 +177,7 @@ pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     Some((Flow { destination, port, answers_from, answer_port }, entry))
 }
 
+/// Source and destination, source port and destination port of a UDP tuple.
 fn tuple(tuple: Attributes<'_>) -> Option<(IpAddr, IpAddr, u16, u16)> {
     let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
     if proto.get(CTA_PROTO_NUM)?.first() != Some(&UDP) {

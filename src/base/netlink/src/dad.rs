@@ -1,3 +1,5 @@
+//! Waiting for duplicate address detection (RFC 4862, section 5.4), where it was asked for.
+
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;

@@ -1,3 +1,5 @@
+//! Why the kernel refused: operation, object, errno, and its own words.
+
 use std::fmt;
 
 use nix::errno::Errno;
@@ -44,11 +46,13 @@ impl Error {
         Error { explained: true, ..self.reason(sentence) }
     }
 
+    /// The same with the byte of the request that the kernel objects to.
     #[must_use]
     pub(crate) fn pointed(self, pointed: Option<u32>) -> Self {
         Error { pointed, ..self }
     }
 
+    /// Whether the kernel answered with an errno and no explanation.
     pub(crate) fn is_bare(&self) -> bool {
         self.reason.is_empty() && self.pointed.is_none()
     }

@@ -1,3 +1,5 @@
+//! Requests out; answers, lists and acknowledgements in.
+
 use nix::errno::Errno;
 use nix::libc;
 

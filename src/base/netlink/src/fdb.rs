@@ -86,6 +86,7 @@ impl Netlink {
     }
 }
 
+/// An entry from RTM_NEWNEIGH of AF_BRIDGE (struct ndmsg).
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Entry>> {
     const SHORT: Malformed = Malformed("a forwarding entry is too short");
     let family = u8_at(message.body, 0).map(i32::from);

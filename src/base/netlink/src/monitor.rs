@@ -153,6 +153,7 @@ fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> 
     Ok(())
 }
 
+/// A notification about a link; `None` if it is about something else.
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<LinkNotice>> {
     if message.kind == RTM_DELLINK {
         // A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
@@ -163,6 +164,7 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<LinkNotice>> {
     Ok(link_read::read(message)?.map(|link| LinkNotice::Seen(Box::new(link))))
 }
 
+/// The comments of the rule or the elements that a notification adds.
 pub(super) fn comments(message: &Message<'_>) -> impl Iterator<Item = String> {
     const NEW_RULE: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWRULE;
     const NEW_ELEMENTS: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;

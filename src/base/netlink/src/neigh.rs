@@ -49,6 +49,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
+/// A neighbour on link `wanted` from RTM_NEWNEIGH.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr, Mac)>> {
     let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     let state = u16_ne(message.body, 8).unwrap_or(0);

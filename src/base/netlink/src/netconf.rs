@@ -24,6 +24,7 @@ impl Netlink {
     }
 }
 
+/// Whether packets are forwarded, from RTM_NEWNETCONF.
 pub(super) fn read(message: &Message<'_>) -> Parsed<Option<bool>> {
     let mut forwarding = None;
     for attribute in Attributes::behind(message.body, NETCONFMSG) {

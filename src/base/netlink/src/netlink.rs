@@ -1,3 +1,5 @@
+//! The socket for links, addresses, routes, neighbours and tc.
+
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
@@ -103,6 +105,7 @@ impl Netlink {
         refused.map_or(Ok(()), Err)
     }
 
+    /// Sends one message and hands every answer to `each` until the acknowledgement.
     pub(super) fn ask(
         &mut self,
         what: &str,

@@ -87,6 +87,7 @@ impl NetNs {
         NetNs::checked(fd, what)
     }
 
+    /// A descriptor of nsfs that is a network namespace.
     fn checked(fd: OwnedFd, what: impl Fn() -> String) -> Result<Self> {
         // SAFETY: the descriptor is open, and this ioctl takes no argument.
         let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };

@@ -1,3 +1,5 @@
+//! Changes to be made, as messages ready to send.
+
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -72,6 +74,7 @@ impl Request {
     }
 }
 
+/// The bytes of a message with sequence number 0.
 pub(super) fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut message = NetlinkMessage::from(message);
     message.header.flags = flags;

@@ -111,6 +111,7 @@ fn delete(route: &NewRoute, link: &str, protocol: RouteProtocol) -> Request {
     }
 }
 
+/// The message about a route, with this scope unless the route has one.
 fn message(
     route: &NewRoute,
     scope: RouteScope,

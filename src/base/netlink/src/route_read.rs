@@ -1,3 +1,5 @@
+//! Routes as the kernel lists them.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
@@ -104,6 +106,7 @@ impl Netlink {
     }
 }
 
+/// The index of the link that the route in an RTM_NEWROUTE leaves by.
 fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWROUTE {
         return Ok(None);
@@ -186,6 +189,7 @@ impl Wanted {
     }
 }
 
+/// RTA_METRICS: attributes again (`RTAX_…`).
 fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     for attribute in Attributes::new(metrics) {
         let (kind, value) = attribute?;
@@ -198,6 +202,7 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     Ok(())
 }
 
+/// Reads RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
 fn read_hops(route: &NewRoute, mut hops: &[u8]) -> Parsed<Vec<NewRoute>> {
     let mut routes = Vec::new();
     while !hops.is_empty() {

@@ -106,6 +106,7 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     Ok(Some(Rule { from: from.filter(whole).filter(|_| plain), table, protocol }))
 }
 
+/// Table and links of the route in an RTM_NEWROUTE.
 pub(super) fn read_table(message: &Message<'_>) -> Parsed<Option<(u32, Vec<u32>)>> {
     if message.kind != RTM_NEWROUTE || !is_inet(message)? {
         return Ok(None);

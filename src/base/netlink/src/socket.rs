@@ -1,3 +1,5 @@
+//! The netlink socket, for all families: datagrams out, and the kernel's back.
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,7 @@ impl Protocol {
         }
     }
 
+    /// Why there is no socket.
     fn closed(self, err: Error) -> Error {
         match self {
             Protocol::Netfilter if err.is(Errno::EPROTONOSUPPORT) => {
@@ -115,6 +118,7 @@ impl Socket {
         }
     }
 
+    /// How long a single receive may take.
     pub(super) fn patience(&self, time: Duration) -> Result<()> {
         // 0 would mean for ever.
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1);
@@ -123,6 +127,7 @@ impl Socket {
             .map_err(|errno| Error::new("set the time limit of a netlink socket", errno))
     }
 
+    /// Sets the usual time limit again.
     pub(super) fn usual_patience(&self) -> Result<()> {
         self.patience(PATIENCE)
     }
@@ -133,6 +138,7 @@ impl Socket {
         self.inner.set_rx_buf_sz(1).unwrap();
     }
 
+    /// How long a receive may take, as the kernel has it.
     #[cfg(test)]
     pub(super) fn receive_limit(&self) -> Duration {
         let time = nix::sys::socket::getsockopt(&self.inner.as_fd(), sockopt::ReceiveTimeout).unwrap();

@@ -100,6 +100,7 @@ fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refu
     if length == value.len() { Ok(()) } else { Err(Refusal::Short(length, value.len())) }
 }
 
+/// Why a value could not be written.
 enum Refusal {
     Io(std::io::Error),
     Short(usize, usize),
@@ -219,6 +220,7 @@ fn path(key: &str) -> std::result::Result<PathBuf, &'static str> {
     Ok(Path::new(ROOT).join(key))
 }
 
+/// The file of a key that [`path`] has checked, relative to the root of a procfs.
 fn below_proc(key: &str) -> PathBuf {
     Path::new("sys").join(key)
 }

@@ -73,6 +73,7 @@ impl Sysfs {
     }
 }
 
+/// The directory of the hardware in `../../devices/BUS/net/NAME`.
 fn bus(target: &Path) -> String {
     let parent = target.parent().and_then(Path::parent).unwrap_or(Path::new(""));
     let text = String::from_utf8_lossy(parent.as_os_str().as_bytes()).into_owned();

@@ -1,3 +1,5 @@
+//! For tests against the real kernel: a network namespace of their own.
+
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};

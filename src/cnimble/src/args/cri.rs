@@ -1,3 +1,5 @@
+//! The command line of `cnimble cri`.
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! The arguments of the subcommands that follow events and counters.
+
 use std::time::Duration;
 
 use clap::Args;

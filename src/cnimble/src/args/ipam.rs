@@ -1,3 +1,5 @@
+//! The subcommands of `ipam`.
+
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 

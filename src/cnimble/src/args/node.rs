@@ -1,3 +1,5 @@
+//! The arguments of `node`.
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -6,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use super::service::{Listen, LogFormat};
 
+/// The wanted network of a node, and the source of the list of nodes.
 #[derive(Debug, Args)]
 pub(crate) struct Node {
     /// Read the nodes from the API server of this kubeconfig
@@ -70,6 +73,7 @@ pub(crate) struct Node {
     pub(crate) log_format: LogFormat,
 }
 
+/// The plugin that joins pods to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Main {
     /// A bridge

@@ -1,3 +1,5 @@
+//! The arguments of `run`.
+
 use std::path::PathBuf;
 
 use clap::Args;

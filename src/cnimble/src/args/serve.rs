@@ -1,3 +1,5 @@
+//! The arguments of `serve`.
+
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,3 +1,5 @@
+//! The container runtime as a source of evidence about sandboxes.
+
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -51,6 +51,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     }
 }
 
+/// A pod from three sides.
 struct Inspected {
     runtime: pods::Pod,
     sides: Sides,

@@ -1,3 +1,5 @@
+//! `cnimble cri`: the container runtime's pods.
+
 mod cidr;
 pub(super) mod evidence;
 mod inspect;
@@ -30,11 +32,13 @@ pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     interruptible(work).await.map_err(|exit| Report::new(exit, "interrupted").hint("run it again"))?
 }
 
+/// Connects to the runtime at the given socket, or at a socket that is found.
 pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
     let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 
+/// Returns the report for a refusal of the runtime or a failed connection.
 pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let exit = match err {
         CriError::Endpoint { .. } => Exit::Usage,

@@ -1,3 +1,5 @@
+//! The subcommand `cnimble cri pods`.
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -59,6 +61,7 @@ impl Pod {
         Pod { namespace, name, uid, id, attempt, created, state, host_network, ips, netns, pid }
     }
 
+    /// The pod's namespace and name.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -44,6 +44,7 @@ struct Condition {
     message: String,
 }
 
+/// The runtime's directories and networks.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Loaded {
@@ -136,6 +137,7 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>
     (dir.display().to_string(), choice, network.problems())
 }
 
+/// Returns how the runtime's network differs from cnimble's choice.
 fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Option<String> {
     match (loaded, choice) {
         (None, None) => None,
@@ -174,6 +176,7 @@ impl Status {
         !self.conditions.iter().any(Condition::is_bad)
     }
 
+    /// Returns the rows about the networks of the runtime.
     fn loaded(&self) -> Vec<(&'static str, String)> {
         let Some(loaded) = &self.loaded else {
             return vec![("loaded", "the runtime does not report its networks".to_owned())];

@@ -89,6 +89,7 @@ async fn one_up(
     }
 }
 
+/// Returns the configuration that a kubelet would send for this pod.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
     let port = |port: &pod_network::PortMapping| Port {
@@ -120,6 +121,7 @@ fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfi
     }
 }
 
+/// Checks that the kernel agrees with the runtime about the pod.
 fn verify(status: &SandboxStatus) -> Result<(), String> {
     if !status.sandbox.ready {
         return Err("the runtime says that the sandbox isn't Ready".to_owned());

@@ -11,6 +11,7 @@ const BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0, 10
 
 const EVENTS: [What; 4] = [What::Add, What::Del, What::Failed, What::Repaired];
 
+/// The durations of one network's ADDs or DELs.
 #[derive(Default)]
 struct Histogram {
     /// The counts are not cumulative.

@@ -166,6 +166,7 @@ impl Follower {
         paths.iter().try_for_each(|path| self.file(now, path))
     }
 
+    /// Reads a file that was created, changed or removed.
     fn file(&mut self, now: Instant, path: &Path) -> Result<(), String> {
         let Some(dir) = path.parent().filter(|_| !watch::is_hidden(path)) else { return Ok(()) };
         let cache = self.caches.iter().find(|cache| cache.dir().join("results") == dir);

@@ -1,3 +1,5 @@
+//! Shows events as lines of text or as one JSON object per line.
+
 use std::io;
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ impl Show {
         Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 
+    /// Announces that all later events are shown.
     pub(super) fn begin(&mut self, attached: usize) -> io::Result<()> {
         if self.metrics.is_some() {
             self.changed = true;
@@ -47,6 +50,7 @@ impl Show {
         )
     }
 
+    /// Announces that events may be missing.
     pub(super) fn lost(&mut self, what: &str) -> io::Result<()> {
         if let Some(metrics) = &mut self.metrics {
             metrics.lost();
@@ -78,6 +82,7 @@ impl Show {
         self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
     }
 
+    /// Prints the counts if one has changed.
     pub(super) fn round(&mut self, attached: usize) -> io::Result<()> {
         let Some(metrics) = self.metrics.as_ref().filter(|_| std::mem::take(&mut self.changed)) else {
             return Ok(());

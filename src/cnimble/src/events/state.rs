@@ -37,6 +37,7 @@ pub(super) struct Event {
     pub(super) about: About,
 }
 
+/// The details of an attachment from the result of its ADD.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct About {
     pub(super) pod: Option<String>,
@@ -70,6 +71,7 @@ struct Known {
     round: Round,
 }
 
+/// The changes that the signs of one round showed.
 #[derive(Debug, Default)]
 struct Round {
     entry: bool,
@@ -115,6 +117,7 @@ impl Known {
     }
 }
 
+/// All known attachments and their signs.
 #[derive(Debug, Default)]
 pub(super) struct State {
     known: HashMap<String, Known>,
@@ -165,6 +168,7 @@ impl State {
         }
     }
 
+    /// Records a rule or set element that names its owner.
     pub(super) fn rule(&mut self, now: Instant, comment: &str) {
         // A rule is no first sign: plugins create links and leases before rules.
         let known = cnimble_cni::owner::tag(comment).and_then(|tag| self.known.get_mut(tag));
@@ -235,6 +239,7 @@ impl State {
         }
     }
 
+    /// Returns the known entries, leases and links.
     pub(super) fn objects(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
         let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
         (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())

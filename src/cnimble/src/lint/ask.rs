@@ -9,6 +9,7 @@ use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 use super::files::Kind;
 use crate::{Session, plugin_files};
 
+/// Returns the findings of the plugins that are not in `found`.
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
@@ -60,6 +61,7 @@ pub(super) async fn ask(
     findings
 }
 
+/// Returns the network as a runtime reads it, if it is valid.
 fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {

@@ -1,3 +1,5 @@
+//! Selects the files to check and the networks to compare them with.
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,7 @@ pub(super) enum Kind {
     Entry,
 }
 
+/// The files to check and the networks around them.
 pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
     /// Networks that must not conflict with these files, in the order of their files.

@@ -1,3 +1,5 @@
+//! Reads the host's routes, and the addresses of its bridges and VLANs.
+
 use std::collections::BTreeMap;
 
 use cnimble_lint::{Host, Route};

@@ -1,3 +1,5 @@
+//! Shows findings as text, as JSON, or as annotations for code hosts.
+
 use serde::Serialize;
 
 use cnimble_lint::{File, Finding, Level, sarif};

@@ -26,6 +26,7 @@ pub(super) struct Network {
     pub(super) offline: Duration,
 }
 
+/// The networks at the last reading.
 pub(super) struct Configured {
     conf: ConfDir,
     networks: Vec<Network>,
@@ -37,6 +38,7 @@ pub(super) struct Configured {
 type Print = BTreeSet<(PathBuf, [u64; 3], [i64; 4])>;
 
 impl Configured {
+    /// Creates the list without reading the directory.
     pub(super) fn new(conf: ConfDir) -> Self {
         Configured { conf, networks: Vec::new(), print: None }
     }

@@ -1,3 +1,5 @@
+//! `node`: configures the network that a node of a cluster needs.
+
 mod configured;
 mod shares;
 mod spare;

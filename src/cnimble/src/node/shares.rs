@@ -36,6 +36,10 @@ pub(super) struct Shares {
 }
 
 impl Shares {
+    /// Creates a follower for the network of that file.
+    ///
+    /// # Errors
+    /// Fails if the file can't be used.
     pub(super) fn new(conflist: &Conflist, path: &[PathBuf]) -> Result<Self, String> {
         let text = conflist.text(&[], None)?;
         let list = NetworkList::parse(text.as_bytes()).map_err(|err| err.to_string())?;
@@ -75,6 +79,10 @@ impl Shares {
         }
     }
 
+    /// Asks etcd once for the nodes.
+    ///
+    /// # Errors
+    /// Fails if etcd can't be asked.
     pub(super) async fn once(&mut self) -> Result<(), String> {
         self.follow(Until::Nodes).await
     }

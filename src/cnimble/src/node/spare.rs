@@ -32,6 +32,7 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+/// The last look at a network.
 struct Seen {
     at: Instant,
     /// The lease directory's modification time before that look.
@@ -50,6 +51,7 @@ impl Seen {
     }
 }
 
+/// The network with routes from the other nodes to this node's pods.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,
@@ -59,6 +61,7 @@ pub(super) struct Routed {
 }
 
 impl Routed {
+    /// Whether etcd reports nodes now.
     fn answers(&self) -> bool {
         let known = self.shared.known();
         known.listed && known.trouble.is_none()
@@ -79,6 +82,7 @@ impl Routed {
     }
 }
 
+/// Maintains the networks of the directory until the future is dropped.
 pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);

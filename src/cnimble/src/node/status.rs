@@ -72,6 +72,7 @@ impl Status {
         self.last().begun = Some(Instant::now());
     }
 
+    /// Whether the current look takes longer than `limit`.
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         self.last().begun.is_some_and(|begun| begun.elapsed() > limit)
     }

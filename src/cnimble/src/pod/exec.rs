@@ -1,3 +1,5 @@
+//! `cnimble pod exec`: runs a command in a pod's namespace.
+
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! `cnimble pod`: manages single pods from the command line.
+
 mod exec;
 mod report;
 mod show;

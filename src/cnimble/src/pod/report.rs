@@ -1,3 +1,5 @@
+//! Reports of failures of a pod.
+
 use cnimble_pod::network::NetworkError;
 use cnimble_pod::sandbox::{Cause, SandboxError};
 

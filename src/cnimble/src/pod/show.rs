@@ -64,12 +64,14 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
     }
 }
 
+/// The pods, and the records that can't be read.
 #[derive(Serialize)]
 struct Pods<'s> {
     pods: Vec<Shown<'s>>,
     problems: Vec<String>,
 }
 
+/// A pod, without the internal parts of its record.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Shown<'s> {

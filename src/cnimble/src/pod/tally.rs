@@ -64,6 +64,7 @@ impl<'s> Tally<'s> {
         Tally { session, objects: Vec::new(), unwritten: None, exit: None, failed: 0 }
     }
 
+    /// Records a success, as a line of text or as an object in JSON.
     pub(crate) fn done(&mut self, line: &str, object: &impl Serialize) {
         match self.session.json {
             true => self.objects.push(json!(object)),

@@ -88,6 +88,7 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
+/// Returns the pods with these names, and those in these files.
 fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
     let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
     for text in texts {

@@ -20,6 +20,7 @@ use super::writing::Writing;
 
 type Inputs = mpsc::Sender<Input<SandboxConfig>>;
 
+/// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
     pub(super) config: Arc<PodConfig>,
     pub(super) inputs: Inputs,

@@ -1,3 +1,5 @@
+//! The lock that prevents two processes from managing the same pods.
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

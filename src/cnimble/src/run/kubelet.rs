@@ -11,6 +11,7 @@ use cnimble_pod::source::PodConfig;
 const NAMES: [&str; 4] = ["kubelet", "kubelite", "k3s-server", "k3s-agent"];
 const PERIOD: Duration = Duration::from_secs(30);
 
+/// Returns the process ID of a kubelet, if one is visible.
 fn running() -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

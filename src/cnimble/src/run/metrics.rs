@@ -22,6 +22,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 220.0];
 
+/// The names and values of a metric's labels.
 type Labels<const N: usize> = [(&'static str, String); N];
 
 type Counts<const N: usize> = Family<Labels<N>, Counter>;

@@ -1,3 +1,5 @@
+//! `run`: keeps the pods of manifests up, as a kubelet does.
+
 mod feed;
 pub(super) mod files;
 mod kubelet;
@@ -205,6 +207,7 @@ impl Running {
     }
 }
 
+/// Prints the final message, or returns a report with the exit status.
 fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Result<(), Report> {
     let unfinished =
         |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));

@@ -61,6 +61,7 @@ fn tell_of(pod: &PodReport) {
     }
 }
 
+/// Logs changes in the problems of manifests and sources.
 pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Condition>>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     loop {

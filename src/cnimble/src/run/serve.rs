@@ -1,3 +1,5 @@
+//! Serves `/metrics`, `/healthz` and a page of the managed objects over HTTP, on a Unix socket or a loopback port.
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -58,6 +60,7 @@ impl Server {
         Ok(Some(Server(listener)))
     }
 
+    /// Answers requests until the future is dropped.
     pub(crate) async fn run(self, pages: Arc<impl Pages>) {
         let mut talks = JoinSet::new();
         // The oldest connection comes first.

@@ -1,3 +1,5 @@
+//! Converts signals into requests.
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::report::{Exit, Report};

@@ -1,3 +1,5 @@
+//! Converts the command line into sources.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

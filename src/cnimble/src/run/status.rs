@@ -44,6 +44,7 @@ impl Status {
         json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
     }
 
+    /// Returns why sources can't be read now.
     fn failing(&self) -> Vec<String> {
         let conditions = self.conditions.borrow();
         conditions.iter().filter(|of| of.whole).map(|of| of.error.to_string()).collect()

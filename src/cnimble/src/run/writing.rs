@@ -44,6 +44,7 @@ impl Writing {
         let _ = self.0.send(word);
     }
 
+    /// Reports a pod that cnimble alone manages.
     pub(super) fn managed(&self, pod: &Manifest) {
         self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: false });
     }

@@ -1,3 +1,5 @@
+//! `stats`: shows the counters of pods, live.
+
 mod read;
 
 use std::collections::HashMap;
@@ -70,6 +72,7 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
+/// Whether the counters belong to this pod or container.
 fn is_of(counted: &Counted, whose: &str) -> bool {
     let pod = counted.pod.as_deref();
     pod.is_some_and(|pod| pod == whose || pod.strip_prefix("default/") == Some(whose))

@@ -1,3 +1,5 @@
+//! Reads the counters of pods from the kernel.
+
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
@@ -54,6 +56,7 @@ impl Host {
         self.limited(self.links.iter().find(is_its)?.index)
     }
 
+    /// Returns the drops of a link's limit, if it has one.
     fn limited(&self, index: u32) -> Option<u64> {
         self.drops.get(&index).copied()
     }

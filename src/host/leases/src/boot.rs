@@ -103,6 +103,7 @@ impl Boot {
         }
     }
 
+    /// Whether the file's times say so.
     fn is_older(&self, file: &File) -> bool {
         file.metadata().is_ok_and(|meta| {
             let changed = nanos(meta.ctime(), meta.ctime_nsec());
@@ -124,6 +125,10 @@ fn nanos(seconds: impl Into<i128>, nanos: impl Into<i128>) -> i128 {
 
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// The ID of this boot.
+///
+/// # Errors
+/// There is no /proc.
 pub fn boot_id() -> io::Result<String> {
     read_id(&File::open(BOOT_ID)?)
 }

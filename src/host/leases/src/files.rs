@@ -48,6 +48,7 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Converts the numbers, which are shorter on machines of 32 bits.
     pub(crate) fn of(stat: &FileStat) -> Self {
         fn same<N, M: From<N>>(number: N) -> M {
             M::from(number)
@@ -74,6 +75,7 @@ pub enum Entry<T> {
 }
 
 impl<T> Entry<T> {
+    /// The same with another form of the regular file.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Entry<U> {
         match self {
             Entry::Absent => Entry::Absent,
@@ -114,10 +116,18 @@ fn open(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Entry<File
     }
 }
 
+/// Reads a small file.
+///
+/// # Errors
+/// Fails if the system refuses it.
 pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
     open_regular(dir, name)?.and_then(|file| read_open(&file))
 }
 
+/// Reads a small file that is open.
+///
+/// # Errors
+/// Fails if the system refuses it.
 pub fn read_open(file: &File) -> io::Result<Content> {
     let mut buffer = BUFFER;
     Ok(fill(file, &mut buffer)?.map(<[u8]>::to_vec))
@@ -132,6 +142,7 @@ pub(crate) fn read_known<'b>(
     open(dir, name, OFlag::O_RDONLY)?.and_then(|file| fill(&file, buffer))
 }
 
+/// Reads the whole file in one call.
 fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8]>> {
     let length = loop {
         match file.read(buffer) {

@@ -18,6 +18,7 @@ pub enum Holder {
 }
 
 impl Holder {
+    /// Reads a lease file's content.
     pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Holder::Broken;

@@ -73,6 +73,7 @@ pub struct Index {
 }
 
 impl Index {
+    /// The index of `dir`, if there is one and it may be believed.
     pub(crate) fn open(dir: BorrowedFd<'_>) -> Option<Self> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let file = File::from(openat(dir, INDEX, OFlag::O_RDWR | flags, Mode::empty()).ok()?);
@@ -90,6 +91,7 @@ impl Index {
         is_true.then_some(Index { file, slots, entries })
     }
 
+    /// The addresses that the container with this key may have.
     pub(crate) fn find(&self, key: u64) -> Option<Vec<IpAddr>> {
         let window = self.window(key).ok()?;
         let entries = window.chunks_exact(SLOT).map_while(|slot| match kind(slot) {
@@ -239,6 +241,7 @@ fn length_for(slots: u64) -> Option<u64> {
     valid.then(|| HEADER as u64 + (slots + WINDOW as u64) * SLOT as u64)
 }
 
+/// The slot that an entry lies in if that is free.
 fn home(key: u64, slots: u64) -> u64 {
     (key >> 32) & (slots - 1)
 }

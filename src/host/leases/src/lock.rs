@@ -29,6 +29,7 @@ thread_local! {
     static HELD: ManuallyDrop<RefCell<Vec<Place>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
+/// The lock, held until the value goes.
 #[derive(Debug)]
 pub struct Lock {
     id: Place,
@@ -61,6 +62,7 @@ impl Lock {
         }
     }
 
+    /// Returns whether this thread held the lock already.
     pub fn is_nested(&self) -> bool {
         self.flock.is_none()
     }

@@ -186,6 +186,10 @@ impl fmt::Display for Range {
 pub struct RangeSet(Vec<Range>);
 
 impl RangeSet {
+    /// A set of these.
+    ///
+    /// # Errors
+    /// Fails without ranges, and for ranges that do not go together.
     pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
         let Some(first) = ranges.first() else {
             return Err(RangeError::EmptySet);
@@ -224,6 +228,7 @@ impl RangeSet {
         self.0.iter().find(|range| range.contains(ip))
     }
 
+    /// Whether the two have an address in common.
     pub fn overlaps(&self, other: &RangeSet) -> bool {
         self.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
     }

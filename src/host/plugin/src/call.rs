@@ -1,3 +1,5 @@
+//! One invocation of a plugin, with validated parameters.
+
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -110,6 +110,7 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     }
 }
 
+/// Whether DEL of IPAM plugin `name` releases through the pod's interface.
 fn needs_interface(call: &Call, name: &str) -> bool {
     call.plugins.iter().any(|plugin| plugin.name() == name && plugin.leaves_by_the_interface())
 }
@@ -126,6 +127,7 @@ pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) ->
     }
 }
 
+/// Whether the verb was introduced by 1.1.0.
 fn is_new(command: Command) -> bool {
     matches!(command, Command::Gc | Command::Status)
 }

@@ -1,3 +1,5 @@
+//! The start and the end of the process.
+
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -68,6 +70,7 @@ fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Pl
     plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
 }
 
+/// Prints an error. Returns the exit status 1 even if stdout is closed.
 fn fail(err: &Error, version: Version) -> i32 {
     if let Err(io) = print(&err.to_json(version)) {
         log::error!("{err} (and stdout: {io})");
@@ -279,6 +282,7 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     }
 }
 
+/// Validates the parts of a configuration that are the same for all plugins.
 fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
     let since = |first: Version| {
         if config.version >= first {

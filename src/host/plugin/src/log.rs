@@ -74,6 +74,7 @@ pub fn level_name(level: Level) -> &'static str {
 }
 
 impl LogFile {
+    /// A full disk is no reason to fail.
     fn write<const N: usize>(&self, level: Level, message: &str, fields: [(&str, Value); N]) {
         if level > self.level {
             return;
@@ -119,6 +120,7 @@ fn entry(level: Level, object: &Map<String, Value>) -> Vec<u8> {
     bytes
 }
 
+/// Opens the file of `logFile`, or a socket to the journal.
 fn target(path: &str) -> io::Result<Target> {
     if path == JOURNAL {
         let socket = UnixDatagram::unbound()?;

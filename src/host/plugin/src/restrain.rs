@@ -11,6 +11,7 @@ use super::{Call, Command, Plugin};
 /// Runtimes mount namespaces here. The paths are no links to those of a process.
 const MOUNTED: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
+/// Drops the privileges that neither `plugin` nor its IPAM plugin needs for the verb of `call`.
 pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
     let level = Level::chosen();
     if level != Level::Off {

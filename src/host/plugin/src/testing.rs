@@ -207,6 +207,7 @@ impl Trial {
         Version::ALL.iter().copied().filter(|version| list.contains(&json!(version.as_str()))).collect()
     }
 
+    /// The path of the pod's namespace.
     fn netns(&self) -> String {
         self.pod.path().display().to_string()
     }

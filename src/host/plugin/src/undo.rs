@@ -76,6 +76,7 @@ impl Undo {
     }
 }
 
+/// Rolls back the stack of the running verb, for the panic hook.
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()

@@ -7,6 +7,7 @@ use cnimble_netlink::nft::Nft;
 use super::command;
 use super::failures::{is_unsupported, not_available};
 
+/// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Nftables,
@@ -61,6 +62,7 @@ impl Backend {
         }
     }
 
+    /// Fails with code 50 if nf_tables cannot be used.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

@@ -26,6 +26,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         })
 }
 
+/// The command of a family: `iptables-save`, `ip6tables-restore` and so on.
 pub(super) fn tool(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     format!("{iptables}-{action}")

@@ -12,6 +12,7 @@ pub(super) fn is_unsupported(errno: Errno) -> bool {
     )
 }
 
+/// Explains an error of a rule in a bridge's table. `need` says what the rule takes.
 pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     match err.errno {
         Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
@@ -27,10 +28,12 @@ pub(super) fn not_available(err: Error) -> Error {
     Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
 }
 
+/// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
 pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
     failures.value(nft.is_supported()).unwrap_or(false)
 }
 
+/// The first failure is reported, with the others as details.
 #[derive(Default)]
 pub(super) struct Failures(Option<Error>);
 

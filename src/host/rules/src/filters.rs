@@ -1,3 +1,5 @@
+//! The packet rules of a pod's interface: MAC check, isolation and masquerading, in one nf_tables transaction.
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -18,6 +20,7 @@ use super::spoof::{self, Spoof};
 pub use super::undo::Applied;
 use super::undo::undone;
 
+/// The packet rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted<'a> {
     /// The pod's port of its bridge, for the first two rules.
@@ -37,6 +40,7 @@ pub struct Masqueraded<'a> {
 }
 
 impl Wanted<'_> {
+    /// Whether there are no rules to add.
     pub fn is_empty(&self) -> bool {
         self.names().next().is_none()
     }

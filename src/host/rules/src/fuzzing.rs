@@ -1,3 +1,5 @@
+//! The readers of what iptables-save prints, for fuzzers.
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -10,6 +12,7 @@ use super::{forward, survey};
 
 const NETWORK: &str = "net";
 
+/// Takes any bytes for a table, of whatever variant.
 pub fn iptables(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let attachment = Attachment { container_id: "c1".to_owned(), ifname: "eth0".to_owned() };

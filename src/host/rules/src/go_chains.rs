@@ -25,6 +25,7 @@ pub(super) const OLD_SNAT: GoChains =
     GoChains { parent: "CNI-HOSTPORT-SNAT", prefix: "CNI-SN-", mark: "snat " };
 
 impl GoChains {
+    /// The prefix and as many digits of a hash as iptables takes.
     pub(super) fn name(&self, network: &str, container_id: &str) -> String {
         let mut name = format!("{}{}", self.prefix, sha512_hex(format!("{network}{container_id}"), 12));
         name.truncate(LENGTH);
@@ -99,6 +100,7 @@ impl GoChains {
     }
 }
 
+/// Network and container in a comment, possibly among other words.
 pub(super) fn names_in(comment: &str) -> Option<(&str, &str)> {
     let (_, rest) = comment.split_once("name: \"")?;
     let (network, rest) = rest.split_once("\" id: \"")?;

@@ -142,6 +142,8 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
     Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Isolation::TABLE.chain(CHAIN))))
 }
 
+/// Removes the elements of all attachments of `network` that aren't in `valid`.
+/// Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_supported()? {
         Isolation::gc(nft, network, valid)?;

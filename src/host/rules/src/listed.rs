@@ -1,3 +1,5 @@
+//! A packet rule with its owner, as it is listed for people, and in words.
+
 use std::fmt;
 use std::net::IpAddr;
 

@@ -14,6 +14,7 @@ use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
 use super::xtables::{FAMILIES, nat};
 
+/// All rules with an owner, sorted.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut all = Masquerade::list(nft)?;
     all.extend(Portmap::list(nft)?);

@@ -1,3 +1,5 @@
+//! Names of sets over the addresses of a network.
+
 use ipnetwork::IpNetwork;
 
 /// A network in the name of a set: `10.1.0.0/16`. The `nft` command takes no colon in a name,

@@ -71,6 +71,7 @@ pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<
     remove_chain(nft, &chain_name(attachment))
 }
 
+/// Removes the chain, the one behind it, and the rules that jump to them.
 pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     for (table, base) in PLACES {
         if nft.has_table(table)? {
@@ -134,6 +135,7 @@ pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }
 
+/// The chains of missing ports, each with its table.
 pub(super) fn stale(nft: &mut Nft) -> netlink::Result<Vec<(Table<'static>, String)>> {
     let mut stale = Vec::new();
     for (table, base) in PLACES {

@@ -1,3 +1,5 @@
+//! Repeats a change while a concurrent process is faster.
+
 use nix::errno::Errno;
 
 use cnimble_cni::Error;

@@ -184,6 +184,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
     Ok((!is_checked).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
+/// Removes the rules of all attachments of `network` that aren't in `valid`. Fails if an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());

@@ -8,6 +8,7 @@ use super::failures::Failures;
 
 type Action = Box<dyn FnOnce(&mut Nft) -> Result<(), Error> + Send>;
 
+/// The changes that an ADD made, to be taken back exactly.
 #[derive(Default)]
 pub struct Applied(Vec<Action>);
 
@@ -52,6 +53,7 @@ impl fmt::Debug for Applied {
     }
 }
 
+/// Adds to the error of a failed ADD that its changes could not be taken back.
 pub(super) fn undone<E: Into<Error>>(err: impl Into<Error>, undo: Result<(), E>) -> Error {
     let err = err.into();
     match undo {

@@ -53,6 +53,7 @@ pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) ->
     }
 }
 
+/// Deletes a table of empty chains, unless it is in use by now.
 pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     let mut batch = Batch::new();
     for chain in nft.chains(table)? {
@@ -88,6 +89,7 @@ fn names_nft(name: &str) -> Option<bool> {
     Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
+/// The legacy rules of the table `nat`, if this namespace has it.
 pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error> {
     legacy_rules_of(family, "nat")
 }
@@ -142,6 +144,7 @@ pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
     command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
 }
 
+/// Removes the chains that `choose` finds among the rules, and the jumps of `parent` to them.
 pub(super) fn remove_legacy_chains(
     parent: &str,
     choose: impl Fn(&[String]) -> BTreeSet<String>,

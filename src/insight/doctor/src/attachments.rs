@@ -25,6 +25,7 @@ pub struct Compared {
     pub unchecked: Vec<String>,
 }
 
+/// Compares the attachments of the judged caches that `wanted` says.
 pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&Known) -> bool) -> Compared {
     let mut findings = Vec::new();
     let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
@@ -71,6 +72,7 @@ async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Fi
     skipped
 }
 
+/// Why only the host's part of a network's attachments is compared.
 fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     let why = if list.version < Version::V0_4_0 {
         format!("version {} has no CHECK", list.version)
@@ -82,6 +84,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     Some(format!("only the host's part is checked: {why}"))
 }
 
+/// A difference that can be put back.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,
@@ -95,6 +98,7 @@ pub(super) struct Action {
 pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
 
 impl Doctor<'_> {
+    /// The differences that one plugin tells.
     async fn compare(
         &self,
         known: &Known,

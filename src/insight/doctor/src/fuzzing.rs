@@ -1,3 +1,5 @@
+//! Fuzz targets for the doctor's parsers. Each takes any bytes.
+
 use std::path::Path;
 
 use cnimble_cni::Owner;

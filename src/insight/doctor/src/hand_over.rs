@@ -19,6 +19,7 @@ use super::lifetimes::{self, Ending};
 use super::rules::names;
 use super::{Doctor, Subject};
 
+/// How much to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Look,
@@ -26,6 +27,7 @@ pub enum Mode {
     Possible,
 }
 
+/// The pods and rules that are handed over, and those that aren't.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Each pod with its rules.
@@ -49,6 +51,7 @@ impl Report {
     }
 }
 
+/// The result of a look, and the changes that follow.
 struct Plan<'t> {
     over: HandOver,
     orphans: Vec<&'t Trace>,
@@ -180,6 +183,7 @@ fn surely(node: &Node) -> BTreeSet<String> {
     surely
 }
 
+/// Returns all owners with their full names and cache entries, by tag.
 fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
     let mut owners: BTreeMap<String, (Owner, Option<&Entry>)> = BTreeMap::new();
     let mut put = |owner: Owner, entry| {

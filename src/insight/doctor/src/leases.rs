@@ -1,3 +1,5 @@
+//! Finds orphaned leases of the IPAM plugin host-local.
+
 use std::path::PathBuf;
 
 use cnimble_cni::Error;
@@ -46,6 +48,7 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     })
 }
 
+/// Removes a file from the lease directory of a network.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     dir: PathBuf,

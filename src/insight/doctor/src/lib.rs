@@ -75,10 +75,12 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether the finding is about a container runtime's sandbox.
     pub fn is_of_sandbox(self) -> bool {
         self >= Kind::SandboxInterface
     }
 
+    /// Returns the kind in JSON, `cache-entry` for example.
     pub fn name(self) -> &'static str {
         match self {
             Kind::CacheEntry => "cache-entry",
@@ -118,6 +120,7 @@ pub struct Finding {
     action: Action,
 }
 
+/// An attachment, as far as its names are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     pub network: Option<String>,
@@ -190,10 +193,12 @@ impl Doctor<'_> {
         Ok(Diagnosis { findings, living, blind, pods, ..Diagnosis::default() })
     }
 
+    /// Compares the living attachments of one container with what their plugins want.
     pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
         attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
     }
 
+    /// Returns the objects without a living owner.
     fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
         findings.extend(leases::findings(&sight.node.leases));
@@ -204,6 +209,7 @@ impl Doctor<'_> {
 }
 
 impl Finding {
+    /// Returns the network, if its whole name is known.
     fn network(&self) -> Option<&str> {
         let subject = &self.subject;
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
@@ -211,6 +217,7 @@ impl Finding {
         subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
     }
 
+    /// Whether both findings are about the same object.
     pub fn is_again(&self, other: &Finding) -> bool {
         (self.kind, &self.what, &self.subject) == (other.kind, &other.what, &other.subject)
     }

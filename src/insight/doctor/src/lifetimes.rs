@@ -16,6 +16,7 @@ use cnimble_rules::objects::lifetime;
 
 use super::Subject;
 
+/// A pod's interface with temporary addresses.
 pub(super) struct Ending {
     pub(super) subject: Subject,
     pub(super) nets: Vec<IpNetwork>,

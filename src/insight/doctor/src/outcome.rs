@@ -1,3 +1,5 @@
+//! The reach of a repair, and its outcome for each finding.
+
 use cnimble_cni::Error;
 
 #[derive(Debug, Clone)]
@@ -10,6 +12,7 @@ pub enum Repair {
     Failed(Error),
 }
 
+/// The extent of a repair of living pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     Host,

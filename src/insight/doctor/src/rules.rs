@@ -1,3 +1,5 @@
+//! Finds packet rules of removed pods.
+
 use cnimble_cni::Error;
 use cnimble_liveness::rules::judge;
 use cnimble_liveness::{Sight, Verdict};
@@ -27,6 +29,7 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     findings
 }
 
+/// Returns the finding for unused chains and sets, if there are any.
 pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     let idle = survey::idle(nft)?;
     Ok((!idle.is_empty()).then(|| Finding {

@@ -38,6 +38,7 @@ fn pod_of(known: &Known) -> Option<String> {
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
 }
 
+/// Returns the findings about sandboxes. Empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;
@@ -147,6 +148,7 @@ impl Look<'_> {
         (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
+    /// Returns the finding for a namespace that exists although the runtime has no sandbox for it.
     fn gone(&self, known: &Known) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
@@ -166,6 +168,7 @@ impl Look<'_> {
     }
 }
 
+/// Returns the addresses of these interfaces, or why they can't be read.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
     let open = || Netlink::open_in(&NetNs::open(netns)?);
     let mut inside = match open() {

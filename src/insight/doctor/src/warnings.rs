@@ -53,6 +53,7 @@ fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     networks
 }
 
+/// A socket of the host that waits for what comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listener {
     protocol: &'static str,
@@ -120,6 +121,7 @@ fn address(hex: &str) -> Option<IpAddr> {
     }
 }
 
+/// The ID and the name of a process that has the socket open.
 fn process(inode: &str) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -133,6 +135,7 @@ fn process(inode: &str) -> Option<(String, String)> {
     None
 }
 
+/// Rules of others that drop what pods send.
 fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
     let joined = |names: Vec<&str>| names.join(", ");

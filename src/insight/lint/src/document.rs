@@ -27,6 +27,7 @@ pub struct Node {
     pub data: Data,
 }
 
+/// A JSON value. Its members and elements have positions, too.
 #[derive(Debug, Clone)]
 pub enum Data {
     Null,
@@ -87,6 +88,7 @@ impl Document {
 }
 
 impl File {
+    /// Returns line and column of a byte. Both start at 1, and columns count characters.
     pub fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(&self.text);
         let line = before.rsplit('\n').next().unwrap_or_default();
@@ -132,6 +134,7 @@ impl Node {
         }
     }
 
+    /// Returns the elements of a list, or an empty slice for any other value.
     pub fn elements(&self) -> &[Node] {
         match &self.data {
             Data::List(list) => list,

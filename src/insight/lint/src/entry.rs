@@ -1,9 +1,12 @@
+//! The entries of a network's file. Each is a plugin with the shape of its configuration.
+
 use std::path::Path;
 
 use super::page::page;
 use super::shape::{self, Fields, Shape};
 use super::{Data, Document, Node};
 
+/// A plugin's entry in a network's file.
 pub(crate) struct PluginEntry<'a> {
     pub(crate) node: &'a Node,
     pub(crate) plugin: &'a str,
@@ -46,6 +49,7 @@ pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     list.iter().filter_map(PluginEntry::of).collect()
 }
 
+/// Returns the shape of an entry: the keys of the plugin and its IPAM plugin, and those of every plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
     let takes_ipam = shape::find(own, "ipam.type").is_some();
@@ -63,6 +67,7 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     Some(shape::merge(&shape, &every_plugins()))
 }
 
+/// Returns the keys that every plugin's entry may have.
 pub(crate) fn every_plugins() -> Shape {
     let open = || Shape::Object(Fields::new());
     let fields = [

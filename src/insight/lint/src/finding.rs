@@ -1,3 +1,5 @@
+//! Findings with their rule and position.
+
 use std::ops::Range;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,7 @@ rules! {
     UnknownPlugin "unknown-plugin" "A plugin whose keys aren't known here: they were not checked."
 }
 
+/// A problem in a file, or a remark about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: Rule,

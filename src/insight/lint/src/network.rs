@@ -1,3 +1,5 @@
+//! A network's file: the keys of the list, and the keys of each plugin.
+
 use std::path::Path;
 
 use cnimble_cni::{Version, names};
@@ -95,6 +97,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     found
 }
 
+/// Checks the keys that a list and a single plugin's file have in common.
 fn common(root: &Node, found: &mut Vec<Finding>) {
     let start = root.range.start..root.range.start + 1;
     let mut one = |node: &Node, key: &str| match &node.data {

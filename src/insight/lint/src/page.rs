@@ -31,6 +31,7 @@ pub fn pages() -> &'static [Page] {
     ALL.get_or_init(|| PAGES.iter().map(read).collect())
 }
 
+/// Returns the keys of a network's file that belong to no single plugin.
 pub fn network() -> &'static [Key] {
     static ALL: OnceLock<Vec<Key>> = OnceLock::new();
     ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())

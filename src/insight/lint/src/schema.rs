@@ -24,6 +24,7 @@ pub fn of_plugin(name: &str) -> Option<Value> {
     Some(schema)
 }
 
+/// Returns the schema of a network: a list of plugins, or a single plugin.
 pub fn of_network() -> Value {
     let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
     let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
@@ -115,14 +116,17 @@ fn ipam_pages() -> impl Iterator<Item = &'static Page> {
     pages().iter().filter(|page| page.role == Role::Ipam)
 }
 
+/// Returns the name of the definition of an IPAM plugin's keys.
 fn definition(ipam: &Page) -> String {
     format!("ipam-{}", ipam.name)
 }
 
+/// Returns the definitions of the IPAM plugins' keys below `ipam`.
 fn ipams() -> impl Iterator<Item = (String, Value)> {
     ipam_pages().filter_map(|page| Some((definition(page), ipam(page)?)))
 }
 
+/// Returns the schema of an IPAM plugin's keys below `ipam`.
 fn ipam(page: &Page) -> Option<Value> {
     let mut schema = of(shape::find(&page.shape, "ipam")?, "ipam", page);
     schema.get_mut("properties")?.as_object_mut()?.insert("type".to_owned(), json!({"const": page.name}));
@@ -183,6 +187,7 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     schema
 }
 
+/// Adds descriptions to the keys of the network itself.
 fn described(mut schema: Value) -> Value {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, property) in properties.into_iter().flatten() {

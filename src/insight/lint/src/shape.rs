@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+/// A key with the columns of a page's table.
 #[derive(Debug, Clone)]
 pub struct Key {
     /// A path such as `ipam.ranges[][].subnet`.
@@ -76,6 +77,7 @@ fn refers(kind: &str) -> bool {
     kind.starts_with("as ") || kind.starts_with("object of `")
 }
 
+/// Returns the shape that the words describe, or `None` for unknown words.
 pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     if let Some(of) = kind.strip_prefix("list of ").or_else(|| kind.strip_prefix("lists of ")) {
         return Some(Shape::List(Box::new(named(of, root)?)));

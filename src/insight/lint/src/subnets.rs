@@ -6,6 +6,7 @@ use super::entry::{PluginEntry, entries};
 use super::rules::addresses::{Pool, sets, share};
 use super::{Document, Finding, Node, Rule};
 
+/// The addresses of a network, and the link of its pods.
 struct Net<'a> {
     document: &'a Document,
     name: &'a str,
@@ -14,6 +15,7 @@ struct Net<'a> {
     pools: Vec<Pool>,
 }
 
+/// The link that pods of several networks may share.
 #[derive(PartialEq)]
 enum Segment<'a> {
     Bridge(&'a str, i128),
@@ -67,11 +69,13 @@ fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
     }
 }
 
+/// Whether the host gets routes to the pods.
 pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
 }
 
+/// Returns the subnets that the host gets routes to, and the entries of their plugins.
 pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> {
     let all = entries(document).into_iter().filter(|entry| entry.ipam == Some("host-local") && routed(entry));
     all.map(|entry| {

@@ -48,6 +48,7 @@ impl Known {
     }
 }
 
+/// The entries of a cache, not yet judged.
 pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
     // Unknown entries of others would be cleaned away.
     let entries = cache.list().map_err(|err| failed(&err))?;
@@ -55,6 +56,7 @@ pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
     Ok(entries.into_iter().map(known).collect())
 }
 
+/// The error for a cache that can't be read.
 pub fn failed(err: &CacheError) -> Error {
     Error::new(Code::IO, err.to_string())
 }

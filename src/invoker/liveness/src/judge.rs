@@ -79,6 +79,7 @@ fn life_of_link(link: &Link) -> Option<Life> {
     Some(Life { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
 }
 
+/// The attachments that hold a lease and are known to live.
 fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     let of = |(network, lease): (&Network, &JudgedLease)| match &lease.held {
         Some((ip, holder @ Holder::Attachment(attachment)))

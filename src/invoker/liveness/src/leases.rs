@@ -21,6 +21,7 @@ pub struct Network {
     pub(super) doubt: Option<String>,
 }
 
+/// All leases as they were read, and once they are judged, what is thought of each.
 #[derive(Debug, Default)]
 pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);
 

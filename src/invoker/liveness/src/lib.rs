@@ -95,6 +95,7 @@ pub enum Verdict {
     Doubt(String),
 }
 
+/// One look at the node.
 #[derive(Debug)]
 pub struct Sight {
     pub traces: Vec<Trace>,

@@ -56,6 +56,7 @@ struct State {
 }
 
 impl State {
+    /// The state after the next step of a process, if it can be done.
     fn next(&self, programs: [&[Step]; 2], process: usize) -> Option<State> {
         let step = *programs[process].get(self.at[process])?;
         let mut next = self.clone();

@@ -33,6 +33,7 @@ struct Walk {
     failed: BTreeMap<PathBuf, String>,
 }
 
+/// Looks into all namespaces but this one.
 pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
     let mut walk = Walk::default();
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
@@ -83,6 +84,7 @@ impl Walk {
         }
     }
 
+    /// Visits what a link of /proc leads to, if that is a network namespace.
     fn link(&mut self, path: &Path) {
         if let Ok(id) = fs::read_link(path)
             && id.to_string_lossy().starts_with("net:[")

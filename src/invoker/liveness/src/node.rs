@@ -1,3 +1,5 @@
+//! The evidence that attachments are judged by, apart from packet rules, and the attachments that live.
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,6 +15,7 @@ use super::cache_entries::Known;
 use super::leases::JudgedLeases;
 use super::runtime::Sandbox;
 
+/// An attachment that lives, or may live.
 #[derive(Debug, Clone)]
 pub struct Life {
     /// [`Owner::tag`]; unknown for a lease that names no interface.
@@ -36,6 +39,7 @@ impl Life {
     }
 }
 
+/// The attachments that live, with their keys for look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: Vec<Life>,
@@ -115,14 +119,17 @@ impl Node {
         Ok(valid)
     }
 
+    /// Returns true if and only if an attachment with this [`Owner::tag`] lives.
     pub fn has_tag(&self, tag: &str) -> bool {
         self.lives.tags.contains(tag)
     }
 
+    /// Returns true if and only if this attachment lives.
     pub fn has_attachment(&self, network: &str, attachment: &Attachment) -> bool {
         self.has_tag(&tag_in(network, attachment))
     }
 
+    /// Networks and containers, as far as both are known.
     pub fn containers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lives.all.iter().filter_map(|life| match (&life.network, &life.container) {
             (Some(network), Some((id, true))) => Some((network.as_str(), id.as_str())),
@@ -152,6 +159,7 @@ impl Node {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
 
+    /// Whether an attachment that lives is known to have this address.
     pub fn is_held(&self, ip: IpAddr) -> bool {
         self.lives.addrs.contains(&ip)
     }

@@ -1,3 +1,5 @@
+//! Verdicts about packet rules.
+
 use cnimble_rules::survey::{self, Named, Trace};
 
 use super::Verdict;

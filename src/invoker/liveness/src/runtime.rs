@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use cnimble_cni::Error;
 
+/// A container runtime that can be asked.
 pub trait Runtime: Debug + Send + Sync {
     /// In any state.
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error>;

@@ -218,6 +218,7 @@ impl Invoker {
         failures
     }
 
+    /// One plugin, one verb: finds it, makes its input, runs it.
     pub(super) async fn call(
         &self,
         verb: Verb,

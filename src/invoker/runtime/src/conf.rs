@@ -163,6 +163,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
     Ok((bytes, value))
 }
 
+/// serde_json's text ends in the position, which stands in front already.
 fn without_position(err: &serde_json::Error) -> String {
     let text = err.to_string();
     match text.rsplit_once(" at line ") {

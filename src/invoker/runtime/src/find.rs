@@ -1,3 +1,5 @@
+//! Finding a plugin's file: the first regular file of its name in CNI_PATH.
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

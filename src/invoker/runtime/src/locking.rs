@@ -1,3 +1,5 @@
+//! Operations and the locks of their networks.
+
 use std::time::Duration;
 
 use crate::locks::{Held, Locks};

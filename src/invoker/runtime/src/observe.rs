@@ -1,3 +1,5 @@
+//! Word of every execution of a plugin, for metrics and logs.
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;

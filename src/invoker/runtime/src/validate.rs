@@ -47,6 +47,7 @@ impl Invoker {
     }
 }
 
+/// The plugin itself, and its IPAM plugin if it has one.
 fn types(entry: &ListEntry) -> impl Iterator<Item = &str> {
     let ipam = json::get(&entry.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
     let ipam = ipam.and_then(Value::as_str).filter(|name| !name.is_empty());

@@ -50,6 +50,7 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Returns an agent for the current network namespace.
     pub fn new(options: Options) -> netlink::Result<Self> {
         Ok(Agent {
             options,

@@ -29,6 +29,7 @@ pub struct Known {
     pub servers: BTreeSet<IpAddr>,
 }
 
+/// State that the follower and its users share.
 #[derive(Debug, Clone, Default)]
 pub struct Shared(Arc<Mutex<Known>>);
 
@@ -68,6 +69,7 @@ impl Follower {
         (self.shared.clone(), self.changed.subscribe())
     }
 
+    /// Lists and watches the nodes forever.
     pub async fn run(mut self) {
         let mut pace = Pace::new(BACKOFF, MAX_BACKOFF);
         let mut version: Option<String> = None;

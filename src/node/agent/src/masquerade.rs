@@ -60,6 +60,7 @@ impl Masquerade {
     }
 }
 
+/// The table after the last reconciliation.
 #[derive(Debug, Default)]
 pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 
@@ -107,6 +108,7 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
     Ok(written)
 }
 
+/// Removes the table. Returns whether there was one.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
     if !nft.is_supported()? || !nft.has_table(TABLE)? {
         return Ok(false);

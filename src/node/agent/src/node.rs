@@ -1,3 +1,5 @@
+//! The fields of a node that matter to the agent.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -42,6 +42,7 @@ impl Host {
     }
 }
 
+/// The next hop to a node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// The node's address, or `None` for this node's own bridge.
@@ -141,6 +142,7 @@ impl Planner<'_> {
         self.ways.foreign(cidr).map_or_else(|| self.ways.hop(cidr, &node.ips), Err)
     }
 
+    /// Plans the routes to local pods of a shared subnet.
     fn plan_local(&mut self) {
         let shared = &self.host.shared;
         if let Some(index) = self.host.bridge {

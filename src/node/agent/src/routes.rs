@@ -1,3 +1,5 @@
+//! The agent's routes in the kernel.
+
 use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;

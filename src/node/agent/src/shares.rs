@@ -21,6 +21,7 @@ use crate::{Node, Nodes};
 
 const PLUGIN: &str = "cluster-local";
 
+/// The configuration of the IPAM plugin for this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterLocal {
     /// The plugin's part of the network's file.

@@ -20,6 +20,7 @@ use crate::{Error, HttpError, Secret, StartError};
 /// The longest token. Servers accept headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
 
+/// The source of a server's address and credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Server {
     pub kubeconfig: PathBuf,
@@ -28,6 +29,7 @@ pub struct Server {
 }
 
 impl Server {
+    /// Returns the server of a kubeconfig's current context.
     pub fn kubeconfig(path: impl Into<PathBuf>) -> Self {
         Server { kubeconfig: path.into(), ..Server::default() }
     }
@@ -40,6 +42,7 @@ impl Server {
     }
 }
 
+/// A server with its current address and credentials.
 pub struct Connection {
     way: Server,
     access: Access,
@@ -111,6 +114,10 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends a GET request for a path and query.
+    ///
+    /// # Errors
+    /// Fails if the server cannot be reached.
     pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         let url = self.url(target)?;
         let headers = self.headers().await?;
@@ -118,6 +125,10 @@ impl Connection {
         Ok(self.heard(answer))
     }
 
+    /// Sends JSON, or content of the type `kind`, to a path.
+    ///
+    /// # Errors
+    /// Fails if the server cannot be reached.
     pub async fn send(
         &self,
         method: Method,
@@ -132,6 +143,7 @@ impl Connection {
         Ok(self.heard(answer.map_err(|err| self.error(target, err))?))
     }
 
+    /// Records that the server has refused the credential.
     fn heard(&self, answer: Response<Incoming>) -> Response<Incoming> {
         self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
         answer

@@ -1,3 +1,5 @@
+//! The errors of a server, of its answers, and of the way to it.
+
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +21,7 @@ pub enum Error {
     Answer { url: String, reason: String },
 }
 
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The server cannot be reached, or its identity is wrong.
@@ -36,6 +39,7 @@ pub enum HttpError {
     Redirect(String),
 }
 
+/// The reason why a source cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("\"{}\" is not an http or https URL: {reason}", url.escape_debug())]

@@ -4,6 +4,7 @@ use crate::page::{SplitError, Splitter};
 
 const FILE: &[u8] = b"-----BEGIN CERTIFICATE-----\nYw==\n-----END CERTIFICATE-----\n";
 
+/// Parses any bytes as a kubeconfig, and as the files of one.
 pub fn kubeconfig(bytes: &[u8]) {
     crate::kubeconfig::fuzz(bytes, FILE);
     crate::kubeconfig::fuzz(KUBECONFIG, bytes);

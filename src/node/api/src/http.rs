@@ -22,6 +22,7 @@ use crate::{HttpError, StartError, tame};
 
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// The trusted authorities and the client's certificate.
 #[derive(Default, PartialEq)]
 pub struct Tls {
     /// The PEM certificates of authorities. `None` stands for those of the system.
@@ -91,6 +92,7 @@ impl Client {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
+    /// Sends a request with a body, and waits for the beginning of the answer.
     pub async fn send(
         &self,
         method: Method,
@@ -140,6 +142,7 @@ fn reasons(err: &dyn std::error::Error) -> String {
     text
 }
 
+/// Reads the rest of an answer, unless it is too large or too late.
 pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();

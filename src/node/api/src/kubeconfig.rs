@@ -69,6 +69,7 @@ struct User {
     auth_provider: Option<Value>,
 }
 
+/// A server with its current address and credentials.
 #[derive(PartialEq)]
 pub(super) struct Access {
     pub(super) server: Uri,
@@ -231,6 +232,7 @@ fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
 }
 
+/// Reads a kubeconfig, or one of its files.
 pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
 }

@@ -18,6 +18,7 @@ pub(super) struct Splitter {
     in_items: bool,
 }
 
+/// The reason why a page cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SplitError {
     #[error("an item is larger than {ITEM_LIMIT} bytes")]
@@ -84,6 +85,7 @@ impl Splitter {
         Ok(())
     }
 
+    /// Returns the rest of the page after all pieces.
     pub(super) fn finish(self) -> Result<Envelope, String> {
         serde_json::from_slice(&self.envelope).map_err(|err| err.to_string())
     }

@@ -24,6 +24,7 @@ static KNOWN: Mutex<VecDeque<Arc<str>>> = Mutex::new(VecDeque::new());
 pub struct Secret(Arc<str>);
 
 impl Secret {
+    /// Returns a secret with this text. Afterwards the process leaves no core dump (PR_SET_DUMPABLE, prctl(2)).
     pub fn new(text: &str) -> Self {
         let secret: Arc<str> = text.into();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,6 +41,7 @@ impl Secret {
         Secret(secret)
     }
 
+    /// Returns the secret itself, so that it can be sent.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::{Error, tame};
 
+/// A page of a list, without its items.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Envelope {
@@ -54,6 +55,7 @@ struct Version<'a> {
     resource_version: Option<Cow<'a, str>>,
 }
 
+/// The meaning of a watch's event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     Nothing,

@@ -1,5 +1,6 @@
 use cnimble_cni::{Code, Error};
 
+/// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlocksError {
     /// No member of etcd answers with a quorum. Another try may succeed.

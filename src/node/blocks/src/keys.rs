@@ -34,6 +34,7 @@ impl Keys {
         Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
     }
 
+    /// Identifies the etcd of the set-up.
     pub(crate) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }

@@ -1,3 +1,5 @@
+//! The operator's part.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -12,6 +14,7 @@ use crate::{BlocksError, Result, keys};
 /// How often the offset is read: writes in between make it look larger than it is.
 const LOOKS: u32 = 5;
 
+/// A block, or a single address, as the operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub first: IpAddr,

@@ -1,3 +1,5 @@
+//! A connection to one member of an unchanged etcd.
+
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
@@ -155,6 +157,7 @@ impl Session {
         Ok(self.range(key, None).await?.into_iter().next())
     }
 
+    /// Keys by the options; of one prefix with [`GetOptions::with_prefix`].
     pub(crate) async fn range(
         &mut self,
         key: impl Into<Vec<u8>>,

@@ -146,6 +146,7 @@ pub async fn follow(
     }
 }
 
+/// Reads everything, and watches from there on.
 async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchStream; 3])> {
     let share = Share::read(&cluster.base.store)?;
     let seen = seen.max(share.map_or(0, |share| share.revision));
@@ -161,6 +162,7 @@ async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchSt
     Ok((session, state, streams))
 }
 
+/// Reads a list at one revision, and returns the revision.
 async fn read(
     session: &mut Session,
     state: &mut State,

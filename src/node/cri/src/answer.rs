@@ -12,6 +12,7 @@ use crate::{CriError, wire};
 
 const MAX_SANDBOXES: usize = 20_000;
 
+/// The name and the version of a runtime, as its Version call returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Version {
     pub name: String,
@@ -56,6 +57,7 @@ pub struct Loaded {
     pub ifname: String,
 }
 
+/// The sandbox of a pod, as a list of sandboxes shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its ID, which is the plugins' container ID.

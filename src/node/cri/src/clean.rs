@@ -20,6 +20,7 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
+/// Whether a terminal would do something else than show it.
 pub(crate) fn is_hostile(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

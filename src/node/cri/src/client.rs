@@ -1,3 +1,5 @@
+//! Calls of the runtime service.
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,6 +94,10 @@ impl Client {
         }
     }
 
+    /// The runtime's conditions, and what it tells about its networks.
+    ///
+    /// # Errors
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn status(&self) -> Result<answer::Status, CriError> {
         let answer = self.call(method!("Status"), wire::StatusRequest { verbose: true }, QUERY).await?;
         Ok(answer::status(answer))
@@ -104,6 +110,10 @@ impl Client {
         answer::sandboxes(&answer)
     }
 
+    /// A sandbox in detail.
+    ///
+    /// # Errors
+    /// Fails if there is no such sandbox, if the runtime does not answer in time, or if it refuses the call.
     pub async fn sandbox(&self, id: &str) -> Result<SandboxStatus, CriError> {
         let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         answer::sandbox(self.call(method!("PodSandboxStatus"), request, QUERY).await?)
@@ -125,6 +135,10 @@ impl Client {
         Ok(())
     }
 
+    /// Removes a sandbox. May be repeated.
+    ///
+    /// # Errors
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn remove(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("RemovePodSandbox"), request, WORK_LIMIT).await?;

@@ -1,3 +1,5 @@
+//! The configuration of a pod's sandbox.
+
 use std::collections::BTreeMap;
 
 use crate::wire;

@@ -1,3 +1,5 @@
+//! Errors of calls to a runtime.
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,6 +49,7 @@ impl CriError {
         }
     }
 
+    /// Whether there is no such sandbox (any more).
     pub fn is_no_sandbox(&self) -> bool {
         match self {
             CriError::NoSandbox { .. } => true,

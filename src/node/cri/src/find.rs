@@ -1,3 +1,5 @@
+//! Where the runtime listens.
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -36,6 +38,7 @@ pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
         .ok_or_else(|| CriError::NoSocket { tried: USUAL.into_iter().map(PathBuf::from).collect() })
 }
 
+/// The first of the usual sockets below `root` that is there.
 fn usual(root: &Path) -> Option<PathBuf> {
     let is_socket = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/'))).find(is_socket)
@@ -52,6 +55,7 @@ fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     Err(CriError::Endpoint { endpoint: clean(endpoint), origin })
 }
 
+/// `runtime-endpoint` of crictl's file, if there is one.
 fn configured(file: &Path) -> Option<String> {
     // A pipe in its place isn't waited for.
     let file = File::options().read(true).custom_flags(NONBLOCK).open(file).ok()?;

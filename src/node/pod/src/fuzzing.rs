@@ -1,3 +1,5 @@
+//! Readers of what pods are made from, for fuzzers: each takes any bytes.
+
 use super::manifest::{Defaults, Manifest, Origin, Parsed};
 use super::sandbox::fuzzing as sandbox;
 use super::sandbox::{DnsOptions, SandboxConfig};
@@ -42,18 +44,22 @@ fn settings(pod: &Manifest) -> SandboxConfig {
     config
 }
 
+/// Takes any bytes for a sandbox's record.
 pub fn checkpoint(bytes: &[u8]) {
     sandbox::checkpoint(bytes);
 }
 
+/// A node's resolv.conf, which pods inherit.
 pub fn resolv(bytes: &[u8]) {
     sandbox::resolv(&String::from_utf8_lossy(bytes));
 }
 
+/// A kubeconfig, and the certificates and keys that one names.
 pub fn kubeconfig(bytes: &[u8]) {
     cnimble_api::fuzzing::kubeconfig(bytes);
 }
 
+/// Takes any bytes for an API server's list page and watch events.
 pub fn server(bytes: &[u8]) {
     source::server(bytes);
 }

@@ -18,6 +18,7 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// … but at most this long.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
+/// Watches directories for files that appear, change or go.
 #[derive(Debug)]
 pub struct DirWatch {
     dirs: Vec<PathBuf>,

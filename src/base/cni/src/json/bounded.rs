@@ -22,6 +22,7 @@ const ALLOCATED: usize = 32;
 const NODE: usize = 640;
 const ENTRIES: usize = 5;
 
+/// The memory and the text that a document may still take.
 pub(super) struct Budget {
     memory: Cell<usize>,
     text: Cell<usize>,
@@ -167,6 +168,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
+/// Finds the text that a document has under a key, which may be all that can be read of it.
 pub(super) struct Find<'a> {
     pub(super) key: &'a str,
     pub(super) found: &'a Cell<Option<String>>,

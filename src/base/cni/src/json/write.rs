@@ -1,3 +1,5 @@
+//! JSON as Go writes it.
+
 use serde::Serialize;
 
 /// Four-space JSON as Go's `json.MarshalIndent(v, "", "    ")` writes it. A struct's keys come in the order of its

@@ -52,6 +52,7 @@ impl ListEntry {
     }
 }
 
+/// The keys of a list, apart from those about versions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Keys {

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use crate::{Error, Version, fields};
 
+/// The keys that say which version to speak.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Versions {

@@ -1,3 +1,5 @@
+//! The child: its start, and all that it does.
+
 use std::os::fd::RawFd;
 
 use nix::errno::Errno;
@@ -72,6 +74,7 @@ fn run(task: &Task<'_>) -> ! {
     }
 }
 
+/// Closes all descriptors but these.
 fn only(holds: &[RawFd]) -> Result<(), Errno> {
     let mut from = 0;
     for hold in holds {

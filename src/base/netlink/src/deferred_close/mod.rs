@@ -33,6 +33,7 @@ static ALLOWED: AtomicBool = AtomicBool::new(false);
 static WAY: OnceLock<Way> = OnceLock::new();
 static HELD: Mutex<Held> = Mutex::new(Held { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
 
+/// The sockets that stay open until the process ends.
 struct Held {
     sockets: Vec<OwnedFd>,
     /// The first sockets, which a child holds, too.
@@ -53,10 +54,12 @@ pub fn allow() {
     ALLOWED.store(setting() != Some(true), Ordering::Relaxed);
 }
 
+/// Returns true if and only if a child may wait, as far as is known.
 pub(crate) fn is_allowed() -> bool {
     ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&Way::Ourselves)
 }
 
+/// Has a child wait when `socket` is closed.
 pub(crate) fn keep(socket: BorrowedFd<'_>) {
     if is_allowed() {
         // Without a copy, it is closed as it would be.
@@ -99,6 +102,7 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
     Some(Waiter { pipe: Some(ours) })
 }
 
+/// Starts it in the way that was found, or finds one.
 fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     let errno = match WAY.get() {
         Some(Way::Ourselves) => return Err(Errno::ECHILD),
@@ -135,6 +139,7 @@ fn note(way: Way, why: &str) {
     let _ = WAY.set(way);
 }
 
+/// The value of CNIMBLE_DEL_WAIT.
 fn setting() -> Option<bool> {
     match std::env::var_os(SETTING)?.to_str()? {
         "1" => Some(true),
@@ -164,6 +169,10 @@ pub(crate) enum Event {
 }
 
 impl Waiter {
+    /// Waits until there is something to read from `socket`, or the child has ended.
+    ///
+    /// # Errors
+    /// Fails if poll(2) fails.
     pub(crate) fn wait(&self, socket: BorrowedFd<'_>, end: Instant) -> Result<Event, Errno> {
         loop {
             let time = end.saturating_duration_since(Instant::now());

@@ -31,6 +31,7 @@ const DESCRIPTORS: usize = 1024;
 const LOOKS: usize = 4;
 const BETWEEN: Duration = Duration::from_micros(300);
 
+/// Why it isn't known to reap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     Busy(&'static str),
@@ -43,6 +44,7 @@ type Known<T> = Result<T, Doubt>;
 const UNTOLD: Doubt = Lasting("/proc doesn't tell who reaps");
 const AT_WORK: Doubt = Busy("process 1 isn't known to reap, and is at work");
 
+/// The way in which process 1 handles SIGCHLD.
 #[derive(Debug, PartialEq, Eq)]
 enum Signal {
     Ignored,
@@ -86,6 +88,7 @@ fn read(path: &str) -> Known<String> {
     fs::read_to_string(path).map_err(|_| UNTOLD)
 }
 
+/// Returns true if and only if /proc/self/status gives us one number: our own namespace's.
 fn is_of_our_namespace(status: &str) -> bool {
     field(status, "NSpid").is_some_and(|pids| pids.split_whitespace().count() == 1)
 }
@@ -101,6 +104,7 @@ fn signal(status: &str) -> Known<Signal> {
     }
 }
 
+/// Returns true if and only if process 1 has a signalfd(2) for SIGCHLD.
 fn has_signalfd() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1's descriptors can't be read");
     for entry in fs::read_dir("/proc/1/fd").map_err(|_| WHY)?.take(DESCRIPTORS) {
@@ -146,11 +150,13 @@ fn awaited(call: &str) -> Option<u64> {
     u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
 }
 
+/// Returns true if and only if `cminflt` of proc_pid_stat(5) is above 0.
 fn has_reaped(stat: &str) -> bool {
     let faults = behind_the_name(stat).and_then(|mut fields| fields.nth(8)?.parse::<u64>().ok());
     faults.is_some_and(|count| count > 0)
 }
 
+/// Looks at the youngest of these children of process 1.
 fn none_is_a_zombie(children: &str) -> Known<()> {
     for child in children.split_whitespace().rev().take(YOUNGEST) {
         match fs::read_to_string(format!("/proc/{child}/stat")) {

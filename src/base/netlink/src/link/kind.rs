@@ -55,6 +55,7 @@ trait Settings: fmt::Display {
     }
 }
 
+/// The settings of a kind without any.
 struct Plain(&'static str);
 
 impl fmt::Display for Plain {

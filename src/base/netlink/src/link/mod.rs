@@ -132,6 +132,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     changed(LinkUnspec::new_with_index(index), name, change, RouteNetlinkMessage::SetLink)
 }
 
+/// `message` with `change`, of the type that `wrap` makes of it.
 pub(super) fn changed<K>(
     mut message: LinkMessageBuilder<K>,
     name: &str,

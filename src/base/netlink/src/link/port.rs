@@ -84,6 +84,7 @@ pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
     Request::new(what, Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
+/// A range of vlans in words, and in a message about a port.
 fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (String, LinkMessage) {
     let message = LinkBridgeVlan::new(index);
     match first == last {
@@ -138,6 +139,8 @@ fn all_ports() -> LinkMessage {
     message
 }
 
+/// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
+/// BRIDGE_VLANDB_ENTRY for every run).
 pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     if message.kind != RTM_NEWVLAN || u32_ne(message.body, 4) != Some(wanted) {
         return Ok(None);
@@ -163,6 +166,7 @@ pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec
     Ok(Some(vlans))
 }
 
+/// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
 pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWLINK
@@ -206,6 +210,7 @@ fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
 
 const VLAN_MAX: u16 = 4095;
 
+/// Appends `first` to the one numbered `last`, all with the same flags.
 fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
     vlans.extend((first.id..=last.min(VLAN_MAX)).map(|id| Vlan { id, ..first }));
 }

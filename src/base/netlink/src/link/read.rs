@@ -188,6 +188,7 @@ pub(crate) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
     Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 
+/// A link from RTM_NEWLINK; `None` if it is another message.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     const SHORT: Malformed = Malformed("a link message is too short");
     let (family, index) = family_and_index(message).ok_or(SHORT)?;

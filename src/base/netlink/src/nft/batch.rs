@@ -98,6 +98,7 @@ impl Batch {
         Some(bytes)
     }
 
+    /// The step of the message at this place.
     pub(super) fn what(&self, index: u32) -> &str {
         self.step(index).map_or("nf_tables transaction", |step| step.what.as_str())
     }
@@ -298,6 +299,7 @@ fn write_value(w: &mut Writer, kind: u16, value: &Key) {
     w.nest(kind, |w| w.bytes(NFTA_DATA_VALUE, value.bytes()));
 }
 
+/// `struct nfgenmsg` of a batch's beginning and its end.
 fn subsystem() -> [u8; NFGENMSG] {
     let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
     [NFPROTO_UNSPEC, 0, high, low]

@@ -23,6 +23,7 @@ pub struct Destination {
     pub address: Option<IpAddr>,
 }
 
+/// The field that was loaded into a register to be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     Protocol,

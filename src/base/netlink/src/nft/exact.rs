@@ -1,3 +1,5 @@
+//! Whether a rule that the kernel lists is, but for its counter, one that we would write.
+
 use super::Rule;
 use super::expr::{Expr, Value, Verdict};
 use super::xtables;
@@ -43,6 +45,7 @@ impl Expr {
 }
 
 impl Value {
+    /// Whether the attribute `kind` among those of the kernel has this value.
     fn is(&self, data: Attributes<'_>, kind: u16) -> bool {
         match self {
             Value::Number(number) => data.u32_be(kind) == Some(*number),

@@ -40,6 +40,7 @@ impl Verdict {
         }
     }
 
+    /// Writes the attribute `NFTA_DATA_VERDICT`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_DATA_VERDICT, |w| {
             w.u32_be(NFTA_VERDICT_CODE, self.code().cast_unsigned());
@@ -229,6 +230,7 @@ impl Expr {
         )
     }
 
+    /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_LIST_ELEM, |w| {
             w.text(NFTA_EXPR_NAME, self.name);

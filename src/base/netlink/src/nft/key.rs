@@ -19,6 +19,7 @@ pub enum KeyType {
 }
 
 impl KeyType {
+    /// Length in bytes, without padding.
     pub(super) fn len(self) -> usize {
         match self {
             KeyType::Ipv4Addr => 4,

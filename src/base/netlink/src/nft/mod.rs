@@ -248,6 +248,7 @@ impl Nft {
     }
 }
 
+/// The type of a message, `NFT_MSG_…`, in `struct nlmsghdr`.
 const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_NFTABLES << 8 | message
 }

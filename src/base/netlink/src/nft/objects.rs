@@ -26,6 +26,7 @@ pub enum Family {
 }
 
 impl Family {
+    /// The number `NFPROTO_*` of linux/netfilter.h.
     pub(super) fn number(self) -> u8 {
         match self {
             Family::Inet => NFPROTO_INET,
@@ -35,6 +36,7 @@ impl Family {
         }
     }
 
+    /// The family with this number, if it is one of these.
     pub(super) fn from_number(number: u8) -> Option<Self> {
         let all = [Family::Inet, Family::Ipv4, Family::Ipv6, Family::Bridge];
         all.into_iter().find(|family| family.number() == number)
@@ -92,6 +94,7 @@ pub struct Chain<'a> {
 }
 
 impl Chain<'_> {
+    /// Names it in a message about chains.
     pub(super) fn write(self, w: &mut Writer) {
         w.text(NFTA_CHAIN_TABLE, self.table.name);
         w.text(NFTA_CHAIN_NAME, self.name);
@@ -132,6 +135,7 @@ pub struct Set<'a> {
 }
 
 impl Set<'_> {
+    /// Names it in a message about sets.
     pub(super) fn write(self, w: &mut Writer) {
         w.text(NFTA_SET_TABLE, self.table.name);
         w.text(NFTA_SET_NAME, self.name);

@@ -15,6 +15,7 @@ pub(super) const U32: &str = "u32";
 
 pub(super) const FIRST_ACTION: u16 = 1;
 
+/// `tcm_info` of a filter: a protocol (ETH_P_…) and its priority.
 pub(super) fn info(priority: u16, protocol: u16) -> u32 {
     u32::from(priority) << 16 | u32::from(protocol.to_be())
 }

@@ -45,6 +45,7 @@ impl Class {
         Handle::new(1, if self == Class::Free { 1 } else { 0x30 })
     }
 
+    /// The class with this handle, if it is one of the two.
     pub(super) fn named(handle: Handle) -> Option<Self> {
         [Class::Free, Class::Limited].into_iter().find(|class| class.handle() == handle)
     }
@@ -79,6 +80,7 @@ pub fn classes(index: u32, name: &str, limit: &Tbf) -> Vec<Request> {
     vec![class(index, name, &limited), class(index, name, &free), leaf(index, name, limit)]
 }
 
+/// `tc qdisc add dev LINK parent 1:30 handle 30: bfifo limit …`
 fn leaf(index: u32, name: &str, limit: &Tbf) -> Request {
     let header = header(index, LEAF, Class::Limited.handle());
     Request::written(format!("add qdisc bfifo to {name}"), Mode::Create, RTM_NEWQDISC, &header, |w| {
@@ -140,6 +142,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     Ok(Some(Bucket { class, rate: long.unwrap_or(rate.into()), buffer }))
 }
 
+/// The class of packets that no filter matches, from the qdisc's options.
 pub(super) fn default_class(options: Attributes<'_>) -> Parsed<Option<Class>> {
     let minor = options.find(TCA_HTB_INIT)?.and_then(|glob| u32_ne(glob, TC_HTB_GLOB_DEFCLS));
     Ok(minor.and_then(|minor| Class::named(Handle(Handle::AT_ROOT.0 | minor))))

@@ -43,6 +43,7 @@ impl Handle {
     }
 }
 
+/// `struct tcmsg`, for the object `handle` below `parent`.
 fn header(index: u32, handle: Handle, parent: Handle) -> [u8; TCMSG] {
     header_with(index, handle, parent, 0)
 }

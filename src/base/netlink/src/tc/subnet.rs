@@ -72,6 +72,7 @@ impl SubnetFilter {
         SubnetFilter { subnet, end, class }
     }
 
+    /// The words of address and mask that must be compared.
     fn keys(&self) -> Vec<Key> {
         let offset = self.end.offset(self.subnet);
         let words = words(self.subnet.ip()).into_iter().zip(words(self.subnet.mask()));
@@ -123,6 +124,7 @@ impl Netlink {
     }
 }
 
+/// A filter that compares one address, whole words of it, with a subnet.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
@@ -135,6 +137,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     Ok(network(u16::from_be(info as u16), keys).map(|(subnet, end)| SubnetFilter { subnet, end, class }))
 }
 
+/// The network of a protocol that keys stand for, if they stand for one.
 fn network<'a>(protocol: u16, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetwork, End)> {
     let (source, destination, length) = match protocol {
         ETH_P_IP => (IPV4_SOURCE, IPV4_DESTINATION, 1),

@@ -7,6 +7,7 @@ use crate::uapi::netlink::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLMSG_ERROR, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS, NLMSGHDR,
 };
 
+/// The content of an `NLMSG_ERROR` or `NLMSG_DONE`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ack {
     pub(crate) code: i32,

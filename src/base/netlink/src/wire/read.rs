@@ -1,13 +1,18 @@
+//! The reader: messages, attributes, numbers.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::align;
 use crate::uapi::netlink::{NLA_TYPE_MASK, NLATTR, NLMSGHDR};
 
+/// Why bytes from the kernel make no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
+/// What a reader finds in bytes from the kernel.
 pub(crate) type Parsed<T> = Result<T, Malformed>;
 
+/// A message: the fields of `struct nlmsghdr`, and what follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
@@ -92,10 +97,12 @@ impl<'a> Attributes<'a> {
         self.get(wanted).map(text)
     }
 
+    /// The first attribute of type `wanted`, as a number in network byte order.
     pub(crate) fn u32_be(self, wanted: u16) -> Option<u32> {
         u32_be(self.get(wanted)?, 0)
     }
 
+    /// The first attribute of type `wanted`, as a number in network byte order.
     pub(crate) fn u64_be(self, wanted: u16) -> Option<u64> {
         Some(u64::from_be_bytes(*self.get(wanted)?.first_chunk()?))
     }
@@ -128,14 +135,17 @@ pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()
 }
 
+/// A 16-bit number in host byte order at `offset`.
 pub(crate) fn u16_ne(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
+/// A 32-bit number in host byte order at `offset`.
 pub(crate) fn u32_ne(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
+/// A 32-bit number in network byte order at `offset`.
 pub(crate) fn u32_be(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
@@ -147,6 +157,7 @@ pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// An IP address of 4 or 16 bytes.
 pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(v4).into());

@@ -3,6 +3,7 @@
 use super::{align, u16_ne, u32_ne};
 use crate::uapi::netlink::{NLA_F_NESTED, NLM_F_DUMP, NLM_F_REQUEST, NLMSGHDR};
 
+/// A buffer of messages under construction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -50,18 +51,22 @@ impl Writer {
         self.end(start);
     }
 
+    /// Appends a number in host byte order.
     pub(crate) fn u32_ne(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
+    /// Appends a number in host byte order.
     pub(crate) fn u64_ne(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
+    /// Appends a number in network byte order.
     pub(crate) fn u32_be(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
+    /// Appends a number in network byte order.
     pub(crate) fn u64_be(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_be_bytes());
     }

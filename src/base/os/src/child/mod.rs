@@ -105,6 +105,7 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
     Ok(Output { status, stdout, stderr })
 }
 
+/// Whether there is no time left.
 fn stop_now(deadline: Option<Instant>) -> Result<(), Error> {
     signal::check()?;
     match deadline {
@@ -113,6 +114,7 @@ fn stop_now(deadline: Option<Instant>) -> Result<(), Error> {
     }
 }
 
+/// Talks until the program has exited and its pipes are at their end.
 fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure> {
     // Signals come while `ppoll` waits, and only then: none is missed between asking and waiting.
     let outside = Blocked::new().map_err(Failure::Talk)?;
@@ -146,6 +148,7 @@ fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure>
     }
 }
 
+/// A program that has not been reaped yet.
 struct Running {
     child: Child,
     /// A sandbox may not let us have one.
@@ -187,6 +190,7 @@ impl Running {
     }
 }
 
+/// The signals that tell us to stop, held back.
 struct Blocked {
     mask: SigSet,
 }

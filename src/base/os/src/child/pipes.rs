@@ -1,3 +1,5 @@
+//! The pipes between us and a program, all of them at once.
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -7,6 +9,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use super::{Failure, Limits};
 
+/// Our ends, as long as they are of use, and what came.
 pub(super) struct Pipes<'a> {
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,

@@ -192,6 +192,7 @@ fn patience() -> Instant {
     signal::deadline().map_or(end, |deadline| deadline.min(end))
 }
 
+/// Tries the addresses one after the other.
 fn connect(addresses: &str) -> Result<UnixStream, Error> {
     let mut outcome = Err(Error::Protocol("the address of the system bus is not that of a Unix socket"));
     for address in addresses.split(';') {

@@ -1,3 +1,5 @@
+//! D-Bus messages as bytes: "Message Protocol" of the specification.
+
 use super::Method;
 
 const CALL: u8 = 1;

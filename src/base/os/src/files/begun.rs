@@ -44,6 +44,7 @@ pub fn note(tag: &str) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::NotFound))
 }
 
+/// Removes old notes if there are many.
 fn remove_old() -> io::Result<()> {
     if fs::metadata(DIR).is_ok_and(|dir| dir.len() > LARGE) {
         let is_old = |path: &PathBuf| {

@@ -1,3 +1,5 @@
+//! The system calls that a plugin makes.
+
 use std::ffi::c_long;
 
 /// Memory, time, signals, exit, files and sockets, and the child that waits for a removal.

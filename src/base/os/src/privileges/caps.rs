@@ -1,3 +1,5 @@
+//! Sets of capabilities (capabilities(7)).
+
 /// A set of capabilities(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps(u64);

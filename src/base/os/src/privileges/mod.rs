@@ -91,6 +91,7 @@ impl Restraint {
     }
 }
 
+/// Drops all capabilities except these.
 fn limit(keep: Caps) -> Result<(), Errno> {
     let sets = |held: CapabilitySet| CapabilitySets {
         effective: held,

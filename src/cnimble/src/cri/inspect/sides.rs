@@ -10,6 +10,7 @@ use cnimble_liveness::Sight;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
+/// The values of one property in the runtime, the cache and the kernel.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) what: &'static str,
@@ -46,6 +47,7 @@ impl Line {
     }
 }
 
+/// The views of a pod and their differences.
 pub(super) struct Sides {
     pub(super) lines: Vec<Line>,
     pub(super) differences: Vec<String>,

@@ -57,6 +57,7 @@ impl Owned {
         self.first.is_ipv4() == ip.is_ipv4() && self.first <= ip && ip <= self.last
     }
 
+    /// Whether it is one address, and no block.
     pub fn is_single(&self) -> bool {
         self.first == self.last
     }

@@ -36,6 +36,7 @@ const PLUGIN: &str = "host-local";
 /// Where the networks' directories are unless `ipam.dataDir` says otherwise.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
+/// The configuration, as ADD, CHECK and STATUS use it.
 #[derive(Debug)]
 pub struct Config {
     /// Pools: an attachment gets one address of each.
@@ -147,6 +148,7 @@ pub fn is_used_by(plugin: &ListEntry) -> bool {
     ipam.and_then(Value::as_str) == Some(PLUGIN)
 }
 
+/// The directories that a network's configuration names (`dataDir`).
 pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
     let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
     let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));

@@ -93,6 +93,7 @@ impl Directory {
         Ok(leases)
     }
 
+    /// Opens a list of its own of all entries.
     pub(super) fn entries(&self) -> Result<Dir> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(|err| self.failed("listing", "", err))
@@ -160,6 +161,7 @@ impl Directory {
         Ok(leases)
     }
 
+    /// The holder of `ip` from its file. `None` without a lease.
     pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
         self.try_owner(ip).unwrap_or_else(|err| {
             log::warn!("{err}");

@@ -91,6 +91,7 @@ fn make_directories(path: &Path, noted: &dyn Noted) -> Result<()> {
     }
 }
 
+/// Opens the lock file, making it if need be.
 fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match openat(dir.fd(), LOCK, flags, Mode::empty()) {

@@ -35,6 +35,7 @@ pub fn last_name(set: usize) -> String {
     format!("last_reserved_ip.{set}")
 }
 
+/// A network's directory with its lock held; the lock goes with the value.
 #[derive(Debug)]
 pub struct Store {
     dir: Directory,
@@ -75,6 +76,7 @@ impl Store {
         }
     }
 
+    /// Removes what a killed process left half-written.
     pub fn sweep(&self, leases: &Leases) {
         for name in &leases.temporary {
             if let Err(err) = files::remove(self.fd(), name) {
@@ -83,12 +85,20 @@ impl Store {
         }
     }
 
+    /// Removes the lease of `ip`; it may be gone already.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
     pub fn remove(&self, ip: IpAddr) -> Result<()> {
         let name = ip.to_string();
         log::debug!("releasing {}", self.path().join(&name).display());
         files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
     }
 
+    /// Removes a file if it is still the one that was found.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
     pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
         // Another process was faster, or has given the address to another pod.
         if self.identity(name)? != Some(found) {

@@ -15,6 +15,7 @@ pub struct Lease {
     pub owner: Holder,
 }
 
+/// A lease file, looked at by itself.
 #[derive(Debug)]
 pub struct Found {
     pub owner: Holder,

@@ -42,6 +42,7 @@ pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Ne
     }
 }
 
+/// Creates an interface through a socket in the pod.
 fn inside(
     call: &Call,
     netns: &NetNs,
@@ -65,6 +66,7 @@ fn inside(
     Ok((link, inside))
 }
 
+/// Creates an interface on a master of the host, through the socket `host`.
 fn from_host(
     call: &Call,
     netns: &NetNs,
@@ -145,6 +147,7 @@ fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Er
     }
 }
 
+/// Whether the kernel supports such links.
 fn knows(kind: Kind) -> cnimble_netlink::Result<bool> {
     Netlink::open()?.knows_kind(kind)
 }

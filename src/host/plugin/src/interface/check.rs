@@ -16,6 +16,10 @@ pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Erro
     netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
 }
 
+/// Checks that the link has the hardware address of the result.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     let now = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if told.mac.is_empty() || now.eq_ignore_ascii_case(&told.mac) {
@@ -60,6 +64,10 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
     Ok(pod)
 }
 
+/// Checks that the MTU is at most this one.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
     match most.filter(|most| link.mtu > *most) {
         None => Ok(()),
@@ -92,11 +100,19 @@ pub fn inside_pod(
     call.wants(Place::Pod, inside, verify, |inside| put_all(inside, requests()))
 }
 
+/// Brings a link up.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
 pub fn switch_on(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     let up = Change { up: Some(true), ..Change::default() };
     Ok(netlink.execute(link::set(link.index, &link.name, &up))?)
 }
 
+/// Adds the addresses that the link lacks.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
 pub fn put_addresses(
     netlink: &mut Netlink,
     link: &Link,
@@ -116,6 +132,10 @@ pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -
     Ok(())
 }
 
+/// Returns the host's end of `pod`.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
     let index = pod.peer.ok_or_else(|| Error::check(format!("interface {} has no peer", pod.name)))?;
     host.link_at(index)
@@ -124,6 +144,10 @@ pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
         .ok_or_else(|| Error::check(format!("the host's end of {} is missing", pod.name)))
 }
 
+/// Checks that the host's end is up, and matches the result.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     if !end.up {
         return Err(Error::check(format!("{} on the host is down", end.name)));
@@ -134,6 +158,10 @@ pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     }
 }
 
+/// Checks that the pod's end has the result's addresses.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
     let present = inside.addrs(pod.index)?;
     for ip in &prev.ips {
@@ -182,6 +210,7 @@ pub fn routes(
     }
 }
 
+/// Returns the table of the link's VRF, if the link is a port of one.
 fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     match netlink.link_at(master)?.settings {

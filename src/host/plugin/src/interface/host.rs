@@ -1,3 +1,5 @@
+//! Switches of the host, with their undo.
+
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
@@ -119,6 +121,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
     Ok(())
 }
 
+/// Returns the error for a host that does not forward and cannot be changed.
 fn unforwarded(key: &str, err: netlink::Error) -> Error {
     let is_read_only = err.is(Errno::EROFS);
     let err = Error::from(err);

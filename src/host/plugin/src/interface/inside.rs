@@ -57,6 +57,7 @@ pub(super) fn remove(
     }
 }
 
+/// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Ours,
@@ -66,6 +67,7 @@ enum Verdict {
     Unknown,
 }
 
+/// Finds the owner of `link`, in the order of the module.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     let mut own = interfaces.filter(|of| of.name == call.ifname && !of.sandbox.is_empty());
@@ -94,6 +96,7 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     }
 }
 
+/// Returns the other end of a veth in the pod, if it is on the host.
 fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
     // An index is valid only in its own namespace.
     link.far?;

@@ -1,3 +1,5 @@
+//! The hardware address in a configuration.
+
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 

@@ -1,3 +1,5 @@
+//! The master, which is the link that a pod's interface is made on (macvlan, ipvlan, vlan).
+
 use cnimble_cni::{Code, Error, names};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;

@@ -74,10 +74,15 @@ pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     mtu.map(Some).map_err(|_| Error::config(format!("mtu: {configured} is above {} bytes", u32::MAX)))
 }
 
+/// Opens the host's socket for STATUS.
+///
+/// # Errors
+/// Fails with code 50 if the socket cannot be opened.
 pub fn usable_netlink() -> Result<Netlink, Error> {
     Netlink::open().map_err(|err| unusable("netlink", &err))
 }
 
+/// Returns the error of STATUS for something that ADD would need.
 pub fn unusable(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(why.to_string())
 }

@@ -1,3 +1,5 @@
+//! Creates a veth pair: one end on the host, the other in the pod's namespace.
+
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
@@ -34,6 +36,7 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Returns the pod's end in the form of a result.
     pub fn described(&self, call: &Call) -> Interface {
         Interface::new(self.pod_name.as_str(), self.pod_mac.to_string(), call.netns.as_str())
     }
@@ -119,6 +122,7 @@ pub fn create(
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 
+/// Returns the error for an interface of the pod that has CNI_IFNAME already.
 pub fn pod_name_taken(call: &Call) -> Error {
     Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
         .details(format!("in {}", call.netns))

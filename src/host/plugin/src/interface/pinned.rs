@@ -1,3 +1,5 @@
+//! Work in every namespace that is pinned by a mount, for GC.
+
 use std::path::Path;
 
 use cnimble_cni::Error;

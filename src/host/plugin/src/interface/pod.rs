@@ -1,3 +1,5 @@
+//! The interface in the pod: its switches and its routes.
+
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -40,6 +42,7 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     routes
 }
 
+/// Duplicate address detection for the IPv6 addresses of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detection {
     /// The addresses are known to be free.

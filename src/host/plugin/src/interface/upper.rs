@@ -12,6 +12,7 @@ use crate::{Call, Command, Plugin, delegate};
 
 const POD_INTERFACE: u32 = 0;
 
+/// The wanted interface, from a configuration.
 #[derive(Debug)]
 pub struct Upper {
     pub kind: Kind,
@@ -44,6 +45,7 @@ impl Addresses {
 }
 
 impl Upper {
+    /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
     pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
         let addresses = Addresses::read(config, Addresses::None);
         Upper { kind, master: None, mtu: None, mtu_is_free: false, mac: None, addresses, dns: None }

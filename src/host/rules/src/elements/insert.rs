@@ -9,6 +9,7 @@ use super::plan::{Changes, Refusal, create_part};
 use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
 use crate::retry::{ATTEMPTS, retry};
 
+/// Checks that the kernel could make the part, and a set of those that come and go.
 pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {
@@ -92,6 +93,7 @@ pub(crate) fn insert_many<L: Layout>(
     }
 }
 
+/// Makes the part and repairs it, without elements.
 pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     retry(&OVERTAKEN, || {
         let plan = Changes::without_elements::<L>(nft)?;

@@ -62,6 +62,8 @@ pub(super) trait Layout: Sized {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }
 
+    /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule. Others
+    /// come first.
     fn makes(_set: &str) -> bool {
         true
     }
@@ -107,6 +109,7 @@ pub(super) trait Layout: Sized {
         unused::is_idle::<Self>(nft)
     }
 
+    /// Deletes elements that are still as they were found, and then unused sets and chains.
     fn forget(nft: &mut Nft, found: &[Placed]) -> Result<()> {
         let present = unchanged::<Self>(nft, found)?;
         delete::<Self>(nft, &present)?;

@@ -25,6 +25,7 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
+/// The set beside, if `present` is another network's.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
@@ -35,6 +36,7 @@ pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option
     beside::<L>(placed)
 }
 
+/// The same element in the set beside its own, if there may be one.
 pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
     let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
     let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;

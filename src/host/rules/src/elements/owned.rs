@@ -35,6 +35,7 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
     Ok(Look { found, only_empty_sets: !sets.is_empty() && !any })
 }
 
+/// Deletes elements that have not changed since they were found.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     for chunk in elements.chunks(CHUNK) {
         let mut remaining = chunk.to_vec();
@@ -122,6 +123,7 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
     }
 }
 
+/// Removes and returns the elements of attachments of `network` outside `valid`, then unused sets and the unused part.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
         return Ok(Vec::new());

@@ -1,3 +1,5 @@
+//! The changes that an ADD has to make, by the present state of the kernel.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::Owner;
@@ -52,6 +54,7 @@ struct Repairs {
 }
 
 impl Changes {
+    /// The elements that replaced another owner's, each with that one.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Placed, &Element)> {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }

@@ -18,6 +18,7 @@ pub(crate) enum Scope {
     Part,
 }
 
+/// Deletes unused sets with their rules, and what else is in the scope.
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<()> {
     if sets.is_empty() && scope == Scope::Sets {
         return Ok(());

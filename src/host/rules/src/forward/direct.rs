@@ -45,6 +45,7 @@ fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
         && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
 }
 
+/// The rules of the chain of pods, if everything shared is there and nothing forbidden is.
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
@@ -102,6 +103,7 @@ pub(super) fn add(
     Ok(None)
 }
 
+/// The additions, as long as nothing has changed since the look.
 fn changes(
     nft: &mut Nft,
     family: Family,

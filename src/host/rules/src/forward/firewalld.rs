@@ -44,6 +44,7 @@ fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::A
     bus.call(&method, &[zone, source])
 }
 
+/// Whether it has ended, or there never was one.
 fn is_absent(err: &dbus::Error) -> bool {
     match err {
         dbus::Error::Io(_, err) => {
@@ -91,6 +92,7 @@ fn running() -> Result<(), Error> {
     connect()?.call(&owner, &[NAME]).map(drop).map_err(|err| failed("look for the service", &err))
 }
 
+/// Code 50 unless it is running.
 pub(super) fn usable() -> Result<(), Error> {
     running()
 }

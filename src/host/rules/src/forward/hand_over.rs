@@ -1,3 +1,5 @@
+//! Writes the rules of pods and bridges in our table into iptables' chains.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -8,6 +10,7 @@ use super::{Admin, Forward, Policy, direct, firewalld, iptables};
 use crate::undo::Applied;
 use crate::xtables::FAMILIES;
 
+/// Whether the Go plugin would turn to firewalld.
 pub(crate) fn uses_firewalld(nft: &mut Nft) -> Result<bool, Error> {
     firewalld::is_running(nft)
 }

@@ -134,6 +134,7 @@ pub(super) fn add_family(
     })
 }
 
+/// Adds the bridge's policy in families that have any.
 pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {

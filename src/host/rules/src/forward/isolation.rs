@@ -62,6 +62,7 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
+/// Adds to a plan what the bridge's policy takes.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
     let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
@@ -153,6 +154,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     Ok(())
 }
 
+/// Removable rules in a generation of nf_tables, with their bridges.
 struct Dead {
     family: Family,
     generation: u32,

@@ -170,6 +170,7 @@ pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
     if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 
+/// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {

@@ -28,6 +28,7 @@ pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     ]
 }
 
+/// A table as iptables-save prints it.
 pub(super) struct Saved<'a>(pub(super) Vec<&'a str>);
 
 impl<'a> Saved<'a> {
@@ -48,6 +49,7 @@ impl<'a> Saved<'a> {
     }
 }
 
+/// A rule without its comments, which may look like anything.
 pub(super) fn uncommented(rule: &str) -> String {
     const MATCH: &str = " -m comment --comment ";
     let mut rest = rule;

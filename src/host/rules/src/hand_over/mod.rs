@@ -43,6 +43,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
+    /// The rules of these pods, and of the given bridges.
     pub fn new<'t>(
         nft: &mut Nft,
         pods: Vec<Pod>,
@@ -96,6 +97,7 @@ impl HandOver {
         Ok(())
     }
 
+    /// Changes the table `nat` of a family in one step.
     fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
         retry_command(|| match self.nat_lines(nft, family)?.as_slice() {
             [] => Ok(()),

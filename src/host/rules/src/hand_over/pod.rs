@@ -1,3 +1,5 @@
+//! The rules of a pod that is handed over, read from its elements, and whether they can be written.
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -21,6 +23,7 @@ pub struct Settings {
     pub admin_chain: Option<String>,
 }
 
+/// A living attachment with elements in our tables.
 #[derive(Debug)]
 pub struct Pod {
     pub owner: Owner,

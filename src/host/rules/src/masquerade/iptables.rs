@@ -50,6 +50,7 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     Ok(missing.iter().map(Line::delete).collect())
 }
 
+/// The rules that the saved table `nat` lacks for these addresses.
 pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
     let rules = || Rules::new(owner, family, addrs);
     match rules().missing(saved) {

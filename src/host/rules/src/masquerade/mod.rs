@@ -46,6 +46,7 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
     }
 }
 
+/// Which addresses of a pod are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
     #[default]

@@ -73,6 +73,7 @@ pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
     })
 }
 
+/// Whether the Go plugins (or our iptables backend) masquerade this address for the owner.
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
     let chain = MASQUERADE.of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
@@ -105,6 +106,7 @@ fn mentions(rule: &Rule, ip: IpAddr) -> bool {
     rule.has("bitwise") || rule.constants().any(|constant| octets.starts_with(constant))
 }
 
+/// Removes from nf_tables what attachments of `network` outside `valid` left.
 pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
     MASQUERADE.gc(nft, network, valid)?;
     remove_go_rules(nft, owner::stale(network, valid))

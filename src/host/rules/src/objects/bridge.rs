@@ -1,3 +1,5 @@
+//! Bridges with pods as ports.
+
 use serde_json::Value;
 
 use cnimble_cni::list::ListEntry;

@@ -14,10 +14,12 @@ pub const KIND: &str = "ifb";
 const PREFIX: &str = "bwp";
 const DIGITS: usize = 12;
 
+/// Returns the name: `bwp` and twelve digits of the SHA-512 of network and container.
 pub fn name(network: &str, container_id: &str) -> String {
     format!("{PREFIX}{}", sha512_hex(format!("{network}{container_id}"), DIGITS / 2))
 }
 
+/// Returns true if and only if the text has the form of a [`name`].
 pub fn is_name(text: &str) -> bool {
     text.strip_prefix(PREFIX)
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))

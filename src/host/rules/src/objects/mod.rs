@@ -16,6 +16,7 @@ use cnimble_netlink::link::Link;
 /// networks may have the same names.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 
+/// Knowledge of a node, for judging a link.
 pub trait Judge {
     /// Whether the attachment in a link's alias is alive.
     fn lives(&self, alias: &str) -> bool;
@@ -27,12 +28,14 @@ pub trait Judge {
     fn doubt(&self) -> Option<String>;
 }
 
+/// A link without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
     pub why: &'static str,
     pub doubt: Option<String>,
 }
 
+/// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
 pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
@@ -41,6 +44,7 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
     }
 }
 
+/// Whether a link without an owner is still in use.
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),

@@ -1,3 +1,5 @@
+//! The host's ends of veth pairs. Their aliases name their owners ([`cnimble_cni::Owner`]).
+
 use cnimble_cni::owner::tag;
 use cnimble_netlink::link::Link;
 
@@ -5,6 +7,7 @@ use super::{Judge, Orphan};
 
 pub const KIND: &str = "veth";
 
+/// Whether a link is the host's end of a pair that leads into a namespace.
 pub fn leads_to_a_pod(link: &Link) -> bool {
     link.kind == KIND && link.far.is_some()
 }

@@ -31,6 +31,7 @@ pub fn settings(list: &NetworkList) -> Settings {
     settings
 }
 
+/// Returns true if the pods of a network send through the host's rules.
 pub fn meet_rules(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
 }

@@ -20,6 +20,7 @@ struct Found {
     place: String,
 }
 
+/// Removes the rules of a container that `is_gone`.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,
@@ -170,6 +171,7 @@ fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> O
     })
 }
 
+/// Whether a rule takes some of a mapping's packets.
 fn takes(to: &Destination, mapping: &Mapping) -> bool {
     let (Some(_), false) = (to.protocol, to.ports.is_empty()) else { return false };
     may_take(to, mapping) && overlaps(to.address, mapping)

@@ -1,3 +1,5 @@
+//! Reads mappings from the kernel's maps, and writes them as iptables' rules.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -14,6 +16,7 @@ use crate::elements::Placed;
 use crate::go_chains::DNAT;
 use crate::xtables::{FAMILIES, jumps_to};
 
+/// The mappings in an attachment's elements, for each of its addresses.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     let mut pods: BTreeMap<IpAddr, Vec<Mapping>> = BTreeMap::new();
     for placed in elements.iter().filter(|placed| has_ports(&placed.set)) {
@@ -82,6 +85,7 @@ pub(crate) fn lines(
     Ok(lines)
 }
 
+/// Leaves `route_localnet` on for good towards pods that localhost reaches, as the Go plugin does.
 pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
     forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
 }

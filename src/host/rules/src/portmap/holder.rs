@@ -1,3 +1,5 @@
+//! The holder of a port that another container wants.
+
 use std::fmt;
 
 use cnimble_cni::owner::{COMMENT_LIMIT, tag};
@@ -6,6 +8,7 @@ use cnimble_cni::{Code, Error, Owner};
 /// Whether a container is gone for certain.
 pub type IsGone<'g> = &'g dyn Fn(&Holder) -> bool;
 
+/// The holder of a port, as far as the comment beside it tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub network: Option<String>,

@@ -155,6 +155,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
     }
 }
 
+/// The container's own chain, and the jumps to it.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
     let chain = DNAT.of(owner);

@@ -43,6 +43,7 @@ pub(super) fn open(
     }
 }
 
+/// For mappings without a note: it stays on.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {

@@ -48,6 +48,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Reads `tcp`, `udp` or `sctp`.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "tcp" => Protocol::Tcp,
@@ -133,6 +134,7 @@ impl fmt::Display for Mapping {
     }
 }
 
+/// The port mappings that one attachment wants.
 #[derive(Debug, Clone)]
 pub struct Forward {
     pub mappings: Vec<Mapping>,
@@ -234,6 +236,7 @@ pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     }
 }
 
+/// Links on which `route_localnet` was switched on by us for mappings that are lost.
 pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> {
     nftables::orphans(nft, localnet::opened()?)
 }

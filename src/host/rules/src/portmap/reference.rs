@@ -47,6 +47,7 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
     comment
 }
 
+/// The holder that a comment names, possibly among other words.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
     let (network, container) = names_in(comment)?;
     Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
@@ -115,6 +116,7 @@ fn go_maps(
     }))
 }
 
+/// The chains that `from` leads to, directly or not, and itself.
 fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::from([from]);
     loop {
@@ -128,6 +130,7 @@ fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     }
 }
 
+/// Whether a rule sends the host's port to the pod's address and port.
 fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
     let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
     let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);

@@ -141,6 +141,7 @@ impl Trace {
         }
     }
 
+    /// Whether it is an element of ours, rather than what the Go plugins make.
     pub fn is_element(&self) -> bool {
         self.element().is_some()
     }
@@ -168,6 +169,7 @@ impl Trace {
     }
 }
 
+/// The unused parts of our tables, for people.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
     if !nft.is_supported()? {

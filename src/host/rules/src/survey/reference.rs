@@ -1,3 +1,5 @@
+//! The same for what the Go plugins leave, with either backend.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -111,6 +113,7 @@ fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
     ours.flat_map(|rule| sources(rule)).collect()
 }
 
+/// For fuzzers: the chains in such rules, each with the one that leads to it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     let _ = legacy_addresses(rules);
@@ -220,6 +223,7 @@ fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip.filter(|ip| !ip.is_unspecified())
 }
 
+/// The addresses after `-s` and `-d`.
 fn sources(rule: &str) -> Vec<IpAddr> {
     let words: Vec<&str> = rule.split(' ').collect();
     let pairs = words.windows(2).filter_map(|pair| match pair {

@@ -40,6 +40,7 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
+/// A link with what is worth saying about it.
 pub(super) fn named(of: &HostLink) -> String {
     let mut words = vec![of.name.clone()];
     words.extend(link(of));
@@ -78,6 +79,7 @@ fn host_or_net(net: IpNetwork) -> String {
     }
 }
 
+/// Notes about a network, besides its name.
 pub(super) fn network(network: &Network) -> String {
     let pods: usize = network.places.iter().map(|place| place.pods.len()).sum();
     let mut words = Vec::new();
@@ -98,6 +100,7 @@ pub(super) fn without_bridge(place: &Place) -> &'static str {
     }
 }
 
+/// Notes about a link, besides its name and addresses.
 pub(super) fn link(link: &HostLink) -> Vec<String> {
     let mut words = Vec::new();
     if link.kind != pair::KIND && !link.kind.is_empty() {

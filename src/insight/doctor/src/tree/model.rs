@@ -1,3 +1,5 @@
+//! The model of a picture.
+
 use serde::Serialize;
 
 use cnimble_rules::listing::Effect;
@@ -23,6 +25,7 @@ pub struct Network {
     pub places: Vec<Place>,
 }
 
+/// Where pods are joined to the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
@@ -57,6 +60,7 @@ pub struct Port {
     pub isolated: bool,
 }
 
+/// A container's attachment to the network.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pod {

@@ -1,3 +1,5 @@
+//! Pods: from the cache, and from the aliases of links that the cache doesn't know.
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,7 @@ pub(super) struct Attached {
     pub(super) plugins: Vec<String>,
 }
 
+/// The cache's pods, each with what its namespace has.
 pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
     entries.into_iter().filter(|entry| entry.ifname != "lo").map(|entry| of_entry(&entry, links)).collect()
 }
@@ -96,6 +99,7 @@ pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
 
+/// The addresses in the result of an ADD, with their prefixes.
 pub fn given_addresses(entry: &Entry) -> Vec<String> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
@@ -122,6 +126,7 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) ->
     found
 }
 
+/// The tag at the beginning of an alias of ours.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }
@@ -249,6 +254,7 @@ fn parent<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
     links.iter().find(|link| link.index == parent)
 }
 
+/// The host's end of a pod's pair.
 fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
     if inside.kind != pair::KIND {
         return None;

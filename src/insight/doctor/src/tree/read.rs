@@ -1,3 +1,5 @@
+//! The kernel's links, the cache's entries and the rules, put together.
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
@@ -13,6 +15,7 @@ use cnimble_runtime::{Cache, CacheError};
 use super::model::{HostLink, Network, Place, Pod, Port, Tree};
 use super::pods;
 
+/// Where to look besides the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
     /// Of two entries for one attachment the first counts.
@@ -24,6 +27,7 @@ pub struct Sources<'a> {
     pub notes: &'a Notes,
 }
 
+/// Facts of a container runtime and findings of the doctor.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     /// `NAMESPACE/NAME`, by container ID.
@@ -50,6 +54,7 @@ impl Notes {
     }
 }
 
+/// Why there is no picture at all.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     #[error("the host's links can't be read: {0}")]
@@ -240,6 +245,7 @@ impl Host {
         described
     }
 
+    /// The ports of a bridge that no pod has been found behind.
     fn strangers(&mut self, bridge: u32, problems: &mut Vec<String>) -> Vec<HostLink> {
         let ports = self.links.iter().filter(|link| link.master == Some(bridge));
         let ports: Vec<Link> = ports.filter(|link| !self.described.contains(&link.index)).cloned().collect();

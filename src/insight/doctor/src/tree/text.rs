@@ -1,3 +1,5 @@
+//! The picture for a terminal.
+
 use super::label;
 use super::model::{Network, Place, Pod, Tree};
 
@@ -44,12 +46,14 @@ impl Look {
     }
 }
 
+/// A line, lines that belong to it, and what hangs on it.
 struct Node {
     line: String,
     details: Vec<String>,
     children: Vec<Node>,
 }
 
+/// Draws the tree, a line for each thing, with a newline at the end.
 pub fn text(tree: &Tree, look: Look) -> String {
     let mut out = String::new();
     for (index, network) in tree.networks.iter().enumerate() {

@@ -1,3 +1,5 @@
+//! Checks the ranges of host-local and the addresses of static.
+
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -7,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
+/// A range of addresses for host-local.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
@@ -33,6 +36,7 @@ pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
         .collect()
 }
 
+/// Returns the ranges of each set as they are written.
 fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     let Some(ipam) = entry.node.get("ipam") else { return Vec::new() };
     let oldest = ipam.text_of("subnet").map(|_| vec![ipam]);
@@ -143,6 +147,7 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// Checks the addresses of static and their gateways.
 pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let mut seen: Vec<IpAddr> = Vec::new();

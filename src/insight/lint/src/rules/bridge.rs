@@ -1,3 +1,5 @@
+//! Checks for keys of bridge that exclude each other.
+
 use cnimble_cni::names;
 
 use crate::entry::PluginEntry;

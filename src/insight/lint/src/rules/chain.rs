@@ -1,3 +1,5 @@
+//! Checks the order of plugins, and their capabilities.
+
 use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::shape::{self, Shape};

@@ -1,3 +1,5 @@
+//! Checks for keys of chained plugins that exclude each other.
+
 use std::collections::BTreeMap;
 
 use crate::entry::PluginEntry;

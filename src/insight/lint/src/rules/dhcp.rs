@@ -1,3 +1,5 @@
+//! Checks for keys of dhcp that exclude each other.
+
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 

@@ -43,6 +43,7 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// Checks that a plugin gets the addresses that it needs, and that addresses have a plugin that assigns them.
 fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
     if entry.ipam.is_some() {

@@ -1,3 +1,5 @@
+//! The content of a cache file.
+
 use std::io;
 
 use base64::Engine;

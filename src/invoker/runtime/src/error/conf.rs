@@ -1,3 +1,5 @@
+//! Files in the configuration directory.
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! Which plugins failed in an operation, and in which order.
+
 use std::fmt;
 
 use cnimble_cni as cni;

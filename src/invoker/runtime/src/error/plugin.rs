@@ -1,3 +1,5 @@
+//! One execution of one plugin.
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! A running plugin: talking to it, stopping it.
+
 use std::io;
 use std::pin::pin;
 use std::process::ExitStatus;
@@ -119,6 +121,7 @@ impl Running {
         }
     }
 
+    /// Sends SIGKILL and reaps the process.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Err(err) = self.0.wait().await {

@@ -1,3 +1,5 @@
+//! Why a lock wasn't taken.
+
 use std::io;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! One file that is locked.
+
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -150,6 +152,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Whether the file that is locked is still the one of this name.
 fn same(file: &File, path: &Path) -> bool {
     let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
     match (file.metadata(), std::fs::metadata(path)) {

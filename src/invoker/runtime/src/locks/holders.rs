@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 const COMMAND_LIMIT: usize = 120;
 
+/// The processes that hold a flock(2) lock on this file, for people.
 pub(super) fn of(file: &Metadata) -> String {
     let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut pids: Vec<u32> = text.lines().filter_map(|line| holder(line, file.ino())).collect();

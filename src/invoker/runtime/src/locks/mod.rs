@@ -121,6 +121,7 @@ impl Locks {
         drop(held);
     }
 
+    /// The node's, always shared, and then the network's.
     async fn both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;

@@ -12,6 +12,7 @@ use super::file::{FileLock, Kind, Wait, Waiting};
 /// More than an ADD takes.
 const SLICE: Duration = Duration::from_secs(2);
 
+/// Takes the lock on `path`, by the turnstile `turn`.
 pub(super) async fn take(
     path: &Path,
     turn: &Path,

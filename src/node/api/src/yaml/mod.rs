@@ -28,6 +28,7 @@ pub enum Content {
     Map(BTreeMap<String, Node>),
 }
 
+/// Why a text is no YAML that is taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("{0}")]
@@ -259,6 +260,7 @@ impl Loader {
         self.put(Node { position, content }, done.anchor)
     }
 
+    /// Puts a whole value where it belongs.
     fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
         let position = node.position;
         let fault = |problem| Fault { position, problem };

@@ -1,3 +1,5 @@
+//! From our sandboxes and errors to CRI's.
+
 use std::collections::BTreeMap;
 
 use tonic::{Code, Status};
@@ -17,6 +19,7 @@ fn metadata(of: &Sandbox) -> wire::PodSandboxMetadata {
     }
 }
 
+/// Ready is what nothing is known against.
 pub(crate) fn state(fault: Option<Fault>) -> i32 {
     if fault.is_none() { wire::READY } else { wire::NOT_READY }
 }
@@ -77,6 +80,7 @@ pub(crate) fn error(err: &SandboxError) -> Status {
     Status::new(code, cut(err.to_string()))
 }
 
+/// A message of a size that clients take.
 pub(crate) fn cut(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().find(|(index, letter)| index + letter.len_utf8() > MESSAGE) {
         text.truncate(end);

@@ -1,3 +1,5 @@
+//! The calls of CRI.
+
 use std::future::Future;
 use std::sync::Arc;
 

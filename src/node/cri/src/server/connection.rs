@@ -1,3 +1,5 @@
+//! Connections: who is let in, and how it ends.
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
+    /// next start.
     pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, limits: Limits) -> Self {
         let cidr_file = state_dir.join("pod-cidr");
         if let Some(cidrs) = cidr::load(&cidr_file) {
@@ -85,6 +89,7 @@ impl Server {
     }
 }
 
+/// The connections of a server, and their tasks.
 struct Talks {
     service: Arc<Service>,
     guests: Vec<Arc<Guest>>,

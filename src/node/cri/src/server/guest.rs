@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::server::Limits;
 
+/// A connection, as its task and the server see it.
 #[derive(Debug)]
 pub(crate) struct Guest {
     calls: Mutex<Calls>,
@@ -48,6 +49,7 @@ impl Guest {
         self.change(|calls| (calls.under_way == 0).then_some(calls.last))
     }
 
+    /// Whether there was ever a call.
     pub(crate) fn has_called(&self) -> bool {
         self.change(|calls| calls.any)
     }
@@ -60,6 +62,7 @@ impl Guest {
         *self.leaving.borrow()
     }
 
+    /// Waits until it is asked to end, or has been without a call for too long.
     pub(crate) async fn over(&self, limits: &Limits) {
         let mut leaving = self.leaving.subscribe();
         loop {
@@ -87,6 +90,7 @@ impl Drop for Call {
     }
 }
 
+/// The connection that has been without a call for longest.
 pub(crate) fn idlest(guests: &[Arc<Guest>]) -> Option<&Arc<Guest>> {
     guests
         .iter()

@@ -54,6 +54,7 @@ impl Default for Limits {
     }
 }
 
+/// The state that all calls share.
 #[derive(Debug)]
 struct Service {
     sandboxes: Sandboxes,

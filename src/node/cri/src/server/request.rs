@@ -1,3 +1,5 @@
+//! From CRI's PodSandboxConfig to ours.
+
 use std::sync::Arc;
 
 use tonic::Status;

@@ -1,3 +1,5 @@
+//! From a path to a call.
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -73,6 +75,7 @@ fn unknown(path: &str) -> Response<Body> {
     Status::unimplemented(why).into_http()
 }
 
+/// One message in, one out.
 async fn unary<Q, A, F, T>(request: Request<Incoming>, limit: usize, call: F) -> Response<Body>
 where
     Q: Message + Default + Send + 'static,

@@ -1,3 +1,5 @@
+//! The listening Unix socket.
+
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -75,6 +77,10 @@ impl Socket {
         Ok(Socket { listener, path, file: None })
     }
 
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses it.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }

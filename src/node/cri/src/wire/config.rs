@@ -1,3 +1,5 @@
+//! Messages of a sandbox's configuration.
+
 use std::collections::BTreeMap;
 
 use prost::Message;

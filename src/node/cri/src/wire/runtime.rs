@@ -1,3 +1,5 @@
+//! Messages about the runtime itself.
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -92,5 +94,6 @@ pub struct Items {
     pub items: Vec<Bytes>,
 }
 
+/// A message without fields that we use.
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}

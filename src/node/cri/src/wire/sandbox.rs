@@ -1,3 +1,5 @@
+//! Sandboxes as they are.
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

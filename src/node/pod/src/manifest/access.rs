@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use super::Manifest;
 use crate::network::{Bandwidth, Dns, PortMapping, Protocol};
 
+/// Where a pod's name resolution begins, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsPolicy {
     ClusterFirst,
@@ -16,6 +17,7 @@ pub enum DnsPolicy {
 }
 
 impl Manifest {
+    /// Whether the pod lives in the node's network namespace.
     pub fn host_network(&self) -> bool {
         self.facts.host_network
     }
@@ -33,6 +35,7 @@ impl Manifest {
         &self.facts.ports
     }
 
+    /// Traffic limits from the annotations.
     pub fn bandwidth(&self) -> Option<Bandwidth> {
         Bandwidth::from_annotations(self.annotations()).ok().flatten()
     }
@@ -107,6 +110,7 @@ impl Manifest {
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
     }
 
+    /// Whether a pod wants something else of the network now.
     pub(crate) fn differs(&self, other: &Manifest) -> bool {
         self.facts != other.facts
     }

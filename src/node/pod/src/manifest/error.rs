@@ -35,6 +35,7 @@ impl fmt::Display for ManifestError {
     }
 }
 
+/// An error in a manifest, or in one of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("it is larger than {MAX_SIZE} bytes")]

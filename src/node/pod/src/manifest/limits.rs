@@ -24,6 +24,7 @@ pub(super) fn values(json: &str) -> usize {
     count
 }
 
+/// The first list in a pod's spec with too many entries.
 pub(super) fn crowded(pod: &Value) -> Option<Vec<Step>> {
     let spec = pod.get("spec")?.as_object()?;
     let (key, _) =

@@ -38,6 +38,7 @@ pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 /// With the value `true` no kubelet looks after the pod, and `cnimble run --write-status` writes its status.
 pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 
+/// Where a manifest comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     File(PathBuf),
@@ -65,6 +66,7 @@ pub struct Defaults {
     pub suffix: bool,
 }
 
+/// A wanted pod, complete and validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     pub id: PodId,
@@ -74,6 +76,7 @@ pub struct Manifest {
     facts: Facts,
 }
 
+/// The result of [`Manifest::parse_each`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parsed {
     pub pods: Vec<Manifest>,

@@ -1,3 +1,5 @@
+//! Reads manifests from YAML or JSON, with any number of documents, pods and lists. Completes static pods.
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -23,6 +25,7 @@ struct Parser<'a> {
     whole: Vec<Pod>,
 }
 
+/// A wrong pod doesn't keep the others out.
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
@@ -213,6 +216,7 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// Its ID, as far as that can be told.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")

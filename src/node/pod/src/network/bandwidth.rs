@@ -15,12 +15,14 @@ const MAX: u64 = 1_000_000_000_000_000;
 /// The burst that a kubelet asks for: nearly no limit, and no overflow in plugins.
 const BURST: u64 = i32::MAX as u64;
 
+/// Traffic limits of a pod, in bits per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bandwidth {
     pub ingress: Option<u64>,
     pub egress: Option<u64>,
 }
 
+/// An annotation that limits traffic and can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation}: \"{}\" {reason}", value.escape_debug())]
 pub struct BandwidthError {

@@ -46,6 +46,7 @@ pub(super) fn plugin_path(
     path
 }
 
+/// Includes plugins for address management.
 fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     network.plugins.iter().flat_map(|plugin| {
         let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));

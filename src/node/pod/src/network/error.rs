@@ -61,6 +61,7 @@ impl fmt::Display for Operation {
     }
 }
 
+/// An operation on a pod's network that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     #[error(transparent)]

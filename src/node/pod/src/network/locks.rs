@@ -1,3 +1,5 @@
+//! One operation at a time for each pod.
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -63,6 +63,7 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
+    /// The kubelet's ways for everything else.
     pub fn new(conf_dir: impl Into<PathBuf>, invoker: Invoker) -> Self {
         NetworkOptions {
             conf_dir: conf_dir.into(),
@@ -78,6 +79,7 @@ impl NetworkOptions {
     }
 }
 
+/// The network plugin layer. Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct NetworkPlugin {
     inner: Arc<Inner>,
@@ -160,14 +162,17 @@ impl NetworkPlugin {
         self.inner.changes.subscribe()
     }
 
+    /// Where the results of set-ups are kept.
     pub fn cache(&self) -> &cnimble_runtime::Cache {
         self.inner.options.invoker.cache()
     }
 
+    /// The network that pods are set up with now.
     pub fn default_network(&self) -> Option<Arc<Network>> {
         self.state().default.clone()
     }
 
+    /// The node's share of the cluster's pod addresses.
     pub fn pod_cidrs(&self) -> Vec<IpNetwork> {
         self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -177,10 +182,12 @@ impl NetworkPlugin {
         *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
     }
 
+    /// The directory with configurations, and those with plugins.
     pub fn dirs(&self) -> (&Path, &[PathBuf]) {
         (self.inner.conf.dir(), self.inner.options.invoker.path())
     }
 
+    /// The unusable files of the configuration directory, with the reasons.
     pub fn problems(&self) -> Vec<String> {
         self.state().problems.clone()
     }

@@ -1,3 +1,5 @@
+//! A pod as the network layer passes it to plugins.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ pub enum Protocol {
     Sctp,
 }
 
+/// A port of the node that leads into the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
@@ -34,6 +37,7 @@ pub struct PortMapping {
     pub host_ip: Option<IpAddr>,
 }
 
+/// Name resolution as a pod is to have it, in the words of resolv.conf(5).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {

@@ -1,3 +1,5 @@
+//! A pod's addresses, read in its namespace.
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 

@@ -228,6 +228,7 @@ impl Store {
         Ok(found)
     }
 
+    /// Records with `wanted` file names, and their IDs.
     fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
         let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
         let mut paths = Vec::new();

@@ -116,6 +116,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
+    /// The name of its network; `None` on the node's own.
     pub fn network_name(&self) -> Option<&str> {
         cnimble_cni::json::get(self.network.as_ref()?, "name")?.as_str()
     }

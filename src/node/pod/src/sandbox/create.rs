@@ -1,3 +1,5 @@
+//! Makes a sandbox beside others of its pod: for callers that count attempts themselves.
+
 use std::future::Future;
 use std::pin::{Pin, pin};
 

@@ -13,6 +13,7 @@ const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 
+/// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
     /// None outside a cluster.

@@ -8,6 +8,7 @@ use cnimble_runtime::locks::LockError;
 use crate::PodId;
 use crate::network::{All, BandwidthError, NetworkError, NetworkNotReady};
 
+/// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     #[error(transparent)]

@@ -1,3 +1,5 @@
+//! The state of a sandbox beyond its record.
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -7,6 +9,7 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, links, process};
 
+/// Why a sandbox is of no use to its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Unfinished,

@@ -57,6 +57,7 @@ pub struct SandboxOptions {
 }
 
 impl SandboxOptions {
+    /// In these directories, without processes and control groups.
     pub fn new(state_dir: impl Into<PathBuf>, run_dir: impl Into<PathBuf>) -> Self {
         SandboxOptions {
             state_dir: state_dir.into(),
@@ -134,6 +135,7 @@ impl Sandboxes {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
 
+    /// The sandbox with this ID. Fails if its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.get(id)?)
     }

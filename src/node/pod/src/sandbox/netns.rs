@@ -10,6 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use cnimble_netlink::{Error, Result};
 
+/// Pins a new namespace at `path` in an existing directory.
 pub(super) async fn create(path: PathBuf) -> Result<()> {
     let what = format!("make network namespace {}", path.display());
     let (sender, receiver) = tokio::sync::oneshot::channel();

@@ -1,3 +1,5 @@
+//! Pause processes, and plugins that a crash has left.
+
 use std::fs;
 use std::io;
 use std::path::PathBuf;

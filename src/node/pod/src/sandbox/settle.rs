@@ -1,3 +1,5 @@
+//! Finishes what a crash has interrupted.
+
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt};

@@ -85,6 +85,7 @@ impl Sandboxes {
         Ok(causes.into_result()?)
     }
 
+    /// Removes entries of `dir` without a valid ID.
     fn sweep(&self, dir: &std::path::Path, valid: &[String]) -> Result<(), Cause> {
         for entry in std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?.flatten() {
             let name = entry.file_name();
@@ -149,6 +150,7 @@ impl Sandboxes {
     }
 }
 
+/// Entries of these directories without a valid ID.
 fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {

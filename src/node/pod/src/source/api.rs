@@ -199,6 +199,7 @@ impl Reader {
         Ok(Step::Over)
     }
 
+    /// Passes on a pod's change, within the limits.
     async fn change(&mut self, change: Change, reporter: &Reporter) {
         if let Change::Put(pod) = &change {
             let limit = match reporter.room(&pod.id) {

@@ -20,6 +20,7 @@ pub struct Directory {
 }
 
 impl Directory {
+    /// A directory, without the node's name, read every 20 s besides being watched.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Directory { path: path.into(), defaults: Defaults::default(), period: Duration::from_secs(20) }
     }
@@ -74,6 +75,7 @@ impl Scan {
         self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
     }
 
+    /// Reads changed files; returns all complaints.
     fn pass(&mut self) -> Result<Vec<Complaint>, SourceError> {
         let path = &self.directory.path;
         let paths = match list(path) {

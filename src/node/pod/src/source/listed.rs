@@ -1,3 +1,5 @@
+//! Pods of an API server, from a list and the events of a watch: which are to run, and the errors of the others.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,6 +187,7 @@ fn named(text: &str) -> Named<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
+/// For fuzzers: a page of a list, or the lines of a watch.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());

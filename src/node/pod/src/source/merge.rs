@@ -86,6 +86,7 @@ impl Storage {
         self.slots.values().filter_map(|slot| Some(Arc::clone(&slot.chosen.as_ref()?.1))).collect()
     }
 
+    /// The number of other names, and the bytes of other pods.
     pub(super) fn besides(&self, source: SourceKind, id: &PodId) -> (usize, usize) {
         let own = self.slots.get(id).into_iter().flat_map(|slot| &slot.candidates);
         let own = own.filter(|(of, _)| *of == source);

@@ -47,6 +47,7 @@ pub enum SourceKind {
 }
 
 impl fmt::Display for SourceKind {
+    /// The kubelet's words: `file`, `http`, `api`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SourceKind::File => "file",
@@ -68,6 +69,7 @@ pub enum Op {
     Delete,
 }
 
+/// Pods of one source to which the same happened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodUpdate {
     pub op: Op,
@@ -150,10 +152,12 @@ impl PodConfig {
         self.shared.state().storage.pods()
     }
 
+    /// The present errors, with notification of changes.
     pub fn conditions(&self) -> watch::Receiver<Vec<Condition>> {
         self.shared.conditions.subscribe()
     }
 
+    /// Reads every source again now.
     pub fn reread(&self) {
         self.reread.send_replace(());
     }

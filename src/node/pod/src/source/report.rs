@@ -1,3 +1,5 @@
+//! Hands the sources' pods and problems to the listener, in order.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};

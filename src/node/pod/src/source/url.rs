@@ -35,6 +35,7 @@ pub struct UrlSource {
 }
 
 impl UrlSource {
+    /// A URL without headers, asked every 20 s.
     pub fn new(url: impl Into<String>) -> Self {
         UrlSource {
             url: url.into(),
@@ -207,6 +208,7 @@ fn follow(from: &Uri, place: &str) -> Option<Uri> {
     next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
 }
 
+/// For fuzzers: any text for a redirection.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(place: &str) {
     for from in ["https://a.example:8443/x?y", "http://a.example/"] {

@@ -1,6 +1,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+/// How long to wait after failures in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffOptions {
     pub first: Duration,

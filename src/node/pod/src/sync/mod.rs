@@ -127,6 +127,7 @@ impl fmt::Debug for Listener {
     }
 }
 
+/// The fate of the pods when the loop ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pods {
     Leave,

@@ -119,6 +119,7 @@ impl Board {
         self.lock().values().cloned().collect()
     }
 
+    /// How many pods there are in each phase.
     pub fn counts(&self) -> BTreeMap<Phase, usize> {
         let mut counts: BTreeMap<Phase, usize> = Phase::ALL.into_iter().map(|phase| (phase, 0)).collect();
         for pod in self.lock().values() {
@@ -127,6 +128,7 @@ impl Board {
         counts
     }
 
+    /// How the whole is, now and later.
     pub fn overall(&self) -> watch::Receiver<Overall> {
         self.overall.subscribe()
     }

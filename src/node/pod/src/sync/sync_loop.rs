@@ -14,6 +14,7 @@ use super::worker::{Finished, Outcome, Shared};
 use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 
+/// Brings what is wanted and what there is together.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
     pub(super) shared: Arc<Shared<W>>,
@@ -59,6 +60,7 @@ impl<W: Work> SyncLoop<W> {
         (this, Handle { commands })
     }
 
+    /// Where to see how the pods are.
     pub fn board(&self) -> Board {
         self.board.clone()
     }

@@ -10,6 +10,7 @@ pub trait Wanted: Send + Sync + 'static {
     fn uid(&self) -> &str;
 }
 
+/// Why a pod is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     Config,
@@ -24,6 +25,7 @@ pub enum Cause {
     },
 }
 
+/// Why something can't be done, as the pod's condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// One word, such as `FailedCreatePodSandBox`.

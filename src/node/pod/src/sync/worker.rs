@@ -45,6 +45,7 @@ pub(super) struct Shared<W> {
 }
 
 impl<W: Work> Shared<W> {
+    /// Ends with the pod's orders.
     pub(super) async fn attend(
         self: Arc<Self>,
         id: PodId,

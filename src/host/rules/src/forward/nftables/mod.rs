@@ -64,6 +64,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
     Ok(changes)
 }
 
+/// Returns whether the pod's bridge has a policy.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
     elements::remove::<Forwarding>(nft, owner, &of_pod(owner, leaving.addrs))?;
     for interface in leaving.interfaces {

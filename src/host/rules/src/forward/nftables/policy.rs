@@ -1,3 +1,5 @@
+//! Policies of bridges: written beside each other, and removed with the bridge.
+
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
@@ -35,6 +37,7 @@ pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Chan
     Ok(())
 }
 
+/// The bridge's policy alone, beside those of other bridges, if there are any.
 pub(in crate::forward) fn add_policy(
     nft: &mut Nft,
     owner: &Owner,
@@ -104,6 +107,7 @@ pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     table::has_pods(nft)
 }
 
+/// The bridge that an element is about, of those that are about one.
 pub(crate) fn bridge(placed: &Placed) -> Option<String> {
     [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| placed.element.key.first_ifname())
 }

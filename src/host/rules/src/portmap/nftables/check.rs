@@ -1,3 +1,5 @@
+//! CHECK: every element with its owner and target, and the rules over them.
+
 use std::collections::BTreeSet;
 
 use cnimble_cni::Owner;

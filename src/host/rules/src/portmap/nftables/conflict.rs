@@ -1,3 +1,5 @@
+//! Ports that are another container's.
+
 use std::collections::BTreeSet;
 
 use cnimble_cni::{Error, Owner};
@@ -10,6 +12,7 @@ use crate::portmap::holder::{self, Holder};
 /// A longer list of ports is not looked up one by one: a set is listed.
 const FEW: usize = 8;
 
+/// An address of the host, if any, a protocol and a port.
 type Port = (Option<std::net::IpAddr>, u8, u16);
 
 pub(super) fn taken(old: &Element) -> Error {

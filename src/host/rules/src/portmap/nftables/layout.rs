@@ -145,6 +145,7 @@ impl Layout for Portmap {
         batch.add_rule(Self::TABLE.chain(POSTROUTING), &rule, "");
     }
 
+    /// Elements for hairpin and localhost aren't listed.
     fn effect(placed: &Placed) -> Option<Effect> {
         let (host_address, protocol, host_port) = placed.element.key.as_port()?;
         let (address, port) = placed.element.data.as_ref()?.as_service()?;

@@ -1,3 +1,5 @@
+//! Links where `route_localnet` was switched on, and their end when mappings go.
+
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;

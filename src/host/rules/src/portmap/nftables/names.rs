@@ -72,6 +72,7 @@ pub(super) fn for_family(names: [&'static str; 2], ip: IpAddr) -> &'static str {
     name(names, usize::from(ip.is_ipv6()))
 }
 
+/// `portmap-hairpin-10.1.0.0/16`
 pub(super) fn hairpin_set(pod: &IpNetwork) -> String {
     format!("{HAIRPIN}{}", network_name(pod))
 }

@@ -1,3 +1,5 @@
+//! Clean-up after pods that are gone.
+
 #[cfg(test)]
 mod tests;
 
