@@ -346,7 +346,7 @@ fn a_crowded_host_costs_as_much_as_an_empty_one() {
 #[test]
 fn the_document_has_the_same_budget() {
     for Row { name, add, check, del, .. } in TABLE {
-        let cell = |budget: Budget| format!("{} / {}", budget.calls, budget.messages);
+        let cell = |budget: Budget| format!("{}/{}", budget.calls, budget.messages);
         let line = format!("| {name} | {} | {} | {} |", cell(add), cell(check), cell(del));
         assert!(DOCUMENT.contains(&line), "docs/PERFORMANCE.md lacks the line\n{line}");
     }

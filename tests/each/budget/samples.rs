@@ -15,7 +15,7 @@ fn told(plugin: &str) -> Option<[Budget; 3]> {
         .find_map(|line| line.strip_prefix(&format!("| {plugin} | ")))?;
     let cells: Vec<Budget> = row
         .split(" | ")
-        .filter_map(|cell| cell.trim_end_matches(" |").split_once(" / "))
+        .filter_map(|cell| cell.trim_end_matches(" |").split_once('/'))
         .filter_map(|(calls, messages)| Some(budget(calls.parse().ok()?, messages.parse().ok()?)))
         .collect();
     cells.try_into().ok()
@@ -51,7 +51,7 @@ fn count(samples: &[&Sample]) {
         let traces = verbs(sample);
         let mut row = format!("| {plugin} |");
         for trace in &traces {
-            write!(row, " {} / {} |", trace.total(), trace.messages).unwrap();
+            write!(row, " {}/{} |", trace.total(), trace.messages).unwrap();
         }
         announce("NOTE", &row);
         match told(plugin) {
