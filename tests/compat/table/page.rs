@@ -98,7 +98,7 @@ fn made(tables: &[Table]) -> String {
     for table in tables {
         let _ = write!(
             text,
-            "\n## {}\n\n| options | | Go, cnimble, and why | test |\n|---|---|---|---|\n",
+            "\n## {}\n\n| options | | why | test |\n|---|---|---|---|\n",
             table.plugin
         );
         text.extend(lines(table).iter().map(Line::text));
