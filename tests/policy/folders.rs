@@ -35,7 +35,7 @@ fn a_plugins_folder_has_all_that_is_asked_of_one() {
         assert_eq!(sample["config"]["type"], name.as_str(), "{name}'s sample.json");
         assert!(of("README.md").starts_with(&format!("# {name}\n")), "{name}'s README.md");
         assert!(of(&format!("tests/{name}/main.rs")).contains("#![cfg(test)]"), "{name}'s tests");
-        assert!(readme.contains(&format!("\n| [{name}](")), "README.md's table lacks {name}");
+        assert!(readme.contains(&format!("\n- [{name}](")), "README.md's list lacks {name}");
     }
 }
 
