@@ -85,7 +85,8 @@ const PAGE: &str = include_str!("../../docs/SECURITY.md");
 fn cells(plugin: &str) -> Option<&'static str> {
     PAGE.lines().find_map(|line| {
         let (plugins, cells) = line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?;
-        let is_row = cells.split(" | ").count() == VERBS.len() && plugins.split(", ").any(|one| one == plugin);
+        let is_row =
+            cells.split(" | ").count() == VERBS.len() && plugins.split(", ").any(|one| one == plugin);
         is_row.then_some(cells)
     })
 }

@@ -96,11 +96,7 @@ fn made(tables: &[Table]) -> String {
         count(Verdict::Different),
     );
     for table in tables {
-        let _ = write!(
-            text,
-            "\n## {}\n\n| options | | why | test |\n|---|---|---|---|\n",
-            table.plugin
-        );
+        let _ = write!(text, "\n## {}\n\n| options | | why | test |\n|---|---|---|---|\n", table.plugin);
         text.extend(lines(table).iter().map(Line::text));
     }
     text

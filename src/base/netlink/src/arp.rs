@@ -28,7 +28,7 @@ impl Asking {
     /// Opens a packet socket of the link with this index and hardware address, in the namespace of this thread.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW.
+    /// Fails with EPERM without CAP_NET_RAW.
     pub fn open(index: u32, mac: Mac, ips: Vec<Ipv4Addr>) -> Result<Self> {
         let socket =
             Socket::open(Kind::Arp, index).map_err(|err| Error::io("open a socket for ARP", &err))?;

@@ -27,11 +27,11 @@ const CHUNK: usize = 100;
 pub struct Flow {
     /// The destination of the first packet.
     pub destination: IpAddr,
-    /// Its port.
+    /// The destination port.
     pub port: u16,
     /// The source of answers: another than `destination` if that was translated.
     pub answers_from: IpAddr,
-    /// Its port.
+    /// The source port of answers.
     pub answer_port: u16,
 }
 

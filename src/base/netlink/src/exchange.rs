@@ -117,7 +117,7 @@ impl Protocol {
         self.refusal(what, ack).map_or(Ok(()), Err)
     }
 
-    /// `None` for success.
+    /// Returns `None` for success.
     pub(crate) fn refusal(self, what: &str, ack: Ack) -> Option<Error> {
         let refused = Error::new(what, ack.errno()?).pointed(ack.offset);
         Some(match (self, ack.offset) {

@@ -28,7 +28,7 @@ pub enum LinkNotice {
     Seen(Box<Link>),
     /// The link has been deleted, or has gone to another namespace.
     Gone {
-        /// Its index.
+        /// The index of the link.
         index: u32,
         /// Its alias; empty for none.
         alias: String,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::link::Mac;
 
-/// linux/if_ether.h
+/// The types of linux/if_ether.h.
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 
@@ -15,7 +15,7 @@ const ETH_P_ARP: u16 = 0x0806;
 pub enum Kind {
     /// UDP datagrams to port 68.
     Dhcp,
-    /// Packets of ARP.
+    /// Packets of ARP (RFC 826).
     Arp,
 }
 

@@ -17,7 +17,7 @@ use super::{Netlink, Request, Result};
 
 const SHORT: Malformed = Malformed("a rule message is too short");
 
-/// A routing rule.
+/// A rule of policy routing, `ip rule`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The one source address that it is for; `None` for a rule of any other sort, also if it has a source besides.

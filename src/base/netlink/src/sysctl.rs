@@ -50,7 +50,7 @@ fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Writes a key.
+/// Writes the value of a key.
 ///
 /// # Errors
 /// ENOENT if the kernel has no such key. EROFS if /proc/sys is read-only, no private procfs can be mounted, and the key

@@ -21,7 +21,7 @@ use super::{Error, Result, procfs};
 #[derive(Debug)]
 pub struct Sysfs(OwnedFd);
 
-/// A link's directory.
+/// The directory of a link in sysfs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// `ifi_index`.

@@ -31,7 +31,7 @@ enum Step {
     Observe,
     /// Finds a listed object without an observed link.
     Find,
-    /// Checks it again.
+    /// Checks the same object a second time.
     FindAgain,
     Remove(Thing),
     /// GC removes objects without evidence at the time of the list.

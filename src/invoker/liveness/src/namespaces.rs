@@ -122,7 +122,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// proc(5), mountinfo.
+/// The mounts in mountinfo (proc(5)).
 fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     let text = fs::read(process.join("mountinfo")).unwrap_or_default();
     netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))

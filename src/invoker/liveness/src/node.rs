@@ -46,7 +46,7 @@ pub(super) struct Lives {
     tags: HashSet<String>,
     addrs: HashSet<IpAddr>,
     containers: HashSet<String>,
-    /// Truncated IDs.
+    /// IDs that a name truncates.
     parts: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Node {
         })
     }
 
-    /// In any network.
+    /// Looks at all networks.
     pub fn has_container(&self, id: &str) -> bool {
         self.lives.containers.contains(id)
             || self.lives.parts.iter().any(|part| id.starts_with(part.as_str()))

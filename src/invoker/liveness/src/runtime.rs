@@ -9,7 +9,7 @@ use cnimble_cni::Error;
 
 /// A container runtime that can be asked.
 pub trait Runtime: Debug + Send + Sync {
-    /// In any state.
+    /// Lists sandboxes in any state.
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error>;
 
     /// `None` if it is gone.

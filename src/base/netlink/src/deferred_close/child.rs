@@ -87,7 +87,7 @@ fn only(holds: &[RawFd]) -> Result<(), Errno> {
     close_range(from, u32::MAX)
 }
 
-/// Since Linux 5.9.
+/// close_range(2), since Linux 5.9.
 fn close_range(from: u32, to: u32) -> Result<(), Errno> {
     // SAFETY: the child uses none of them.
     match unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } {

@@ -65,7 +65,7 @@ impl Netlink {
     /// The link called `name`, or `None`.
     ///
     /// # Errors
-    /// Anything but ENODEV.
+    /// Fails with any errno but ENODEV.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
         match self.link(name) {
             Err(err) if err.is(Errno::ENODEV) => Ok(None),

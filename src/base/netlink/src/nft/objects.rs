@@ -17,9 +17,9 @@ use crate::wire::Writer;
 pub enum Family {
     /// Both IPv4 and IPv6.
     Inet,
-    /// Packets of IPv4.
+    /// Packets of IPv4 alone.
     Ipv4,
-    /// Packets of IPv6.
+    /// Packets of IPv6 alone.
     Ipv6,
     /// Frames that a bridge forwards.
     Bridge,

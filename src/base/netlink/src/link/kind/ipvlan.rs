@@ -23,7 +23,7 @@ pub enum IpvlanMode {
 }
 
 impl IpvlanMode {
-    /// All of them.
+    /// All modes, for texts of errors.
     pub const ALL: [IpvlanMode; 3] = [IpvlanMode::L2, IpvlanMode::L3, IpvlanMode::L3s];
 
     /// As in `ip link add … type ipvlan mode …`.

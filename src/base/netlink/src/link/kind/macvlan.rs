@@ -28,7 +28,7 @@ pub struct Macvlan {
 pub enum MacvlanMode {
     /// The macvlans of a parent hear each other.
     Bridge = MACVLAN_MODE_BRIDGE,
-    /// They don't.
+    /// Pods do not hear each other.
     Private = MACVLAN_MODE_PRIVATE,
     /// They hear each other by way of a switch that sends frames back.
     Vepa = MACVLAN_MODE_VEPA,
@@ -37,7 +37,7 @@ pub enum MacvlanMode {
 }
 
 impl MacvlanMode {
-    /// All of them.
+    /// All modes, for texts of errors.
     pub const ALL: [MacvlanMode; 4] =
         [MacvlanMode::Bridge, MacvlanMode::Private, MacvlanMode::Vepa, MacvlanMode::Passthru];
 

@@ -15,7 +15,7 @@ pub struct NewVeth<'a> {
     pub name: &'a str,
     /// Its hardware address; `None` is the kernel's choice.
     pub mac: Option<Mac>,
-    /// Its master.
+    /// The index of the master.
     pub master: Option<u32>,
     /// Whether this end comes up at once.
     pub up: bool,

@@ -13,7 +13,7 @@ pub(super) const NAME: &str = "vlan";
 /// The settings of a vlan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
-    /// 0 to 4094.
+    /// The VLAN ID, from 0 to 4094.
     pub id: u16,
 }
 
