@@ -212,6 +212,18 @@ fn plugins_need_neither_each_other_nor_the_invoker() {
     assert_eq!(linked, names);
 }
 
+/// The tests of every plugin build these crates. Others of the harness are behind features.
+const HARNESS_NEEDS: &[&str] = &["cnimble-cni", "libc", "nix", "regex-lite", "serde_json", "tempfile"];
+
+#[test]
+fn the_harness_of_plugins_is_built_fast() {
+    let packages = packages();
+    let harness = packages.iter().find(|package| package["name"] == "cnimble-tests").unwrap();
+    let all = harness["dependencies"].as_array().unwrap().iter();
+    let needed = all.filter(|of| of["kind"].is_null() && of["optional"] == false);
+    assert_eq!(needed.map(|of| of["name"].as_str().unwrap()).collect::<Vec<_>>(), HARNESS_NEEDS);
+}
+
 /// Returns a list of deny.toml: the texts between the brackets after `key = `.
 fn listed(key: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(root().join("deny.toml")).unwrap();

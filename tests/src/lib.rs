@@ -14,6 +14,7 @@
 mod apiserver;
 pub mod configs;
 pub mod containerd;
+#[cfg(feature = "cri")]
 mod cri;
 mod crowd;
 mod host;
@@ -33,11 +34,13 @@ mod silence;
 mod skip;
 mod snapshot;
 pub mod stream;
+#[cfg(feature = "tls")]
 pub mod tls;
 pub mod trace;
 pub mod traffic;
 pub mod vm;
 
+#[cfg(feature = "cri")]
 pub use cri::Cri;
 pub use crowd::{Company, Crowd};
 pub use host::{Call, Host};
