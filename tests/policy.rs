@@ -344,6 +344,28 @@ fn only_the_libraries_are_published() {
     }
 }
 
+/// The packages have the version of Cargo.toml, so that a release is named in one place.
+#[test]
+fn versions_agree() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let stated = |line: &str| Some(line.split_once("version = \"")?.1.split_once('"')?.0.to_owned());
+    let version = manifest.lines().find(|line| line.starts_with("version = ")).and_then(stated).unwrap();
+    for line in manifest.lines().filter(|line| line.starts_with("cnimble-")) {
+        assert_eq!(stated(line).as_ref(), Some(&version), "{line}");
+    }
+    for package in packages().iter().filter(|package| package["source"].is_null()) {
+        assert_eq!(package["version"], *version, "{}", package["name"]);
+    }
+    let log = std::fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let mut releases = log.lines().filter_map(|line| line.strip_prefix("## [")?.split_once(']'));
+    let newest = releases.find(|(name, _)| *name != "Unreleased").unwrap().0;
+    assert_eq!(newest, version, "the newest release of CHANGELOG.md");
+    let line = "source scripts/lib.sh; package_version";
+    let output = Command::new("bash").args(["-euc", line]).current_dir(root()).output().unwrap();
+    let package = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(package.trim().split('+').next(), Some(&*version), "the version of scripts/package");
+}
+
 /// A crate from another source than crates.io has had no review.
 #[test]
 fn every_crate_is_from_the_registry() {
