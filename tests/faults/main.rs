@@ -9,6 +9,7 @@
 mod company;
 mod compare;
 mod disk;
+mod dropped;
 mod fail;
 mod in_vm;
 mod interleave;

@@ -9,7 +9,7 @@ use cnimble_runtime::Error;
 
 use super::report::{Exit, Report};
 
-/// A signal drops `work`, which kills the running plugin.
+/// A signal drops `work`, which ends the running plugin.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {

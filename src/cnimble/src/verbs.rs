@@ -46,7 +46,7 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     format!("cnimble del {} {}", network.name, attach.netns)
 }
 
-/// The running plugin was killed with the future.
+/// DEL waits until the library has undone the interrupted ADD.
 async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, report: Report) -> Report {
     // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {

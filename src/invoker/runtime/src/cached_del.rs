@@ -39,7 +39,7 @@ impl Invoker {
             .network_list()
             .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })?;
         let attach = Attach::from_entry(entry);
-        let _together = self.together(&network.name).await?;
+        let _together = self.together(&network.name, &attach).await?;
         if let Some(failures) = Failures::of(self.del_chain(&network, &network.plugins, &attach, None).await)
         {
             return Err(failures.into());

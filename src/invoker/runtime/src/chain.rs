@@ -7,6 +7,7 @@ use serde_json::Value;
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Version, json};
 
+use super::abandoned::Caller;
 use super::error::{Error, Failure, Failures, PluginError};
 use super::exec::{Parameters, first_line};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
@@ -17,6 +18,14 @@ impl Invoker {
     /// If a plugin fails, those that were run get a DEL, last one first, and the error lists the cause before failures
     /// of that. The failed one gets a DEL, too, unless it could not be started, or reports a conflict. If the cache has
     /// this attachment already, no DEL runs, because it would remove a working container's network. The error says so.
+    ///
+    /// **Cancellation.** If the future is dropped, a task of the tokio runtime undoes the ADD. The running plugin is
+    /// stopped as at a time limit: it gets SIGTERM, and SIGKILL two seconds later. DEL follows as after a failure, and
+    /// the cache gets no entry. The task holds the locks, for two minutes at most. It logs what it could not undo.
+    /// Operations of this invoker and its clones on the same attachment wait for it.
+    ///
+    /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`], which
+    /// waits for the undo and reports what is left.
     ///
     /// # Errors
     /// Fails for a forbidden name, a missing plugin, a locked network, a failure of a plugin or of the cache. All
@@ -31,8 +40,24 @@ impl Invoker {
             return Err(failures.into());
         }
         // Until the result is recorded: before that, nothing but locks tells of this.
-        let _together = self.together(&network.name).await?;
-        let this = self.begin();
+        let together = self.together(&network.name, attach).await?;
+        let (this, owned, of) = (self.clone(), network.clone(), attach.clone());
+        let work = |caller| async move {
+            let _together = together;
+            this.add_chain(&owned, &of, caller).await
+        };
+        self.abandoned.run(&network.name, attach, work).await
+    }
+
+    /// ADD of all plugins, and the undo after a failure or once the caller has gone.
+    async fn add_chain(
+        &self,
+        network: &NetworkList,
+        attach: &Attach,
+        caller: Caller,
+    ) -> Result<Added, Error> {
+        let mut this = self.begin();
+        this.exec.caller = Some(caller.clone());
         let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
         let mut added = Added { result: CniResult::default(), document: Value::Null };
         for (index, plugin) in network.plugins.iter().enumerate() {
@@ -77,6 +102,10 @@ impl Invoker {
                 self.begin().del_chain(network, &network.plugins, attach, Some(&added.document)).await;
             return Err(Error::Cache { cause, rollback });
         }
+        if caller.has_gone() && !known {
+            // While the entry was written.
+            self.del_unlocked(network, attach).await?;
+        }
         Ok(added)
     }
 
@@ -105,7 +134,7 @@ impl Invoker {
             ifname: attach.ifname.clone(),
             reason,
         };
-        let _together = self.together(&network.name).await?;
+        let _together = self.together(&network.name, attach).await?;
         let result = match self.cached_result(network, attach) {
             Ok(Some(result)) => result,
             Ok(None) => {
@@ -137,7 +166,11 @@ impl Invoker {
     /// A forbidden name; all plugins' failures together.
     pub async fn del(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
-        let _together = self.together(&network.name).await?;
+        let _together = self.together(&network.name, attach).await?;
+        self.del_unlocked(network, attach).await
+    }
+
+    async fn del_unlocked(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         let result = match self.cached_result(network, attach) {
             Ok(result) => result.filter(|_| network.version >= Version::V0_4_0),
             Err(reason) => {

@@ -7,9 +7,9 @@
 //! - An ADD that fails in the middle of the chain is followed by DEL of what was run.
 //! - A DEL goes on past a plugin that fails, and reports all failures.
 //!
-//! Everything is async on tokio, without state outside the values you make. Dropping a
-//! future kills the plugin that it waits for, with its process group, and starts no other. After
-//! dropping an ADD call [`Invoker::del`], as after a crash.
+//! Everything is async on tokio, without state outside the values you make. An ADD whose future is dropped is undone
+//! ([`Invoker::add`]). Dropping any other future kills the plugin that it waits for, with its process group, and starts
+//! no other.
 //!
 //! Nothing but the cache is written. [`Invoker::with_locks`] adds locks between processes, in a directory of files.
 //!
@@ -61,6 +61,7 @@
 
 #![warn(missing_docs)]
 
+mod abandoned;
 mod cache;
 mod cached_del;
 mod chain;
@@ -102,6 +103,7 @@ pub use versions::Versions;
 
 use cnimble_cni::{Code, names};
 
+use abandoned::Abandoned;
 use exec::Exec;
 use locks::Locks;
 
@@ -171,6 +173,7 @@ pub struct Invoker {
     exec: Exec,
     operation_limit: Option<Duration>,
     locks: Option<Locks>,
+    abandoned: Abandoned,
 }
 
 impl Invoker {
@@ -183,6 +186,7 @@ impl Invoker {
             exec: Exec::default(),
             operation_limit: None,
             locks: None,
+            abandoned: Abandoned::default(),
         }
     }
 
@@ -254,8 +258,8 @@ impl Invoker {
         &self.cache
     }
 
-    /// Stops the plugin that is running at this moment, and starts no other from then on, also in later operations.
-    /// [`Invoker::with_operation_limit`] holds besides.
+    /// Stops the plugin that is running at this moment, however many operations that takes, and
+    /// starts no other from then on, also for the undo of an ADD. [`Invoker::with_operation_limit`] holds besides.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.exec.deadline = Some(deadline);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::locks::{Held, Locks};
 
-use super::{Error, Invoker};
+use super::{Attach, Error, Invoker};
 
 /// An exclusive lock on one network, or on all networks of the node. Released on drop.
 #[derive(Debug)]
@@ -48,8 +48,9 @@ impl Invoker {
         Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, held })
     }
 
-    /// Together with other operations on this network.
-    pub(super) async fn together(&self, network: &str) -> Result<Option<Held>, Error> {
+    /// Together with other operations on this network, after a dropped ADD of this attachment is undone.
+    pub(super) async fn together(&self, network: &str, attach: &Attach) -> Result<Option<Held>, Error> {
+        self.abandoned.wait(network, attach).await;
         match self.patient() {
             None => Ok(None),
             Some(locks) => Ok(Some(locks.shared(network).await?)),

@@ -38,7 +38,7 @@ pub struct Cache {
 }
 
 /// The attachment of an entry. It names the file, so it gets no other fields.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     /// The name of the network.
     pub network: &'a str,

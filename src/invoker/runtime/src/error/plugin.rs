@@ -33,6 +33,10 @@ pub enum PluginError {
     #[error("{}: no answer within {limit:?}; killed{}", path.display(), Stderr(stderr))]
     #[non_exhaustive]
     TimeLimit { path: PathBuf, limit: Duration, stderr: String },
+    /// The caller dropped the ADD, and the plugin was ended.
+    #[error("{}: ended, because the ADD was dropped{}", path.display(), Stderr(stderr))]
+    #[non_exhaustive]
+    Dropped { path: PathBuf, stderr: String },
     /// The plugin wrote more than a result can be, and was killed.
     #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), Stderr(stderr))]
     #[non_exhaustive]
@@ -64,7 +68,7 @@ impl PluginError {
             PluginError::Io { .. } => Code::IO,
             PluginError::BadOutput { .. } => Code::DECODE,
             PluginError::Version { .. } => Code::INCOMPATIBLE_VERSION,
-            PluginError::TimeLimit { .. } => Code::TRY_AGAIN_LATER,
+            PluginError::TimeLimit { .. } | PluginError::Dropped { .. } => Code::TRY_AGAIN_LATER,
             PluginError::Missing { .. }
             | PluginError::Start { .. }
             | PluginError::TooLong { .. }

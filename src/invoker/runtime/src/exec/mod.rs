@@ -2,13 +2,14 @@
 //!
 //! The plugin inherits the environment, such as TRACEPARENT and PATH, and gets the `CNI_*` variables. It runs in a new
 //! process group. At its time limit, or when the future is dropped, the whole group is killed, and tokio reaps it.
-//! Changes of the plugin stay, as after a crash: call DEL. A Ctrl-C on the terminal reaches only the invoker, which can
-//! then clean up in order.
+//! Changes of the plugin stay, as after a crash. An ADD of a chain keeps the future when its own is dropped, and
+//! [`Exec::caller`] then ends the plugin by SIGTERM. A Ctrl-C on the terminal reaches only the invoker.
 
 mod running;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use cnimble_cni::{self as cni, Verb};
 
+use super::abandoned::Caller;
 use super::error::PluginError;
 use super::observe::{Execution, Observer};
 use running::{End, MAX_OUTPUT, Running, converse};
@@ -111,6 +113,8 @@ pub(crate) struct Exec {
     pub(crate) stderr: Stderr,
     pub(crate) observer: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn Execute>>,
+    /// The same happens as at the limit once this caller has gone.
+    pub(crate) caller: Option<Caller>,
 }
 
 /// The end of an operation in which several plugins are run.
@@ -179,9 +183,10 @@ impl Exec {
         let invocation = Invocation { file, env: parameters.environment().map_err(failed)?, stdin };
         let Output { status, stdout, stderr } = match &self.executor {
             None => self.run_file(&invocation, time, limit).await?,
-            Some(executor) => within(time, executor.execute(invocation))
+            Some(executor) => self
+                .within(time, executor.execute(invocation))
                 .await
-                .ok_or_else(|| PluginError::TimeLimit { path: path(), limit, stderr: String::new() })?
+                .ok_or_else(|| self.stopped(file, limit, String::new()))?
                 .map_err(failed)?,
         };
         if status.success() {
@@ -204,7 +209,7 @@ impl Exec {
         let mut output = Vec::new();
         let mut noise = Vec::new();
         let work = converse(&mut running.0, invocation.stdin, &mut output, &mut noise);
-        let end = within(time, work).await;
+        let end = self.within(time, work).await;
         let stderr = || text(&noise);
         let path = || invocation.file.to_owned();
         let status = match end {
@@ -219,10 +224,35 @@ impl Exec {
             }
             None => {
                 running.stop().await;
-                return Err(PluginError::TimeLimit { path: path(), limit, stderr: stderr() });
+                return Err(self.stopped(invocation.file, limit, stderr()));
             }
         };
         Ok(Output { status, stdout: output, stderr: noise })
+    }
+
+    /// The outcome of `work`, or `None` at the end of `time` or once the caller has gone.
+    async fn within<T>(&self, time: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+        let gone = async {
+            match &self.caller {
+                Some(caller) => caller.gone().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            // The chain relies on it that no plugin succeeds without a caller.
+            biased;
+            () = gone => None,
+            outcome = within(time, work) => outcome,
+        }
+    }
+
+    /// The error of a plugin that was stopped.
+    fn stopped(&self, file: &Path, limit: Duration, stderr: String) -> PluginError {
+        let path = file.to_owned();
+        match &self.caller {
+            Some(caller) if caller.has_gone() => PluginError::Dropped { path, stderr },
+            _ => PluginError::TimeLimit { path, limit, stderr },
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -29,11 +29,11 @@ fn limited(millis: u64) -> Exec {
 }
 
 /// Whether this process runs or is a zombie.
-fn exists(pid: &str) -> bool {
+pub(super) fn exists(pid: &str) -> bool {
     Path::new("/proc").join(pid.trim()).exists()
 }
 
-async fn until(mut done: impl FnMut() -> bool) -> bool {
+pub(super) async fn until(mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..12_000 {
         if done() {
             return true;

@@ -2,8 +2,8 @@
 //! of the configuration directory. It tears a pod's network down with the configuration of the set-up. Plugins get the
 //! same facts of a pod as from kubelets and their runtimes. Each pod has one operation at a time, and only clean-up
 //! ([`NetworkPlugin::gc`]) works alone.
-//! **Cancellation.** Dropping a future kills the plugin that it waits for. Call [`NetworkPlugin::tear_down`] after a
-//! dropped set-up; it needs neither a set-up nor a namespace.
+//! **Cancellation.** A dropped set-up is undone for the network that was being added. Call [`NetworkPlugin::tear_down`],
+//! which waits for that. Dropping another future kills the plugin that it waits for.
 
 mod bandwidth;
 mod config;

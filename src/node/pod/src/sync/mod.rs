@@ -7,7 +7,7 @@
 //! Each pod has a worker with one order at a time; of those that come meanwhile only the latest counts. A pod that
 //! fails or hangs holds up no other pod, up to [`SyncOptions::parallel`] of them. If the list of sandboxes cannot be
 //! read, the loop only tries again after 100 ms, doubled up to 5 s.
-//! Dropping the loop's future kills running plugins, as a crash would, and the next loop finds their unfinished work.
+//! Dropping the loop's future ends running plugins, and the next loop finds their unfinished work.
 
 mod backoff;
 mod entry;
