@@ -12,7 +12,7 @@ use cnimble_leases::store::Directory;
 use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
-/// Beside the plugins.
+/// The program is beside the plugins.
 const PROGRAM: &str = "cluster-local-etcd";
 /// The file that the program locks. Its modification time is that of the last try.
 const LOCK: &str = ".cnimble-share-lock";

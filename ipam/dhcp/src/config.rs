@@ -13,7 +13,7 @@ pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 /// sun_path of unix(7), without its NUL.
 const LONGEST_PATH: usize = 107;
 
-/// In bytes.
+/// The longest value of an option, in bytes.
 const LONGEST_VALUE: usize = 255;
 
 /// The Go plugin's names, from dhcp-options(5). Any option can be given by its number.

@@ -7,7 +7,7 @@ pub(crate) struct Settings {
     pub(crate) promisc: Option<bool>,
     pub(crate) mtu: Option<u32>,
     pub(crate) allmulti: Option<bool>,
-    /// In packets.
+    /// The queue's length in packets.
     pub(crate) txqlen: Option<u32>,
 }
 

@@ -13,7 +13,7 @@ use cnimble_plugin::Call;
 /// The table main of rtnetlink(7).
 pub(crate) const MAIN: u32 = 254;
 
-/// RT_SCOPE_UNIVERSE of rtnetlink(7).
+/// The scope RT_SCOPE_UNIVERSE of rtnetlink(7).
 const GLOBAL: u8 = 0;
 
 /// The port has to keep these.

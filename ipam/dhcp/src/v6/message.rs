@@ -145,9 +145,9 @@ impl Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) address: Ipv6Addr,
-    /// In seconds.
+    /// The lifetime in seconds.
     pub(crate) preferred: u32,
-    /// In seconds.
+    /// The lifetime in seconds.
     pub(crate) valid: u32,
 }
 

@@ -28,7 +28,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::cidr;
 
-/// Escaped and shortened.
+/// A text of a configuration for an error, escaped and shortened.
 pub(crate) fn shown(text: &str) -> String {
     const LIMIT: usize = 80;
     let mut shown: String = text.chars().take(LIMIT).flat_map(char::escape_debug).collect();

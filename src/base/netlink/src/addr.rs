@@ -1,4 +1,4 @@
-//! Addresses: `ip address`, linux/if_addr.h.
+//! Addresses of links: `ip address`, linux/if_addr.h.
 
 use std::net::IpAddr;
 
@@ -67,7 +67,7 @@ pub fn set_lifetime(index: u32, link: &str, net: IpNetwork, preferred: u32, vali
     Request::new(what, Mode::Replace, RouteNetlinkMessage::NewAddress(message))
 }
 
-/// `ip address del NET dev LINK`
+/// The request of `ip address del NET dev LINK`.
 pub fn del(index: u32, link: &str, net: IpNetwork) -> Request {
     let what = format!("delete address {net} from {link}");
     let message = RouteNetlinkMessage::DelAddress(message(index, net));

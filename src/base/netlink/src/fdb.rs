@@ -10,7 +10,7 @@ use super::uapi::rtnetlink::RTM_NEWNEIGH;
 use super::wire::{Malformed, Message, Parsed, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
-/// `NUD_PERMANENT`, `NTF_STICKY`: linux/neighbour.h
+/// `NUD_PERMANENT`, `NTF_STICKY` (see linux/neighbour.h).
 const NUD_PERMANENT: u16 = 0x80;
 const NTF_STICKY: u8 = 0x40;
 

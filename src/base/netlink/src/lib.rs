@@ -1,11 +1,11 @@
 //! The kernel's network configuration over netlink, synchronously.
 //!
-//! A plugin holds one [`Netlink`] for the host and one per target namespace; the second is opened by entering the
-//! namespace just for that moment ([`Netlink::open_in`]), so the process stays where it is.
+//! A plugin holds one [`Netlink`] for the host and one per target namespace. [`Netlink::open_in`] enters the namespace
+//! just for that moment, so the process stays where it is.
 //!
-//! Changes are [`Request`]s, made by functions that read like the `ip` command ([`link::add_veth`], [`addr::add`],
-//! [`route::add`] …) and carried out by [`Netlink::execute`], alone or many in one message. Look-ups are methods of
-//! `Netlink`. Everything has a time limit, and every error carries the kernel's own words (extended ack).
+//! Functions that read like the `ip` command ([`link::add_veth`], [`addr::add`] …) make changes ([`Request`]).
+//! [`Netlink::execute`] carries them out, alone or many in one message. Look-ups are methods of `Netlink`. Everything
+//! has a time limit, and every error carries the kernel's own words (extended ack).
 //!
 //! One socket (`socket`) with one way to ask and to list (`exchange`) and one reader of attributes (`wire`) serve
 //! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]). The types of rtnetlink and

@@ -1,6 +1,6 @@
 //! A private procfs mount.
 //!
-//! The kernel keeps the directories of all namespaces in `/proc/sys/net` under the same names in one place: to find one
+//! The kernel keeps the directories of all namespaces in `/proc/sys/net` under the same names in one place. To find one
 //! it walks past all that were ever looked at, half a microsecond each. A private mount has its own place, and can be
 //! written where `/proc/sys` is read-only. Making it and taking it away costs about 80 µs.
 

@@ -99,7 +99,7 @@ impl Socket {
         first
     }
 
-    /// `enum rtnetlink_groups`.
+    /// Joins a multicast group (`enum rtnetlink_groups`).
     pub(super) fn join(&mut self, group: u32) -> Result<()> {
         self.inner.add_membership(group).map_err(|err| Error::io("subscribe to notifications", &err))
     }

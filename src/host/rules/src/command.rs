@@ -32,7 +32,7 @@ pub(super) fn tool(family: Family, action: &str) -> String {
     format!("{iptables}-{action}")
 }
 
-/// All or nothing.
+/// Makes all changes, or none.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)

@@ -16,7 +16,7 @@ use super::node::{Life, Lives, Node};
 use super::{Evidence, Verdict, namespaces, young};
 
 pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
-    // What is judged.
+    // Objects to judge come first.
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
     let cache = &evidence.cache;
@@ -26,7 +26,7 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
         entries.extend(cache_entries::read(other, evidence.judge_others)?);
     }
     let mut leases = JudgedLeases::read(evidence, &entries)?;
-    // What speaks for it.
+    // Evidence for them comes later.
     let listed = evidence.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
     let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
     let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))));

@@ -78,7 +78,7 @@ impl State {
                     next.found[thing] = if gone { ABSENT } else { self.listed[thing] };
                 }
             }
-            // DEL, by the name alone, with whatever the cache has now.
+            // DEL, by the name alone, with the present content of the cache.
             Remove(Entry) if self.found[Entry as usize] != ABSENT => {
                 if self.things[Entry as usize] != ABSENT {
                     next.things = Things::default();

@@ -19,7 +19,7 @@ pub trait Runtime: Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     pub id: String,
-    /// `NAMESPACE/NAME`
+    /// The pod as `NAMESPACE/NAME`.
     pub pod: String,
     pub ready: bool,
 }

@@ -1,5 +1,5 @@
-//! Whether process 1, which inherits a child that outlives its parent, reaps it. That of a container is often a program
-//! that was never written for it. One that reaps can be known:
+//! Whether process 1, which inherits a child that outlives its parent, reaps it. In a container it is often a program
+//! that was never written for this. These facts show that it reaps:
 //!
 //! - it ignores SIGCHLD: then the kernel reaps; or
 //! - it receives SIGCHLD one at a time. It blocks the signal and has a signalfd(2) for it, as systemd and catatonit do,

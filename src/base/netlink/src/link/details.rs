@@ -69,9 +69,9 @@ impl Details {
 /// A change of alternative names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Altnames {
-    /// `ip link property add`
+    /// Adds names: `ip link property add`.
     Add,
-    /// `ip link property del`
+    /// Removes names: `ip link property del`.
     Remove,
 }
 
@@ -142,7 +142,7 @@ pub fn set(
     Some(Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message)))
 }
 
-/// `ip link property add|del dev NAME altname …`
+/// The request of `ip link property add|del dev NAME altname …`.
 pub fn altnames(index: u32, name: &str, change: Altnames, names: &[String]) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;

@@ -44,7 +44,7 @@ pub enum Kind {
 trait Settings: fmt::Display {
     fn name(&self) -> &'static str;
 
-    /// `IFLA_INFO_DATA`.
+    /// The kind's own attributes (`IFLA_INFO_DATA`).
     fn data(&self) -> Option<InfoData> {
         None
     }
@@ -123,7 +123,6 @@ impl Kind {
     }
 }
 
-/// As in `ip link add … type`.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name(), self.settings())

@@ -1,4 +1,4 @@
-//! Links: `ip link`.
+//! Links of a namespace: `ip link`.
 
 pub mod details;
 mod group;
@@ -63,7 +63,7 @@ pub struct Link {
     /// `IFLA_LINK_NETNSID`, if the peer is in another namespace: its number here, which was the lowest free one when
     /// the namespace became known. Negative if there is no number.
     pub far: Option<i32>,
-    /// `ip link … alias`.
+    /// The alias, as of `ip link … alias`.
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.
     pub port: Option<Port>,
@@ -193,7 +193,7 @@ fn with<K, T>(
     }
 }
 
-/// `ip link del`
+/// The request of `ip link del`.
 pub fn del(index: u32, name: &str) -> Request {
     let message = LinkUnspec::new_with_index(index).build();
     let message = RouteNetlinkMessage::DelLink(message);

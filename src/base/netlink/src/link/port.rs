@@ -23,7 +23,7 @@ pub struct Port {
     pub hairpin: bool,
     /// Whether the port has `isolated on`.
     pub isolated: bool,
-    /// `group_fwd_mask 0xfffd`, see [`claim`].
+    /// Whether the port has `group_fwd_mask 0xfffd`, see [`claim`].
     pub closed: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Vlan {
     pub untagged: bool,
 }
 
-/// `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`
+/// The request of `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`.
 pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16) -> Request {
     let mut flags = BridgeVlanInfoFlags::empty();
     flags.set(BridgeVlanInfoFlags::Pvid, first.pvid);
@@ -77,7 +77,7 @@ pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16) -> Request {
     Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
-/// `bridge vlan del dev PORT vid FIRST[-LAST]`
+/// The request of `bridge vlan del dev PORT vid FIRST[-LAST]`.
 pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
     let (range, message) = vlans(index, first, last, BridgeVlanInfoFlags::empty());
     let what = format!("delete vlan {range} from {name}");

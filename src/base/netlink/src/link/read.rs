@@ -89,7 +89,7 @@ impl Netlink {
         self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it is no link"))
     }
 
-    /// `ip link show [master M] [type K]`
+    /// The links of `ip link show [master M] [type K]`.
     pub fn links(&mut self, filter: &Filter<'_>) -> Result<Vec<Link>> {
         let mut links = self.dump("list links", query(filter), read)?;
         // The kernel ignores a kind that it doesn't know.

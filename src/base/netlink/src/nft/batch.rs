@@ -232,7 +232,7 @@ impl Batch {
         self.push((NFT_MSG_DELSETELEM, 0), set.table.family, what, |w| write_key(w, set, key));
     }
 
-    /// `delete rule C handle H`
+    /// The command `delete rule C handle H`.
     pub fn delete_rule(&mut self, chain: Chain<'_>, handle: u64) {
         let what = format!("delete rule {handle} of chain {chain}");
         self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| {

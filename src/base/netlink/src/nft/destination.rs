@@ -19,7 +19,7 @@ pub struct Destination {
     pub protocol: Option<u8>,
     /// Ports; any of them.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// The destination address.
+    /// The destination address, if matched.
     pub address: Option<IpAddr>,
 }
 

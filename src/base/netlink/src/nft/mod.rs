@@ -5,7 +5,7 @@
 //! messages.
 //!
 //! The parser of the crate netlink-packet-netfilter does not check the length of a reply's attributes (`NlaBuffer::new`
-//! panics on a short one), and would decode whole rules of other programs to find the target of a jump.
+//! panics on a short one). It would also decode whole rules of other programs to find the target of a jump.
 //!
 //! # What it costs
 //!

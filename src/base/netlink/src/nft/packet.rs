@@ -11,7 +11,7 @@ pub const SOURCE: (u32, u32) = (12, 8);
 /// The offsets of the destination address.
 pub const DESTINATION: (u32, u32) = (16, 24);
 
-/// `meta nfproto ipv4`, or ipv6
+/// The match `meta nfproto ipv4`, or ipv6.
 pub fn of_family(ip: IpAddr) -> Vec<Expr> {
     let number = if ip.is_ipv4() { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 };
     vec![Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[u8::try_from(number).unwrap_or(0)])]

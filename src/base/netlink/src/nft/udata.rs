@@ -4,7 +4,7 @@
 use super::KeyType;
 use crate::wire;
 
-/// `NFTNL_UDATA_RULE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT`.
+/// Both `NFTNL_UDATA_RULE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT`.
 const COMMENT: u8 = 0;
 
 /// The part of a set that a byte order in its user data describes.

@@ -31,7 +31,7 @@ pub fn add_ingress(index: u32, name: &str) -> Request {
     Request::written(what, Mode::Create, RTM_NEWQDISC, &header, |w| w.text(TCA_KIND, "ingress"))
 }
 
-/// `tc qdisc del dev LINK root`
+/// The request of `tc qdisc del dev LINK root`.
 pub fn del_root(index: u32, name: &str) -> Request {
     let header = header(index, Handle::UNSPEC, Handle::ROOT);
     let what = format!("delete the root qdisc of {name}");

@@ -37,9 +37,9 @@ const IPV6_DESTINATION: u32 = 24;
 /// The address of a packet that a filter compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The source, `src`.
+    /// The source address, `src`.
     Source,
-    /// The destination, `dst`.
+    /// The destination address, `dst`.
     Destination,
 }
 

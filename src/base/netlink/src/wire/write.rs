@@ -71,12 +71,12 @@ impl Writer {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// With `NLA_F_NESTED`.
+    /// Sets the flag `NLA_F_NESTED`.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.nest_unflagged(kind | NLA_F_NESTED, fill);
     }
 
-    /// Without `NLA_F_NESTED`, as `tc` does.
+    /// Omits the flag `NLA_F_NESTED`, as `tc` does.
     pub(crate) fn nest_unflagged(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.begin(kind);
         fill(self);

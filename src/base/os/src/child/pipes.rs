@@ -57,7 +57,7 @@ impl<'a> Pipes<'a> {
         self.stdout.is_none() && self.stderr.is_none()
     }
 
-    /// Without waiting.
+    /// Writes and reads without waiting.
     pub(super) fn talk(&mut self) -> Result<(), Failure> {
         self.say().map_err(Failure::Talk)?;
         let room = self.limits.stdout;

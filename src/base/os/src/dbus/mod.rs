@@ -219,7 +219,7 @@ fn socket(part: &str) -> Option<io::Result<SocketAddr>> {
     }
 }
 
-/// Such as `%2d`.
+/// Decodes escapes such as `%2d`.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text;

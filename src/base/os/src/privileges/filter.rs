@@ -15,7 +15,7 @@ use super::{Caps, Level};
 
 /// No architecture has more than 512 calls yet.
 const WORDS: usize = 16;
-/// Numbers of instructions.
+/// The numbers of instructions for each word, and before the words.
 const EACH: u8 = 4;
 const FRONT: usize = 8;
 
@@ -27,7 +27,7 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// linux/seccomp.h
+/// The offsets in `struct seccomp_data` (linux/seccomp.h).
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 

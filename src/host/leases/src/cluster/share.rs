@@ -28,7 +28,7 @@ const LIMIT: usize = 4 << 20;
 /// The identity of the node. etcd has the same, and every transaction compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// From `/etc/machine-id`.
+    /// The content of `/etc/machine-id`.
     pub machine: String,
     pub name: String,
     /// Random; of the file's making.

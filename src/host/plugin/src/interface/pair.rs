@@ -29,7 +29,7 @@ pub struct NewPair {
 #[derive(Debug)]
 pub struct Pair {
     pub host: Link,
-    /// In the pod.
+    /// The index is the pod's.
     pub pod_index: u32,
     pub pod_name: String,
     pub pod_mac: Mac,

@@ -25,7 +25,7 @@ pub struct Upper {
     /// `None` for the kernel's choice.
     pub mac: Option<Mac>,
     pub addresses: Addresses,
-    /// It replaces IPAM's.
+    /// The configuration's DNS replaces IPAM's.
     pub dns: Option<Dns>,
 }
 

@@ -21,7 +21,6 @@ use super::spoof::Spoof;
 
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// For people.
     pub what: String,
     pub named: Named,
     pub addrs: Vec<IpAddr>,
@@ -30,7 +29,7 @@ pub struct Trace {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// [`Owner::comment`](cnimble_cni::Owner::comment)
+    /// The comment is from [`Owner::comment`](cnimble_cni::Owner::comment).
     Comment(String),
     Container {
         network: Option<String>,

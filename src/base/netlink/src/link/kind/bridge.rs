@@ -37,7 +37,7 @@ pub enum VlanFiltering {
     Off,
 }
 
-/// `ip link set BRIDGE type bridge vlan_filtering 1`
+/// The request of `ip link set BRIDGE type bridge vlan_filtering 1`.
 pub fn set_vlan_filtering(index: u32, name: &str, filtering: VlanFiltering) -> Request {
     let on = filtering == VlanFiltering::On;
     let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
