@@ -75,9 +75,11 @@ impl Abandoned {
     }
 }
 
+type Work = Pin<Box<dyn Future<Output = Result<Added, Error>> + Send>>;
+
 /// An ADD whose caller waits.
 struct Attempt {
-    work: Option<Pin<Box<dyn Future<Output = Result<Added, Error>> + Send>>>,
+    work: Option<Work>,
     waits: Option<watch::Sender<()>>,
     name: (String, Attach),
     undos: Abandoned,

@@ -53,9 +53,9 @@ fn add_and_undo(step: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn a_dropped_add_is_undone_at_each_step() {
-    for step in 0..CHAIN.len() {
+    for (step, name) in CHAIN.into_iter().enumerate() {
         let bench = Bench::new(&CHAIN);
-        bench.plugin(CHAIN[step], HANGS);
+        bench.plugin(name, HANGS);
         let (invoker, net) = (locked(&bench), network("1.0.0", &CHAIN));
         drop_when(invoker.add(&net, &attach("c1")), hangs(&bench)).await;
         undone(&invoker).await;
