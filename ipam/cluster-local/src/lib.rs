@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
 use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::Share;
+use cnimble_leases::cluster::share::{NAMESAKE, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_plugin::{Call, Caps, Plugin, Role};
 
@@ -154,6 +154,9 @@ fn late() -> Error {
 /// expires. A failure is only logged, because the ADD has its address.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
+    if share.namesakes() > 0 {
+        log::warn!("{NAMESAKE}");
+    }
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
         let last = share.owned.iter().rfind(|owned| ranges.range_of(owned.last).is_some());
         let in_the_middle = |ip: IpAddr| {

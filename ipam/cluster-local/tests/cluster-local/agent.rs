@@ -1,5 +1,6 @@
 //! `cnimble node` and the plugin: a spare block exists before an ADD needs it.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
@@ -9,19 +10,21 @@ use cnimble_tests::{Background, Host, PATIENCE, command, copy, plugin_dir, wait_
 use super::operator::list;
 use super::{Node, cluster};
 
-/// Starts the agent of the node. Its API server doesn't exist and isn't needed here.
-fn agent(host: &Host, node: &Node<'_>) -> Background {
-    let conf = host.dir().join("net.d");
-    std::fs::create_dir(&conf).unwrap();
+/// Starts the agent of the node, with its files in a directory. It listens at `sock` there. Its API server
+/// doesn't exist and isn't needed here.
+pub(super) fn agent(dir: &Path, node: &Node<'_>) -> Background {
+    let conf = dir.join("net.d");
+    std::fs::create_dir_all(&conf).unwrap();
     list(&conf.join("net.conflist"), node);
-    let kubeconfig = host.dir().join("kubeconfig");
+    let kubeconfig = dir.join("kubeconfig");
     let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
         "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]});
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    let mut process = host.command(command());
+    let mut process = node.command(command());
     process.arg("--cni-path").arg(plugin_dir()).arg("--conf-dir").arg(conf);
-    process.args(["node", "--node-name", "a", "--listen", "off", "--kubeconfig"]).arg(kubeconfig);
-    process.stdin(Stdio::null()).stderr(std::fs::File::create(host.dir().join("agent.log")).unwrap());
+    process.args(["node", "--node-name", "a", "--listen"]).arg(dir.join("sock"));
+    process.arg("--kubeconfig").arg(kubeconfig);
+    process.stdin(Stdio::null()).stderr(std::fs::File::create(dir.join("log")).unwrap());
     Background::start(&mut process)
 }
 
@@ -40,8 +43,8 @@ fn with_the_agent_adds_go_past_a_blocks_end_without_a_word_to_etcd() {
     let bare = host.dir().join("bare");
     std::fs::create_dir(&bare).unwrap();
     copy(&plugin_dir().join("cluster-local"), &bare.join("cluster-local"));
-    let agent = agent(&host, node);
-    let log = || std::fs::read_to_string(host.dir().join("agent.log")).unwrap();
+    let agent = agent(&host.dir().join("agent"), node);
+    let log = || std::fs::read_to_string(host.dir().join("agent/log")).unwrap();
     for n in 0..70 {
         // A block has 56 addresses, and an ADD may run before the agent's next look.
         if n % 16 == 0 {
@@ -70,7 +73,7 @@ fn the_agent_confirms_the_share_and_gives_empty_blocks_back() {
     let before = turn();
     let mut short = node.clone();
     short.config["ipam"]["etcd"]["offline"] = 3.into();
-    let agent = agent(&host, &short);
+    let agent = agent(&host.dir().join("agent"), &short);
     // One block has a lease, and one is the spare block.
     assert!(wait_until(PATIENCE, || blocks(node) == 2 && turn() > before + 2), "{}", node.share());
     drop(agent);

@@ -147,6 +147,18 @@ impl<'h> Etcd<'h> {
         command
     }
 
+    #[track_caller]
+    pub(super) fn put(&self, key: &str, value: &str) {
+        assert!(self.ctl("put").arg(key).arg(value).output().unwrap().status.success(), "{key}");
+    }
+
+    /// Returns the keys and values of a prefix, line by line.
+    pub(super) fn get(&self, prefix: &str) -> String {
+        let output = self.ctl("get --prefix").arg(prefix).output().unwrap();
+        assert!(output.status.success(), "{prefix}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Returns the number of entries in the log.
     pub(super) fn index(&self) -> u64 {
         let output = self.ctl("endpoint status -w json").output().unwrap();

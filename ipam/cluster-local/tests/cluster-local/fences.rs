@@ -37,26 +37,23 @@ fn a_second_node_of_the_same_name_is_refused() {
     nodes[0].added("p1");
     let other = nodes[0].clone().with("dataDir", json!(host.dir().join("other")));
     refused(other.add("p1"), 50, "another machine has this name");
+    // One with another machine ID is refused in its own boot as well.
+    let mut share = other.in_boot(2).share();
+    share["identity"]["machine"] = "another".into();
+    std::fs::write(other.store().join(".cnimble-share"), share.to_string()).unwrap();
+    refused(other.in_boot(2).add("p1"), 50, "another machine has this name");
 }
 
-/// A copy of the disk boots. Its share has an earlier boot, and etcd has the new boot of the original
-/// machine.
+/// An earlier build on a copy of the disk has kept the instance in its own boot.
 #[test]
-fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
+fn a_record_that_another_boot_has_taken_over_is_refused() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     nodes[0].added("p1");
-    let file = nodes[0].store().join(".cnimble-share");
-    let mut share = nodes[0].share();
-    share["identity"]["boot"] = "00000000-0000-0000-0000-000000000000".into();
-    // The original machine has booted since. So etcd has neither the boot in the file nor the present
-    // one.
-    let key = "/cnimble/ipam/net/nodes/a";
-    let known = share["identity"].to_string().replace("00000000-0000", "11111111-1111");
-    let mut put = etcd.ctl("put");
-    assert!(put.arg(key).arg(known).output().unwrap().status.success());
-    std::fs::write(&file, share.to_string()).unwrap();
-    refused(nodes[0].add("p2"), 50, "copy of this one's disk");
+    let mut record = nodes[0].share()["identity"].clone();
+    record["boot"] = "11111111-1111-4111-8111-111111111111".into();
+    etcd.put("/cnimble/ipam/net/nodes/a", &record.to_string());
+    refused(nodes[0].operate("confirm"), 50, "copy of this one's disk");
 }
 
 #[test]
@@ -83,7 +80,7 @@ fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
     let ip: std::net::Ipv4Addr = released["first"].as_str().unwrap().parse().unwrap();
     let key = format!("/cnimble/ipam/net/blocks/4-{:08x}", u32::from(ip));
     let value = json!({"node": "a", "instance": "i", "offline": 1, "free": 1}).to_string();
-    assert!(etcd.ctl("put").arg(key).arg(value).output().unwrap().status.success());
+    etcd.put(&key, &value);
     nodes[2].operate("address 10.9.0.127").unwrap();
     nodes[2].operate(&format!("address {ip}")).unwrap();
     let owned = nodes[2].share()["owned"].clone();

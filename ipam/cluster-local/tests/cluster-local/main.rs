@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod agent;
+mod boots;
 mod chaos;
 mod etcd;
 mod fences;
@@ -18,7 +19,7 @@ mod watch;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -32,6 +33,8 @@ struct Node<'h> {
     host: &'h Host,
     name: String,
     config: Value,
+    /// The file with the boot ID that its processes read, instead of the kernel's.
+    boot: Option<PathBuf>,
 }
 
 impl<'h> Node<'h> {
@@ -44,7 +47,14 @@ impl<'h> Node<'h> {
                 "dataDir": host.dir().join(name), "etcd": {"endpoints": urls}
             }
         });
-        Node { host, name: name.to_owned(), config }
+        Node { host, name: name.to_owned(), config, boot: None }
+    }
+
+    /// Returns the same node in another boot.
+    fn in_boot(&self, number: u32) -> Self {
+        let file = self.host.dir().join(format!("boot{number}"));
+        std::fs::write(&file, format!("{number:08x}-0000-4000-8000-000000000000\n")).unwrap();
+        Node { boot: Some(file), ..self.clone() }
     }
 
     fn with(mut self, key: &str, value: Value) -> Self {
@@ -53,7 +63,16 @@ impl<'h> Node<'h> {
     }
 
     fn store(&self) -> PathBuf {
-        self.host.dir().join(&self.name).join("net")
+        Path::new(self.config["ipam"]["dataDir"].as_str().unwrap()).join("net")
+    }
+
+    /// Returns a command that runs in the node's boot.
+    fn command(&self, program: &Path) -> Command {
+        let Some(boot) = &self.boot else { return self.host.command(program) };
+        let mut command = self.host.command("/usr/bin/unshare");
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id; exec \"$@\"";
+        command.args(["--mount", "sh", "-ec", script]).arg(boot).arg(program);
+        command
     }
 
     fn share(&self) -> Value {
@@ -70,7 +89,7 @@ impl<'h> Node<'h> {
         if let Some(ip) = prev {
             config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [{"address": ip}]});
         }
-        let mut command = self.host.command(dir.join("cluster-local"));
+        let mut command = self.command(&dir.join("cluster-local"));
         command.env_clear().env("CNI_COMMAND", verb).env("CNI_CONTAINERID", id).env("CNI_IFNAME", "eth0");
         command.env("CNI_NETNS", "/nowhere").env("CNI_PATH", dir).env("CNI_ARGS", args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -111,7 +130,7 @@ impl<'h> Node<'h> {
     }
 
     fn begin(&self, task: &str) -> Child {
-        let mut command = self.host.command(plugin_dir().join("cluster-local-etcd"));
+        let mut command = self.command(&plugin_dir().join("cluster-local-etcd"));
         command.args(task.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();

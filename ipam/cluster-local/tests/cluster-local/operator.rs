@@ -53,4 +53,7 @@ fn the_command_sets_a_network_up_lists_its_blocks_and_releases_a_node() {
     assert!(released["freeAt"].is_u64(), "{released}");
     // The node is unknown from now on, so its requests to etcd are refused.
     refused(node.run("ADD", "p2", "IP=10.9.77.7", None), 50, "released");
+    // A boot claims a block of its own.
+    node.in_boot(1).added("p2");
+    assert_ne!(node.share()["owned"][0]["first"], first);
 }

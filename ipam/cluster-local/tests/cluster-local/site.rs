@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -23,6 +23,23 @@ const WORLD: &str = "192.0.2.254";
 pub(super) struct Pod {
     pub(super) ns: Ns,
     pub(super) ips: Vec<String>,
+}
+
+/// Returns the page of the agent that listens there.
+fn get(socket: &Path, path: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Returns the counter of this name in `/metrics` of the agent that listens there.
+pub(super) fn metric(socket: &Path, name: &str) -> Option<u64> {
+    let text = get(socket, "/metrics")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
+    line.trim().parse().ok()
 }
 
 /// A node: the host, its agent, and its pods.
@@ -261,19 +278,12 @@ impl Member {
     }
 
     fn get(&self, path: &str) -> Option<String> {
-        let mut stream = UnixStream::connect(self.host.dir().join("sock")).ok()?;
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
+        get(&self.host.dir().join("sock"), path)
     }
 
     /// Returns the counter of this name in `/metrics`.
     pub(super) fn metric(&self, name: &str) -> Option<u64> {
-        let text = self.get("/metrics")?;
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
-        line.trim().parse().ok()
+        metric(&self.host.dir().join("sock"), name)
     }
 
     /// Returns the agent's routes to other nodes, as `ip route` shows them.

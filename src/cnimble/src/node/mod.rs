@@ -74,7 +74,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         status.prepared(agent.prepare());
     }
     tasks.spawn(follower.run());
-    tasks.spawn(spare::keep(session.conf.clone(), path, routed));
+    tasks.spawn(spare::keep(session.conf.clone(), path, routed, status.clone()));
     let (told, timed) = (status.clone(), status.clone());
     tasks.spawn(async move {
         notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;

@@ -11,10 +11,12 @@ use tokio::time::sleep;
 
 use cnimble_agent::{Shared, uplink_addresses};
 use cnimble_cni::Error;
+use cnimble_leases::cluster::share::NAMESAKE;
 use cnimble_runtime::ConfDir;
 
 use super::super::etcd;
 use super::configured::{Configured, Network};
+use super::status::Status;
 
 const LOOK: Duration = Duration::from_secs(1);
 /// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
@@ -32,12 +34,20 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+/// What the program reports.
+pub(super) struct Tended {
+    outcome: Outcome,
+    /// The number of other boots that use the node's name at the same time.
+    namesakes: usize,
+}
+
 /// The last look at a network.
 struct Seen {
     at: Instant,
     /// The lease directory's modification time before that look.
     changed: Option<SystemTime>,
     outcome: Outcome,
+    namesakes: usize,
 }
 
 impl Seen {
@@ -83,7 +93,7 @@ impl Routed {
 }
 
 /// Maintains the networks of the directory until the future is dropped.
-pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>) {
+pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>, status: Status) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);
     loop {
@@ -96,12 +106,19 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Route
             if last.is_some_and(|last| !last.is_due(network, changed, routed)) {
                 continue;
             }
-            let outcome = tend(network, &path, routed).await.unwrap_or_else(Outcome::Failed);
+            // etcd knows the other boots: without it they stay as they were.
+            let before = last.map_or(0, |last| last.namesakes);
+            let failed = |why| Tended { outcome: Outcome::Failed(why), namesakes: before };
+            let Tended { outcome, namesakes } = tend(network, &path, routed).await.unwrap_or_else(failed);
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
             }
-            seen.insert(network.name.clone(), Seen { at: Instant::now(), changed, outcome });
+            if namesakes > before {
+                log::warn!("network {}: {NAMESAKE}", network.name);
+            }
+            seen.insert(network.name.clone(), Seen { at: Instant::now(), changed, outcome, namesakes });
         }
+        status.namesakes(seen.values().map(|seen| seen.namesakes).max().unwrap_or(0));
         sleep(LOOK).await;
     }
 }
@@ -118,7 +135,7 @@ pub(super) async fn tend(
     network: &Network,
     path: &[PathBuf],
     routed: Option<&Routed>,
-) -> Result<Outcome, String> {
+) -> Result<Tended, String> {
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
     let program = etcd::must_have(path)?;
     let known = ips.iter().flatten().map(IpAddr::to_string);
@@ -133,5 +150,7 @@ pub(super) async fn tend(
     ips?;
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
-    Ok(if is_short { Outcome::Short } else { Outcome::Done })
+    let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);
+    let outcome = if is_short { Outcome::Short } else { Outcome::Done };
+    Ok(Tended { outcome, namesakes: usize::try_from(namesakes).unwrap_or(usize::MAX) })
 }

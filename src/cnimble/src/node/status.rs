@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 
 use cnimble_agent::{Report, Shared};
+use cnimble_leases::cluster::share::NAMESAKE;
 
 use crate::plain;
 use crate::run::metrics::CONTENT_TYPE;
@@ -57,17 +58,32 @@ pub(super) struct Status {
     last: Arc<Mutex<Last>>,
     looks: Counter,
     writes: Counter,
+    /// Other boots that use this node's name at the same time.
+    namesakes: Gauge,
 }
 
 impl Status {
     pub(super) fn new(nodes: Shared, source: Source) -> Self {
-        Status { nodes, source, last: Arc::default(), looks: Counter::default(), writes: Counter::default() }
+        Status {
+            nodes,
+            source,
+            last: Arc::default(),
+            looks: Counter::default(),
+            writes: Counter::default(),
+            namesakes: Gauge::default(),
+        }
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records the number of other boots that use this node's name.
+    pub(super) fn namesakes(&self, number: usize) {
+        self.namesakes.set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    /// Records the start of a look.
     pub(super) fn begin(&self) {
         self.last().begun = Some(Instant::now());
     }
@@ -154,6 +170,7 @@ impl Pages for Status {
             registry.register(name, help, gauge(value));
         }
         registry.register("looks", "Looks at the host", self.looks.clone());
+        registry.register("namesakes", "Other boots that use this node's name", self.namesakes.clone());
         registry.register("writes", "Routes, tables and files that were written", self.writes.clone());
         let mut text = String::new();
         let _ = encode(&mut text, &registry);
@@ -176,11 +193,16 @@ impl Pages for Status {
         // Routes stay meanwhile, and a restarted process could not reach the server either.
         let trouble = self.nodes.known().trouble.clone();
         let trouble = trouble.map(|why| format!("nodes are as they were told of last: {why}\n"));
+        let namesake = if self.namesakes.get() > 0 { format!("{NAMESAKE}\n") } else { String::new() };
         let conditions = &last.report.conditions;
         let told = conditions.iter().take(TOLD).map(|(node, why)| format!("node {node}: {why}\n"));
         let more = conditions.len().saturating_sub(TOLD);
         let more = if more > 0 { format!("{more} more: /nodes\n") } else { String::new() };
-        Ok(plain::text(&format!("ok\n{}{}{more}", trouble.unwrap_or_default(), told.collect::<String>())))
+        Ok(plain::text(&format!(
+            "ok\n{}{namesake}{}{more}",
+            trouble.unwrap_or_default(),
+            told.collect::<String>()
+        )))
     }
 
     fn list(&self) -> String {
@@ -190,7 +212,7 @@ impl Pages for Status {
             last.report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
         let own: Vec<String> = last.report.own.iter().map(ToString::to_string).collect();
         let all = json!({"podCIDRs": own, "routes": last.report.routes, "conditions": conditions,
-            "failures": last.report.failures, (self.source.key()): trouble});
+            "failures": last.report.failures, "namesakes": self.namesakes.get(), (self.source.key()): trouble});
         plain::json(&format!("{all:#}\n"))
     }
 }

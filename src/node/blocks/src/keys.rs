@@ -43,6 +43,15 @@ impl Keys {
         format!("{}/nodes/{name}", self.base)
     }
 
+    /// The records of a node's other boots.
+    pub(crate) fn boots(&self, name: &str) -> String {
+        format!("{}/boots/{name}/", self.base)
+    }
+
+    pub(crate) fn boot(&self, name: &str, instance: &str) -> String {
+        format!("{}/boots/{name}/{instance}", self.base)
+    }
+
     pub(crate) fn hosts(&self) -> String {
         format!("{}/hosts/", self.base)
     }

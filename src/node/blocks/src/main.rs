@@ -92,9 +92,9 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
         return Ok(String::new());
     }
     if let Task::Tend(ips) = task
-        && tend::is_tended(cluster, ips)?
+        && let Some(tended) = tend::tended(cluster, ips)?
     {
-        return Ok(json!({"asked": false}).to_string());
+        return Ok(json!(tended).to_string());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -129,8 +129,8 @@ async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> 
         Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
         Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
         Task::Tend(ips) => {
-            let is_short = Node::open(cluster).await?.tend(ips).await?;
-            Ok(json!({"asked": true, "short": is_short}).to_string())
+            let tended = Node::open(cluster).await?.tend(ips).await?;
+            Ok(json!(tended).to_string())
         }
         Task::Watch(_) => Ok(String::new()),
         Task::Init => operator::init(cluster).await.map(done),

@@ -1,4 +1,4 @@
-//! A node's part: its identity in etcd, and its share of the addresses.
+//! A node's part in one boot: its identity in etcd, and its share of the addresses.
 //!
 //! One process of a node works at a time, under a lock. The file of the share never has more than etcd: a claim is
 //! written to etcd first, a return to the file first.
@@ -6,19 +6,21 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, TxnOp};
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use cnimble_cni::Error;
+use cnimble_leases::boot::is_shared;
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{self, Identity, Owned, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, Store};
 
+use crate::boots::{Records, known_before, refused};
 use crate::claim::{self, Candidate};
 use crate::record::Owner;
 use crate::session::{Session, is, is_absent, json, parse};
@@ -34,69 +36,44 @@ pub struct Node<'c> {
     dir: PathBuf,
     pub(crate) share: Share,
     pub(crate) session: Session,
-    /// The node's record as etcd has it, which every transaction compares.
+    /// The key and the value of this boot's record in etcd, which every transaction compares.
+    pub(crate) key: String,
     pub(crate) record: Vec<u8>,
     _lock: Flock<File>,
 }
 
 impl<'c> Node<'c> {
-    /// Takes the node's lock, and has etcd confirm the share, or register the node.
+    /// Takes the node's lock, and has etcd confirm the share, or register this boot.
     pub async fn open(cluster: &'c Cluster) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
-        let mut share = match Share::read(&dir)? {
-            Some(share) => share,
-            None => {
-                let share = fresh(cluster)?;
-                share.write(&dir)?;
-                share
+        let mut share = of_this_boot(cluster, &dir)?;
+        let opened = Session::open(cluster, share.revision).await;
+        let mut session = opened.map_err(|err| match err {
+            BlocksError::Away(why) if !share.registered => {
+                BlocksError::Away(format!("{why}; after a boot the node has no address until etcd answers"))
             }
-        };
-        if share.identity.name != cluster.node {
-            let name = cluster.node.clone();
-            return Err(BlocksError::Identity {
-                name,
-                why: format!("this machine was {}", share.identity.name),
-            });
-        }
-        let mut session = Session::open(cluster, share.revision).await?;
+            err => err,
+        })?;
         let asked = share::now()?;
-        let offline = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
-        let mut wanted = Identity {
-            boot: share::this_boot()?,
-            // Each block has the time that others wait for after a release.
-            offline: if share.registered { offline.min(share.identity.offline) } else { offline },
-            ..share.identity.clone()
-        };
-        let key = session.keys.node(&cluster.node);
-        let known = session.get(&key).await?;
-        let condition = match &known {
-            None if share.registered => {
-                return Err(refused(
-                    cluster,
-                    "the operator has released its addresses (or etcd has lost them)",
-                ));
-            }
-            None => is_absent(key.clone()),
-            Some(kv) => {
-                let known: Identity = parse(kv)?;
-                check(cluster, &known, &share.identity, &wanted)?;
-                wanted.turn = known.turn + 1;
-                wanted.offline = wanted.offline.min(known.offline);
-                is(key.clone(), kv.value())
-            }
-        };
-        let record = json(&wanted)?;
-        if !session.commit(vec![condition], vec![TxnOp::put(key, record.clone(), None)]).await? {
+        let records = Records::read(&mut session, &cluster.node).await?;
+        let step = records.confirm(cluster, &session, &share)?;
+        if !session.commit(step.conditions, step.operations).await? {
             return Err(BlocksError::Contended);
         }
-        share.identity = wanted;
+        if step.key != session.keys.node(&cluster.node) {
+            // The latest boot tells its own addresses.
+            share.announced = Vec::new();
+        }
+        share.others = records.others(&share);
+        share.identity = step.identity;
         share.registered = true;
         share.confirmed = asked;
-        let mut node = Node { cluster, dir, share, session, record, _lock: lock };
-        node.reconcile().await?;
+        let mut node = Node { cluster, dir, share, session, key: step.key, record: step.record, _lock: lock };
+        let listed = node.reconcile().await?;
         node.save()?;
+        records.expire(&mut node.session, cluster, &mut node.share, &listed).await?;
         Ok(node)
     }
 
@@ -105,11 +82,13 @@ impl<'c> Node<'c> {
         Ok(self.share.write(&self.dir)?)
     }
 
-    /// Takes over the claims and returns that a killed process left unfinished.
-    async fn reconcile(&mut self) -> Result<()> {
+    /// Takes over the claims and returns that a killed process left unfinished. Returns the list of all boots with the
+    /// node's name.
+    async fn reconcile(&mut self) -> Result<Vec<KeyValue>> {
         let prefix = self.session.keys.owned_by(&self.cluster.node);
+        let listed = self.session.list(&prefix).await?;
         let mut known = BTreeSet::new();
-        for kv in self.session.list(&prefix).await? {
+        for kv in &listed {
             let ours = kv.value() == self.share.identity.instance.as_bytes();
             known.extend(keys::ip(&String::from_utf8_lossy(kv.key())).filter(|_| ours));
         }
@@ -122,7 +101,12 @@ impl<'c> Node<'c> {
                 self.share.owned.push(self.owned(first));
             }
         }
-        Ok(())
+        Ok(listed)
+    }
+
+    /// Holds until the next process confirms this boot.
+    pub(crate) fn is_confirmed(&self) -> Compare {
+        is(self.key.clone(), self.record.clone())
     }
 
     fn owned(&self, first: IpAddr) -> Owned {
@@ -168,7 +152,11 @@ impl<'c> Node<'c> {
                 Some(kv) => {
                     let owner: Owner = parse(&kv)?;
                     if !owner.is_free() {
-                        return Err(BlocksError::Taken { ip: ip.to_string(), node: owner.node });
+                        let node = match owner.node == self.cluster.node {
+                            true => format!("{} in another boot", owner.node),
+                            false => owner.node,
+                        };
+                        return Err(BlocksError::Taken { ip: ip.to_string(), node });
                     }
                     Some(kv.mod_revision())
                 }
@@ -196,7 +184,7 @@ impl<'c> Node<'c> {
         };
         let list = TxnOp::put(keys.owned(&identity.name, found.ip), identity.instance.clone(), None);
         let operations = vec![TxnOp::put(key, json(&owner)?, None), list];
-        let node = is(keys.node(&identity.name), self.record.clone());
+        let node = self.is_confirmed();
         if !self.session.commit(vec![free, node], operations).await? {
             return Ok(false);
         }
@@ -229,42 +217,14 @@ impl<'c> Node<'c> {
             let name = &self.share.identity.name;
             let key = if owned.is_single() { keys.single(owned.first) } else { keys.block(owned.first) };
             let list = keys.owned(name, owned.first);
-            let conditions = vec![
-                is(list.clone(), self.share.identity.instance.clone()),
-                is(keys.node(name), self.record.clone()),
-            ];
+            let conditions =
+                vec![is(list.clone(), self.share.identity.instance.clone()), self.is_confirmed()];
             self.session
                 .commit(conditions, vec![TxnOp::delete(key, None), TxnOp::delete(list, None)])
                 .await?;
         }
         Ok(())
     }
-}
-
-fn refused(cluster: &Cluster, why: &str) -> BlocksError {
-    let file = cluster.base.store.join(share::SHARE);
-    let what = format!("{why}; when no pod with its addresses runs here any more, remove {}", file.display());
-    BlocksError::Identity { name: cluster.node.clone(), why: what }
-}
-
-/// Fails unless the record in etcd is this node's.
-fn check(cluster: &Cluster, known: &Identity, ours: &Identity, wanted: &Identity) -> Result<()> {
-    let refuse = |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
-    if known.machine != ours.machine {
-        return refuse("another machine has this name; `cnimble ipam release` if it is gone for good");
-    }
-    if known.instance != ours.instance {
-        return refuse(
-            "another machine has this name and machine ID, or this one has lost its share; \
-             `cnimble ipam release` if no pod with its addresses runs",
-        );
-    }
-    if known.boot != wanted.boot && known.boot != ours.boot {
-        return refuse(
-            "another machine runs with a copy of this one's disk, or has since this one's last boot",
-        );
-    }
-    Ok(())
 }
 
 /// How many addresses of set `n` the node could give.
@@ -278,30 +238,58 @@ pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
 }
 
-fn fresh(cluster: &Cluster) -> Result<Share> {
+/// Reads the share, or makes one: pods don't outlive a boot, and a copy of the disk has the share of the original.
+fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
+    let boot = share::this_boot()?;
+    let known = Share::read(dir)?;
+    let renamed = known.as_ref().filter(|share| share.identity.name != cluster.node);
+    if let Some(Share { identity, .. }) = renamed
+        && (identity.boot == boot || File::open(dir).map_or(true, is_shared))
+    {
+        let why = format!("this machine was {}", identity.name);
+        return Err(BlocksError::Identity { name: cluster.node.clone(), why });
+    }
+    match known {
+        Some(share) if share.identity.boot == boot => Ok(share),
+        known => {
+            let share = fresh(cluster, boot, known)?;
+            share.write(dir)?;
+            Ok(share)
+        }
+    }
+}
+
+/// The share of a boot that owns nothing yet.
+fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Share> {
     let read = |path: &str| {
         let text = std::fs::read_to_string(path);
         text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
     };
+    let now = share::now()?;
+    let revision = earlier.as_ref().map_or(0, |share| share.revision);
+    let earlier = earlier.filter(|share| share.identity.name == cluster.node);
+    // Some systems make the machine ID anew in each boot.
+    let machine = earlier.as_ref().map(|share| share.identity.machine.clone());
     let identity = Identity {
-        machine: read("/etc/machine-id").unwrap_or_default(),
+        machine: machine.unwrap_or_else(|| read("/etc/machine-id").unwrap_or_default()),
         name: cluster.node.clone(),
         instance: read("/proc/sys/kernel/random/uuid")?,
-        boot: share::this_boot()?,
+        boot,
         offline: 0,
         turn: 0,
     };
     Ok(Share {
         identity,
         registered: false,
-        revision: 0,
+        revision,
         confirmed: 0,
         owned: Vec::new(),
         announced: Vec::new(),
+        others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier, now)),
     })
 }
 
-async fn lock(dir: &std::path::Path) -> Result<Flock<File>> {
+async fn lock(dir: &Path) -> Result<Flock<File>> {
     let path = dir.join(LOCK);
     let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));
     let mut file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;

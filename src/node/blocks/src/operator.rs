@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use etcd_client::TxnOp;
+use etcd_client::{DeleteOptions, TxnOp};
 
 use cnimble_leases::cluster::config::Cluster;
 
-use crate::record::{Fence, Owner, unix_now};
+use crate::record::{Fence, Owner};
 use crate::session::{Session, is, is_absent, json, parse};
 use crate::{BlocksError, Result, keys};
 
@@ -54,48 +54,35 @@ pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     Ok(claims.into_values().collect())
 }
 
-/// Releases what `name` owns. Returns the number, and until when others wait, in milliseconds since 1970. They wait as
-/// long as the node works without etcd, plus a tenth, because clocks differ. After a failure another call continues.
+/// Releases what all boots of `name` own. Others may claim it when the node's right to give addresses without etcd has
+/// ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
+/// milliseconds since 1970. After a failure another call continues.
 pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = Session::open(cluster, 0).await?;
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
+    let (host, boots) = (session.keys.host(name), session.keys.boots(name));
     // First: from now on nothing confirms the node, and it claims nothing.
     let known = session.get(&node).await?;
-    let host = session.keys.host(name);
-    let gone = vec![TxnOp::delete(node.clone(), None), TxnOp::delete(host, None)];
-    if let Some(kv) = &known
-        && !session.commit(vec![is(node, kv.value())], gone).await?
-    {
+    let has_others = !session.list(&boots).await?.is_empty();
+    let all = Some(DeleteOptions::new().with_prefix());
+    let gone = vec![TxnOp::delete(node.clone(), None), TxnOp::delete(host, None), TxnOp::delete(boots, all)];
+    let condition = known.as_ref().map_or_else(|| is_absent(node.clone()), |kv| is(node.clone(), kv.value()));
+    if (known.is_some() || has_others) && !session.commit(vec![condition], gone).await? {
         return Err(BlocksError::Contended);
     }
-    let released_at = unix_now();
     let (mut count, mut until) = (0, 0);
     let owned = session.list(&prefix).await?;
-    if known.is_none() && owned.is_empty() {
+    if known.is_none() && !has_others && owned.is_empty() {
         return Err(BlocksError::Identity {
             name: name.to_owned(),
             why: "etcd has nothing of it".to_owned(),
         });
     }
     for kv in owned {
-        let Some(first) = keys::ip(&String::from_utf8_lossy(kv.key())) else { continue };
-        let key = match cluster.block_of(first) == first {
-            true => session.keys.block(first),
-            false => session.keys.single(first),
-        };
-        let Some(found) = session.get(&key).await? else { continue };
-        let owner: Owner = parse(&found)?;
-        let free = released_at + owner.offline + owner.offline / 10;
-        until = until.max(free);
-        let released = Owner { free: Some(free), ..owner };
-        let list = kv.key().to_vec();
-        let operations =
-            vec![TxnOp::put(key.clone(), json(&released)?, None), TxnOp::delete(list.clone(), None)];
-        let conditions = vec![is(key, found.value()), is(list, kv.value())];
-        if !session.commit(conditions, operations).await? {
-            return Err(BlocksError::Contended);
+        if let Some(free) = crate::release::release(&mut session, cluster, &kv, 0, None).await? {
+            until = until.max(free);
+            count += 1;
         }
-        count += 1;
     }
     Ok((count, until))
 }

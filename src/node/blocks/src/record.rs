@@ -33,6 +33,11 @@ impl Owner {
     }
 }
 
+/// How long others wait after a node's last confirmation, in milliseconds: clocks may differ by a tenth.
+pub(crate) fn patience(offline: u64) -> u64 {
+    offline.saturating_add(offline / 10)
+}
+
 /// How others reach a node and its pods. It changes seldom, and all nodes watch it: it has a key of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {

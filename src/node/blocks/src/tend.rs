@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 
 use etcd_client::TxnOp;
+use serde::Serialize;
 
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 
 use crate::node::{Node, free};
 use crate::record::Host;
-use crate::session::{is, json, parse};
+use crate::session::{json, parse};
 use crate::{BlocksError, Result};
 
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
@@ -21,22 +22,42 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether etcd has the node's addresses, each set has a spare block, and the last confirmation is younger than a third
-/// of `offline`. The plugin asks for one after a half.
-pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
-    let Some(share) = Share::read(&cluster.base.store)? else { return Ok(false) };
+/// The state of a node that is tended.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tended {
+    /// Whether etcd was asked.
+    pub asked: bool,
+    /// Whether a set lacks a spare block.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
+    /// The number of other boots that use the node's name at the same time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub namesakes: usize,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// The state, if [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and the
+/// last confirmation is younger than a third of `offline`. The plugin asks for one after a half. While etcd has other
+/// boots of the node, it is asked more often, to see which are over.
+pub fn tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<Option<Tended>> {
+    let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
     if !ips.is_empty() && share.announced != ips {
-        return Ok(false);
+        return Ok(None);
     }
     let configured = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
     let offline = share.identity.offline.min(configured);
-    let is_fresh = share.age()?.is_some_and(|age| age < offline / 3);
-    Ok(is_fresh && has_spares(cluster, &share)?)
+    let limit = if share.others.is_empty() { offline / 3 } else { offline / 60 };
+    let is_fresh = share.age()?.is_some_and(|age| age < limit);
+    let is_tended = is_fresh && has_spares(cluster, &share)?;
+    Ok(is_tended.then(|| Tended { namesakes: share.namesakes(), ..Tended::default() }))
 }
 
 impl Node<'_> {
-    /// Returns whether a set still lacks a spare block.
-    pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<bool> {
+    /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks.
+    pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<Tended> {
         if !ips.is_empty() {
             self.tell(ips).await?;
         }
@@ -44,17 +65,22 @@ impl Node<'_> {
             self.more(n, self.cluster.half()).await?;
         }
         self.tidy().await?;
-        Ok(!has_spares(self.cluster, &self.share)?)
+        let short = !has_spares(self.cluster, &self.share)?;
+        Ok(Tended { asked: true, short, namesakes: self.share.namesakes() })
     }
 
     async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
         let name = &self.share.identity.name;
-        let (node, key) = (self.session.keys.node(name), self.session.keys.host(name));
+        let key = self.session.keys.host(name);
         let wanted = Host { ips: ips.to_vec() };
+        // The addresses are those of the latest boot.
+        if self.key != self.session.keys.node(name) {
+            return Ok(());
+        }
         let known = self.session.get(&key).await?;
         if known.and_then(|kv| parse::<Host>(&kv).ok()).as_ref() != Some(&wanted) {
             let put = TxnOp::put(key, json(&wanted)?, None);
-            if !self.session.commit(vec![is(node, self.record.clone())], vec![put]).await? {
+            if !self.session.commit(vec![self.is_confirmed()], vec![put]).await? {
                 return Err(BlocksError::Contended);
             }
         }

@@ -22,6 +22,9 @@ use crate::range::{Range, RangeSet};
 pub const SHARE: &str = ".cnimble-share";
 /// An ADD removes the temporary files of killed ADDs; this is none of them.
 const FRESH: &str = ".cnimble-share-new";
+/// The warning about [`Share::namesakes`].
+pub const NAMESAKE: &str = "another machine runs with this node's name, such as a copy of its disk; each gives addresses \
+                            of its own, but other nodes have routes to one of them only";
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
 
@@ -33,7 +36,7 @@ pub struct Identity {
     pub name: String,
     /// Random; of the file's making.
     pub instance: String,
-    /// The boot that the share was confirmed in.
+    /// The boot that the share is of.
     pub boot: String,
     /// For how many milliseconds addresses are given after a confirmation. It may fall, but never rise.
     pub offline: u64,
@@ -63,6 +66,22 @@ impl Owned {
     }
 }
 
+/// Another boot with the node's name: an earlier one, or that of a copy of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// The instance of its share.
+    pub instance: String,
+    /// Its latest turn that this boot has seen.
+    pub turn: u64,
+    /// Since when it has this turn, by [`now`].
+    pub since: u64,
+    /// For how many milliseconds of earlier boots it has had this turn.
+    pub before: u64,
+    /// Whether it has taken a turn during this boot.
+    pub active: bool,
+}
+
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     pub identity: Identity,
@@ -77,6 +96,9 @@ pub struct Share {
     /// The node's own addresses that etcd has; empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub announced: Vec<IpAddr>,
+    /// What etcd has of other boots with the node's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Other>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -88,6 +110,9 @@ pub fn now() -> Result<u64, Error> {
 }
 
 /// The ID of this boot.
+///
+/// # Errors
+/// The system's: without it, a share can't be told from that of an earlier boot.
 pub fn this_boot() -> Result<String, Error> {
     boot::boot_id().map_err(|err| Error::new(Code::IO, format!("reading the boot's ID: {err}")))
 }
@@ -129,6 +154,11 @@ impl Share {
     /// Whether addresses may be given from it now.
     pub fn is_valid(&self) -> Result<bool, Error> {
         Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
+    }
+
+    /// The number of other boots that use the node's name at the same time.
+    pub fn namesakes(&self) -> usize {
+        self.others.iter().filter(|other| other.active).count()
     }
 
     /// The parts of `sets` that the node owns, one for each set; `None` where it owns nothing.
@@ -185,6 +215,7 @@ mod tests {
             confirmed: now().unwrap(),
             owned: parts,
             announced: Vec::new(),
+            others: Vec::new(),
         }
     }
 

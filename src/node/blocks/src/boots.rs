@@ -1,0 +1,225 @@
+//! The boots with a node's name, each with a record and blocks of its own.
+//!
+//! A copy of a disk and a machine that has booted again look the same: both have the share of an earlier boot. So no
+//! boot takes over anything of another. The latest has the key of the node, and a boot that it has superseded keeps its
+//! record under a key of its own.
+
+use etcd_client::{Compare, KeyValue, TxnOp};
+
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::{self, Identity, Other, Share};
+
+use crate::record::patience;
+use crate::release::release;
+use crate::session::{Session, is, is_absent, json, parse};
+use crate::{BlocksError, Result};
+
+/// How many blocks and addresses of earlier boots a process releases: an ADD may wait for it.
+const BATCH: usize = 32;
+
+/// What etcd has of a boot.
+#[derive(Debug)]
+pub(crate) struct Record {
+    kv: KeyValue,
+    identity: Identity,
+}
+
+impl Record {
+    fn read(kv: KeyValue) -> Result<Self> {
+        Ok(Record { identity: parse(&kv)?, kv })
+    }
+
+    fn is_unchanged(&self) -> Compare {
+        is(self.kv.key(), self.kv.value())
+    }
+}
+
+/// The records of a name.
+#[derive(Debug)]
+pub(crate) struct Records {
+    latest: Option<Record>,
+    superseded: Vec<Record>,
+    /// When they were read, by [`share::now`].
+    read: u64,
+}
+
+/// A transaction that writes the record of this boot.
+pub(crate) struct Step {
+    /// The key that the record has then.
+    pub(crate) key: String,
+    pub(crate) record: Vec<u8>,
+    pub(crate) identity: Identity,
+    pub(crate) conditions: Vec<Compare>,
+    pub(crate) operations: Vec<TxnOp>,
+}
+
+impl Records {
+    pub(crate) async fn read(session: &mut Session, name: &str) -> Result<Self> {
+        let (latest, superseded) = (session.keys.node(name), session.keys.boots(name));
+        let latest = session.get(&latest).await?.map(Record::read).transpose()?;
+        let superseded = session.list(&superseded).await?;
+        let superseded = superseded.into_iter().map(Record::read).collect::<Result<_>>()?;
+        Ok(Records { latest, superseded, read: share::now()? })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Record> {
+        self.latest.iter().chain(&self.superseded)
+    }
+
+    fn is_latest(&self, instance: &str) -> bool {
+        self.latest.as_ref().is_some_and(|record| record.identity.instance == instance)
+    }
+
+    /// Confirms the record of the share, or registers it. Fails if the share has no right to its addresses.
+    pub(crate) fn confirm(&self, cluster: &Cluster, session: &Session, share: &Share) -> Result<Step> {
+        let ours = &share.identity;
+        let offline = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
+        let own = self.all().find(|record| record.identity.instance == ours.instance);
+        let mut identity = ours.clone();
+        match own {
+            Some(own) => {
+                check_boot(cluster, &own.identity, ours)?;
+                identity.turn = own.identity.turn + 1;
+                // Each block has the time that others wait for after a release.
+                identity.offline = offline.min(own.identity.offline);
+            }
+            None => {
+                self.check_new(cluster, share)?;
+                identity.offline = offline;
+            }
+        }
+        let record = json(&identity)?;
+        let (node, boot) = (session.keys.node(&ours.name), session.keys.boot(&ours.name, &ours.instance));
+        let mut conditions: Vec<Compare> = own.map(Record::is_unchanged).into_iter().collect();
+        let mut operations = Vec::new();
+        let key = match (&self.latest, own) {
+            (Some(latest), Some(_)) if latest.identity.instance != ours.instance => boot,
+            (Some(_), Some(_)) => node,
+            (None, Some(_)) => {
+                conditions.push(is_absent(node.clone()));
+                operations.push(TxnOp::delete(boot, None));
+                node
+            }
+            (Some(latest), None) => {
+                conditions.push(latest.is_unchanged());
+                let boot = session.keys.boot(&ours.name, &latest.identity.instance);
+                operations.push(TxnOp::put(boot, latest.kv.value(), None));
+                node
+            }
+            (None, None) => {
+                conditions.push(is_absent(node.clone()));
+                node
+            }
+        };
+        operations.push(TxnOp::put(key.clone(), record.clone(), None));
+        Ok(Step { key, record, identity, conditions, operations })
+    }
+
+    /// Fails unless a share that etcd doesn't have may be registered.
+    fn check_new(&self, cluster: &Cluster, share: &Share) -> Result<()> {
+        let refuse =
+            |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
+        if share.registered {
+            let why = "the operator has released its addresses (or etcd has lost them), \
+                       or another machine of its name runs and this one has confirmed nothing for too long";
+            return Err(refused(cluster, why));
+        }
+        if self.all().any(|record| record.identity.machine != share.identity.machine) {
+            return refuse("another machine has this name; `cnimble ipam release` if it is gone for good");
+        }
+        if self.all().any(|record| record.identity.boot == share.identity.boot) {
+            return refuse(
+                "another machine has this name, machine ID and boot, or this one has lost its share; \
+                 `cnimble ipam release` if no pod with its addresses runs",
+            );
+        }
+        Ok(())
+    }
+
+    /// What this boot knows of the others, after what it knew before.
+    pub(crate) fn others(&self, share: &Share) -> Vec<Other> {
+        let ours = &share.identity.instance;
+        // Another boot has taken the name during this one.
+        let is_superseded = self.superseded.iter().any(|record| record.identity.instance == *ours);
+        let others = self.all().filter(|record| record.identity.instance != *ours);
+        let other = |record: &Record| {
+            let Identity { instance, turn, .. } = &record.identity;
+            let known = share.others.iter().find(|known| known.instance == *instance);
+            let has_moved = known.is_some_and(|known| known.turn != *turn);
+            let still = known.filter(|_| !has_moved);
+            Other {
+                instance: instance.clone(),
+                turn: *turn,
+                since: still.map_or(self.read, |known| known.since),
+                before: still.map_or(0, |known| known.before),
+                active: has_moved
+                    || known.is_some_and(|known| known.active)
+                    || is_superseded && self.is_latest(instance),
+            }
+        };
+        others.map(other).collect()
+    }
+
+    /// Releases what boots own that have confirmed nothing for too long, by the list of all boots with the name. Then
+    /// their records go.
+    pub(crate) async fn expire(
+        &self,
+        session: &mut Session,
+        cluster: &Cluster,
+        share: &mut Share,
+        listed: &[KeyValue],
+    ) -> Result<()> {
+        for record in self.all() {
+            let Identity { instance, offline, .. } = &record.identity;
+            let Some(other) = share.others.iter().find(|other| other.instance == *instance) else { continue };
+            let waited = other.before + self.read.saturating_sub(other.since);
+            if waited < patience(*offline) {
+                continue;
+            }
+            let mut theirs = listed.iter().filter(|kv| kv.value() == instance.as_bytes());
+            let mut is_over = true;
+            for kv in theirs.by_ref().take(BATCH) {
+                match release(session, cluster, kv, waited, Some(record.is_unchanged())).await {
+                    Ok(_) => {}
+                    Err(err @ BlocksError::Away(_)) => return Err(err),
+                    // It has confirmed its record meanwhile, or a later process tries again.
+                    Err(_) => is_over = false,
+                }
+            }
+            is_over = is_over && theirs.next().is_none();
+            let gone = vec![TxnOp::delete(record.kv.key(), None)];
+            if is_over && session.commit(vec![record.is_unchanged()], gone).await? {
+                share.others.retain(|other| other.instance != *instance);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a boot that begins `now` knows of the others from the share of an earlier one. Without this a node that boots
+/// often would never see one that is over.
+pub(crate) fn known_before(earlier: Share, now: u64) -> Vec<Other> {
+    let confirmed = earlier.confirmed;
+    let carried = |other: Other| {
+        let before = other.before + confirmed.saturating_sub(other.since);
+        Other { since: now, before, active: false, ..other }
+    };
+    earlier.others.into_iter().map(carried).collect()
+}
+
+/// Fails if an earlier build has taken the record over in another boot.
+fn check_boot(cluster: &Cluster, known: &Identity, ours: &Identity) -> Result<()> {
+    match known.boot == ours.boot {
+        true => Ok(()),
+        false => Err(BlocksError::Identity {
+            name: cluster.node.clone(),
+            why: "another machine runs with a copy of this one's disk".to_owned(),
+        }),
+    }
+}
+
+pub(crate) fn refused(cluster: &Cluster, why: &str) -> BlocksError {
+    let file = cluster.base.store.join(share::SHARE);
+    let what = format!("{why}; when no pod with its addresses runs here any more, remove {}", file.display());
+    BlocksError::Identity { name: cluster.node.clone(), why: what }
+}
