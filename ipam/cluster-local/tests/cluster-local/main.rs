@@ -11,6 +11,7 @@ mod hangs;
 mod late;
 mod local;
 mod operator;
+mod pages;
 mod routes;
 mod site;
 mod trust;

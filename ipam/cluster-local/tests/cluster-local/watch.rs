@@ -12,13 +12,13 @@ use cnimble_tests::{Background, Host, PATIENCE, plugin_dir, wait_until};
 use super::{Node, cluster, cluster_of, refused};
 
 /// A program that watches, and the lines that it has printed.
-struct Watch {
+pub(super) struct Watch {
     process: Background,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Watch {
-    fn start(host: &Host, node: &Node<'_>, seen: i64) -> Self {
+    pub(super) fn start(host: &Host, node: &Node<'_>, seen: i64) -> Self {
         let config = host.dir().join("watched");
         std::fs::write(&config, node.config.to_string()).unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
@@ -37,14 +37,14 @@ impl Watch {
     }
 
     /// Returns the nodes of the last line.
-    fn nodes(&self) -> Value {
+    pub(super) fn nodes(&self) -> Value {
         let lines = self.lines.lock().unwrap();
         let last = lines.iter().rfind(|line| line.contains("\"nodes\""));
         last.map_or(Value::Null, |line| serde_json::from_str::<Value>(line).unwrap()["nodes"].clone())
     }
 
     #[track_caller]
-    fn tells(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+    pub(super) fn tells(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         assert!(wait_until(PATIENCE, || is_so(&self.nodes())), "{what}: {:?}", self.lines.lock().unwrap());
     }
 

@@ -20,6 +20,8 @@ use crate::{BlocksError, Result, trust};
 
 /// For a connection, and for an answer. A member that is paused takes as long.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Keys in one answer: the client refuses 4 MiB. A key and its value have less than 1 kB.
+const PAGE: i64 = 1000;
 /// How often the offset is read before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
 
@@ -157,7 +159,6 @@ impl Session {
         Ok(self.range(key, None).await?.into_iter().next())
     }
 
-    /// Keys by the options; of one prefix with [`GetOptions::with_prefix`].
     pub(crate) async fn range(
         &mut self,
         key: impl Into<Vec<u8>>,
@@ -169,7 +170,27 @@ impl Session {
     }
 
     pub(crate) async fn list(&mut self, prefix: &str) -> Result<Vec<KeyValue>> {
-        self.range(prefix, Some(GetOptions::new().with_prefix())).await
+        let mut all = Vec::new();
+        self.each(prefix, |kv| all.push(kv)).await?;
+        Ok(all)
+    }
+
+    /// Reads all keys of a prefix as they are at one revision, page by page, and returns the revision.
+    pub(crate) async fn each(&mut self, prefix: &str, mut take: impl FnMut(KeyValue)) -> Result<i64> {
+        let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
+        let mut revision = 0;
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+            let kvs = self.range(from, Some(options)).await?;
+            // The first page decides.
+            revision = if revision == 0 { self.revision } else { revision };
+            from = kvs.last().map_or_else(Vec::new, |last| [last.key(), b"\0"].concat());
+            let is_last = kvs.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+            kvs.into_iter().for_each(&mut take);
+            if is_last {
+                return Ok(revision);
+            }
+        }
     }
 
     /// Does all `operations` if all `conditions` hold and the fence is unchanged. It may also have done so if no answer

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use etcd_client::{EventType, GetOptions, KeyValue, WatchStream};
+use etcd_client::{EventType, KeyValue, WatchStream};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -16,10 +16,8 @@ use cnimble_leases::cluster::share::Share;
 
 use crate::record::{Host, Owner};
 use crate::session::{Session, away, failed, parse};
-use crate::{BlocksError, Result, keys};
+use crate::{Result, keys};
 
-/// Keys in one answer: the client refuses 4 MB.
-const PAGE: i64 = 5000;
 /// Changes within this time are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Between reads of etcd, and lines to the agent, without changes. A member without a quorum reports nothing.
@@ -155,33 +153,9 @@ async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchSt
     let mut streams = Vec::new();
     let (blocks, singles, hosts) = (session.keys.blocks(), session.keys.singles(), session.keys.hosts());
     for (list, prefix) in [(List::Blocks, blocks), (List::Singles, singles), (List::Hosts, hosts)] {
-        let revision = read(&mut session, &mut state, list, &prefix).await?;
+        let revision = session.each(&prefix, |kv| state.take(list, &kv, EventType::Put)).await?;
         streams.push(session.watch(&prefix, revision + 1).await?);
     }
     let streams = streams.try_into().map_err(|_| away("a watch is missing"))?;
     Ok((session, state, streams))
-}
-
-/// Reads a list at one revision, and returns the revision.
-async fn read(
-    session: &mut Session,
-    state: &mut State,
-    list: List,
-    prefix: &str,
-) -> Result<i64, BlocksError> {
-    let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
-    let mut revision = 0;
-    loop {
-        let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
-        let kvs = session.range(from, Some(options)).await?;
-        // The first page decides.
-        revision = if revision == 0 { session.revision } else { revision };
-        kvs.iter().for_each(|kv| state.take(list, kv, EventType::Put));
-        match kvs.last() {
-            Some(last) if kvs.len() >= usize::try_from(PAGE).unwrap_or(usize::MAX) => {
-                from = [last.key(), b"\0"].concat();
-            }
-            _ => return Ok(revision),
-        }
-    }
 }
