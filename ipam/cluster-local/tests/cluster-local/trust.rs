@@ -5,6 +5,7 @@ use cnimble_tests::tls::{Authority, Identity};
 use serde_json::json;
 
 use super::etcd::Tls;
+use super::watch::Watch;
 use super::{Etcd, Node, refused};
 
 fn tls(authority: &Authority, names: &str) -> Tls {
@@ -70,4 +71,64 @@ fn a_member_whose_certificate_has_another_name_is_refused() {
     let text = "isn't for the name or address in ipam.etcd.endpoints";
     let named = || node.operate("init").is_err_and(|err| err["msg"].as_str().unwrap().contains(text));
     assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, named), "{:?}", node.operate("init"));
+}
+
+/// With authentication a client is the user that its certificate's common name names. docs/CLUSTER.md has
+/// these commands.
+#[test]
+fn a_role_with_the_prefix_alone_is_enough() {
+    let host = Host::new();
+    let authority = Authority::new();
+    let tls = tls(&authority, "IP:127.0.0.11");
+    let root = tls.client.clone();
+    let etcd = Etcd::start_with(&host, 1, Some(tls));
+    let [client, other] = [(); 2].map(|()| authority.issue("IP:127.0.0.1"));
+    let user = |identity: &Identity| identity.certificate.file_stem().unwrap().to_str().unwrap().to_owned();
+    for words in [
+        "role add cnimble",
+        "role grant-permission cnimble --prefix=true readwrite /cnimble/ipam/",
+        &format!("user add {} --no-password", user(&client)),
+        &format!("user grant-role {} cnimble", user(&client)),
+        &format!("user add {} --no-password", user(&other)),
+        "user add root --no-password",
+        "user grant-role root root",
+        &format!("user add {} --no-password", user(&root)),
+        &format!("user grant-role {} root", user(&root)),
+        "auth enable",
+    ] {
+        let output = etcd.ctl(words).output().unwrap();
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let node = |name: &str| with(&Node::new(&host, 1, name, "10.9.0.0/25"), &authority, Some(&client));
+    let nodes = ["a", "b", "c"].map(node);
+    nodes[0].operate("init").unwrap();
+    for node in &nodes {
+        node.added("p1");
+        node.operate("tend 192.0.2.1").unwrap();
+    }
+    assert!(
+        nodes[2].share()["owned"][0]["first"] == nodes[2].share()["owned"][0]["last"],
+        "a single address"
+    );
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("all nodes", |nodes| nodes.as_object().is_some_and(|nodes| nodes.len() == 3));
+    nodes[2].in_boot(2).added("p2");
+    nodes[2].in_boot(3).operate("confirm").unwrap();
+    nodes[0].operate("release c").unwrap();
+    nodes[0].run("GC", "", "", None).unwrap();
+    watch.tells("a release", |nodes| nodes["c"].is_null());
+    // The user is asked for, and what others have in etcd stays theirs.
+    refused(with(&nodes[0], &authority, Some(&other)).operate("confirm"), 11, "permission denied");
+    refused(
+        nodes[0]
+            .clone()
+            .with("etcd", {
+                let mut etcd = nodes[0].config["ipam"]["etcd"].clone();
+                etcd["prefix"] = "/other".into();
+                etcd
+            })
+            .operate("init"),
+        11,
+        "permission denied",
+    );
 }

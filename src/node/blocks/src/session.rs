@@ -227,7 +227,14 @@ impl Session {
 
     /// The cluster's ID, and by how much the member's log exceeds the revision.
     pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
-        let status = in_time("status", self.client.status()).await?;
+        let status = in_time("status", self.client.status()).await.map_err(|err| match err {
+            BlocksError::Away(why) if why.ends_with("permission denied") => {
+                let why = "this version of etcd tells its status to root only; \
+                           3.5.32, 3.6.12 and 3.7 tell it to each user";
+                Error::new(Code::NOT_AVAILABLE, why).into()
+            }
+            err => err,
+        })?;
         let header = status.header().ok_or_else(|| away("a status without a header"))?;
         let index = i64::try_from(status.raft_applied_index()).unwrap_or(i64::MAX);
         Ok((header.cluster_id(), index - header.revision()))
