@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cnimble_tests::{
-    Attachment, Call, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need, skip, unique, vm,
-    wait_until,
+    Attachment, Call, Host, Network, PATIENCE, Pod, Snapshot, cgroup_name, configs, leases, need, skip,
+    unique, vm, wait_until,
 };
 use serde_json::json;
 
@@ -50,7 +50,7 @@ impl Group {
     /// Creates a cgroup with this value in the limit's file. The first name is that of cgroup v1, the second that of
     /// v2.
     fn new(controller: &str, files: [&str; 2], limit: u64) -> Option<Self> {
-        let name = format!("cnimble-test-{}-{}", std::process::id(), unique(controller));
+        let name = cgroup_name(&unique(controller));
         let top = Path::new("/sys/fs/cgroup");
         for (dir, file) in [top.join(controller), top.to_owned()].into_iter().zip(files) {
             let dir = dir.join(&name);

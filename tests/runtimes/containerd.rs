@@ -5,14 +5,14 @@ use std::process::Stdio;
 use serde_json::json;
 
 use cnimble_tests::containerd::{Cgroups, Containerd, oci_image};
-use cnimble_tests::{Background, LIMIT, PATIENCE, PAUSE, wait_until};
+use cnimble_tests::{Background, LIMIT, PATIENCE, PAUSE, cgroup_name, wait_until};
 
 use crate::{assert_clean, network, outside};
 
 #[test]
 fn containerd_with_its_own_client() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
-    let group = format!("cnimble-test-{}", std::process::id());
+    let group = cgroup_name("ctr");
     let _cgroups = Cgroups(group.clone());
     let node = crate::node();
     let outside = outside(&node);

@@ -17,7 +17,7 @@ pub struct Cri<'n> {
 impl<'n> Cri<'n> {
     /// `conflist` is the only network, `bin_dir` has the plugins.
     pub fn start(node: &'n Node, name: &str, conflist: &str, bin_dir: &str) -> Self {
-        let cgroups = Cgroups(format!("cnimble-{name}-{}", std::process::id()));
+        let cgroups = Cgroups(crate::cgroup_name(name));
         let rootfs = node.rootfs();
         node.file("rootfs/www/name", "pod");
         let serve = format!("httpd -p 80 -h /www; {PAUSE}");

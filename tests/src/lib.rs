@@ -67,6 +67,14 @@ pub fn unique(stem: &str) -> String {
     format!("{stem}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The name of a cgroup that no other process on the machine has. Tests see the machine's cgroups, but count processes in
+/// a namespace.
+pub fn cgroup_name(stem: &str) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let processes = std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    format!("cnimble-{stem}-{processes}-{}", std::process::id())
+}
+
 /// The limit of a wait for an event, such as the start of a daemon, in seconds. Only a failing test waits so long, so this
 /// is more than the busiest machine needs.
 pub const PATIENCE: f32 = 120.0;

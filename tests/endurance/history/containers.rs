@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cnimble_tests::containerd::Cgroups;
-use cnimble_tests::{Background, PATIENCE, wait_until};
+use cnimble_tests::{Background, PATIENCE, cgroup_name, wait_until};
 
 use super::log::{Facts, Meaning, Outcome};
 use super::look::Claim;
@@ -48,7 +48,7 @@ pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
 
 /// Returns the cgroup of all containers.
 fn group() -> String {
-    format!("cnimble-history-{}", std::process::id())
+    cgroup_name("history")
 }
 
 fn daemon(site: &Site) -> Background {
