@@ -113,7 +113,7 @@ fn an_api_server_takes_modest_memory_whatever_it_says() {
         Box::new(move |_| answer.clone())
     };
     let answers = [
-        ("endless continue", 1000, Box::new(|number: usize| page(b"", &format!("t{number}"))) as Box<_>),
+        ("endless continue", 300, Box::new(|number: usize| page(b"", &format!("t{number}"))) as Box<_>),
         ("containers", 1, same(page(pod("", &",{}".repeat(8 * MIB / 3 - 100)).as_bytes(), ""))),
         ("ports", 1, same(page(pod("", &ports).as_bytes(), ""))),
         ("64 MiB of large pods", 1, same(page(vec![annotated; 64].join(",").as_bytes(), ""))),
