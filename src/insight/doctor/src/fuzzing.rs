@@ -7,7 +7,7 @@ use cnimble_liveness::{Verdict, cache_entries};
 use cnimble_netlink::netns;
 use cnimble_rules::survey;
 
-use super::rules;
+use super::stale_rules;
 
 /// Parses the input as a mount table, as comments and aliases, and as an entry of the result cache.
 pub fn doctor(bytes: &[u8]) {
@@ -19,7 +19,7 @@ pub fn doctor(bytes: &[u8]) {
     if let Some(tag) = survey::tag(&text) {
         assert!(tag.len() == 33 && text.starts_with(tag), "{text}");
     }
-    let _ = (survey::container(&text), Owner::named(&text), rules::names(&text));
+    let _ = (survey::container(&text), Owner::named(&text), stale_rules::names(&text));
     if let Some(entry) = cnimble_runtime::fuzzing::entry(bytes) {
         let known =
             cache_entries::Known { entry, verdict: Verdict::Lives, own: true, cache: Default::default() };

@@ -7,16 +7,16 @@ use cnimble_cni::{Error, Owner};
 use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
 use cnimble_liveness::node::Node;
-use cnimble_liveness::rules::judge;
+use cnimble_liveness::traces::judge;
 use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::hand_over::{self, HandOver, Pod};
-use cnimble_rules::objects::{pair, rules};
+use cnimble_rules::objects::{configured, pair};
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::Entry;
 
 use super::lifetimes::{self, Ending};
-use super::rules::names;
+use super::stale_rules::names;
 use super::{Doctor, Subject};
 
 /// How much to hand over.
@@ -143,7 +143,8 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
             continue;
         };
         // The settings of the configuration that its ADD used.
-        let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| rules::settings(&list));
+        let settings =
+            entry.and_then(|entry| entry.network_list().ok()).map(|list| configured::settings(&list));
         let settings = settings.unwrap_or_default();
         let pod = Pod::new(owner.clone(), settings, traces);
         let subject = Subject::of(&owner.network, &owner.attachment);

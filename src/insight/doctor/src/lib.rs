@@ -13,8 +13,8 @@ mod lifetimes;
 mod links;
 mod outcome;
 mod repair;
-mod rules;
 mod runtime;
+mod stale_rules;
 pub mod tree;
 mod warnings;
 
@@ -174,7 +174,7 @@ impl Doctor<'_> {
         findings.extend(differences);
         findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
-            findings.extend(rules::idle(&mut Nft::new())?);
+            findings.extend(stale_rules::idle(&mut Nft::new())?);
         }
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
@@ -203,7 +203,7 @@ impl Doctor<'_> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
         findings.extend(leases::findings(&sight.node.leases));
         findings.extend(links::findings(&sight.node)?);
-        findings.extend(rules::findings(sight));
+        findings.extend(stale_rules::findings(sight));
         Ok(findings)
     }
 }

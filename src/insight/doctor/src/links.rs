@@ -10,7 +10,7 @@ use cnimble_netlink::{IfPresent, Netlink};
 use cnimble_rules::objects::{Judge, Orphan, ifb};
 use cnimble_rules::survey;
 
-use super::{Finding, Kind, rules};
+use super::{Finding, Kind, stale_rules};
 
 #[derive(Debug, Clone)]
 pub(super) struct Action {
@@ -72,7 +72,7 @@ fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
     Finding {
         kind,
         what: format!("link {} ({})", link.name, link.kind),
-        subject: rules::names(&link.alias),
+        subject: stale_rules::names(&link.alias),
         why: orphan.why.to_owned(),
         doubt: orphan.doubt,
         remedy: "delete it",

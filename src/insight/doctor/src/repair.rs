@@ -12,7 +12,7 @@ use cnimble_runtime::Invoker;
 
 use super::attachments::Repaired;
 use super::outcome::{Reach, Repair};
-use super::{Action, Doctor, Finding, Kind, rules};
+use super::{Action, Doctor, Finding, Kind, stale_rules};
 
 const TRUST: Duration = Duration::from_millis(100);
 
@@ -110,7 +110,7 @@ async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair
 fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
     match finding.kind {
         // Other rules may be empty now. All are removed together.
-        Kind::EmptyRules => rules::idle(&mut Nft::new()),
+        Kind::EmptyRules => stale_rules::idle(&mut Nft::new()),
         _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }
 }

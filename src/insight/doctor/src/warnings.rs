@@ -12,7 +12,7 @@ use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
-use cnimble_rules::objects::rules::{self, ACCEPTING};
+use cnimble_rules::objects::configured::{self, ACCEPTING};
 
 /// Programs that occupy a port for the pod that it is published for (podman, Docker).
 const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
@@ -47,8 +47,8 @@ fn ports(known: &Known) -> Vec<PortMapping> {
 fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     let mut networks = BTreeMap::new();
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
-    for list in lists.filter(rules::meet_rules) {
-        *networks.entry(list.name.clone()).or_default() |= rules::need_others(&list);
+    for list in lists.filter(configured::meet_rules) {
+        *networks.entry(list.name.clone()).or_default() |= configured::need_others(&list);
     }
     networks
 }

@@ -7,7 +7,7 @@
 //! - its address in any namespace;
 //! - a lease that was made just now.
 //!
-//! Read `judge` first: it looks, and has the verdicts on entries and leases. [`rules`] has those on packet rules.
+//! Read `judge` first: it looks, and has the verdicts on entries and leases. [`traces`] has those on packet rules.
 //! [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
 //!
 //! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are
@@ -22,8 +22,8 @@ pub mod leases;
 mod model;
 mod namespaces;
 pub mod node;
-pub mod rules;
 pub mod runtime;
+pub mod traces;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Sight {
     pub fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut valid = self.node.valid(network)?;
         for trace in &self.traces {
-            if let (Verdict::Doubt(why), Some(comment)) = (rules::judge(&self.node, trace), trace.comment())
+            if let (Verdict::Doubt(why), Some(comment)) = (traces::judge(&self.node, trace), trace.comment())
                 && let Some(tag) = survey::tag(comment)
             {
                 valid.extend(node::named(comment, tag, network).map_err(|what| format!("{what}: {why}"))?);

@@ -2,11 +2,11 @@
 //! declared next to their rules, in [`crate::survey`]. The [`Judge`] tells which attachments live.
 
 pub mod bridge;
+pub mod configured;
 pub mod device;
 pub mod ifb;
 pub mod lifetime;
 pub mod pair;
-pub mod rules;
 
 use cnimble_cni::Error;
 use cnimble_netlink::Netlink;

@@ -1,7 +1,7 @@
 //! Finds packet rules of removed pods.
 
 use cnimble_cni::Error;
-use cnimble_liveness::rules::judge;
+use cnimble_liveness::traces::judge;
 use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Named, Trace};
