@@ -13,14 +13,15 @@ use crate::{Finding, Node, Rule};
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
-    pub(crate) start: IpAddr,
-    pub(crate) end: IpAddr,
+    /// The addresses that `exclude` leaves, as numbers, both ends included.
+    spans: Vec<(u128, u128)>,
     pub(crate) place: Range<usize>,
 }
 
 impl Pool {
     pub(crate) fn overlaps(&self, other: &Pool) -> bool {
-        self.start.is_ipv4() == other.start.is_ipv4() && self.start <= other.end && other.start <= self.end
+        let meet = |(start, end): &(u128, u128)| other.spans.iter().any(|of| *start <= of.1 && of.0 <= *end);
+        self.subnet.is_ipv4() == other.subnet.is_ipv4() && self.spans.iter().any(meet)
     }
 }
 
@@ -76,12 +77,16 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
         let at = range.get("rangeEnd").unwrap_or(node);
         return error(at, format!("rangeEnd: {end} is before rangeStart, {start}"));
     }
+    let mut spans = vec![(number(start), number(end))];
     for at in range.get("exclude").map(Node::elements).unwrap_or_default() {
-        let excluded = at.text().and_then(cidr::parse_ip_or_cidr);
-        if let Some((ip, _)) = excluded
-            && !subnet.contains(ip)
-        {
+        let Some((ip, length)) = at.text().and_then(cidr::parse_ip_or_cidr) else { continue };
+        if !subnet.contains(ip) {
             return error(at, format!("exclude: {ip} is not in {subnet}"));
+        }
+        let excluded = IpNetwork::new(ip, length.unwrap_or(bits)).unwrap_or(ip.into());
+        spans = without(&spans, excluded);
+        if spans.is_empty() {
+            return error(at, format!("exclude: no address of {subnet} is left"));
         }
     }
     if let Some(at) = range.get("gateway")
@@ -96,7 +101,24 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
             return Err(Some(Finding::warning(Rule::InvalidValue, at.range.clone(), message)));
         }
     }
-    Ok(Pool { subnet, start, end, place: node.range.clone() })
+    Ok(Pool { subnet, spans, place: node.range.clone() })
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).into(),
+        IpAddr::V6(ip) => ip.into(),
+    }
+}
+
+fn without(spans: &[(u128, u128)], excluded: IpNetwork) -> Vec<(u128, u128)> {
+    let (first, last) = (number(excluded.network()), number(excluded.broadcast()));
+    let rest = spans.iter().flat_map(|(start, end)| {
+        let before = first.checked_sub(1).map(|before| (*start, before.min(*end)));
+        let after = last.checked_add(1).map(|after| (after.max(*start), *end));
+        [before, after]
+    });
+    rest.flatten().filter(|(start, end)| start <= end).collect()
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
