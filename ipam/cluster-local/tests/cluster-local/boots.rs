@@ -150,6 +150,34 @@ fn a_node_that_boots_often_returns_the_blocks_of_its_earlier_boots() {
     assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
 }
 
+/// An ADD may wait for it.
+#[test]
+fn a_process_returns_some_blocks_of_all_earlier_boots_and_a_later_one_the_rest() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    for n in 0..34 {
+        nodes[0].in_boot(1 + n / 17).operate(&format!("address 10.9.{n}.1")).unwrap();
+    }
+    let node = nodes[0].in_boot(3);
+    node.operate("confirm").unwrap();
+    // Both are over at once.
+    let boots = etcd.get("/cnimble/ipam/net/boots/a/");
+    let lines: Vec<&str> = boots.lines().collect();
+    assert_eq!(lines.len(), 4, "{boots}");
+    for record in lines.chunks(2) {
+        let mut identity: Value = serde_json::from_str(record[1]).unwrap();
+        identity["offline"] = 1.into();
+        etcd.put(record[0], &identity.to_string());
+    }
+    let left = || {
+        node.operate("confirm").unwrap();
+        etcd.get("/cnimble/ipam/net/owned/a/").lines().count() / 2
+    };
+    assert_eq!(left(), 2);
+    assert_eq!(left(), 0);
+    assert_eq!(etcd.get("/cnimble/ipam/net/boots/a/"), "");
+}
+
 /// The time is an hour.
 #[test]
 fn before_the_time_offline_no_node_gets_a_block_of_an_earlier_boot() {

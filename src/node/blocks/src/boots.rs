@@ -169,6 +169,7 @@ impl Records {
         share: &mut Share,
         listed: &[KeyValue],
     ) -> Result<()> {
+        let mut batch = BATCH;
         for record in self.all() {
             let Identity { instance, offline, .. } = &record.identity;
             let Some(other) = share.others.iter().find(|other| other.instance == *instance) else { continue };
@@ -178,7 +179,8 @@ impl Records {
             }
             let mut theirs = listed.iter().filter(|kv| kv.value() == instance.as_bytes());
             let mut is_over = true;
-            for kv in theirs.by_ref().take(BATCH) {
+            for kv in theirs.by_ref().take(batch) {
+                batch -= 1;
                 match release(session, cluster, kv, waited, Some(record.is_unchanged())).await {
                     Ok(_) => {}
                     Err(err @ BlocksError::Away(_)) => return Err(err),
