@@ -19,7 +19,7 @@ enum Before {
     Ours,
 }
 
-/// Returns a binary of three plugins, instead of nineteen.
+/// Returns a binary of three plugins, instead of all.
 fn small(version: u8) -> String {
     format!("#!/bin/sh\n# {version}\nprintf '%s\\n' bridge host-local loopback\n")
 }
