@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout_at;
+
 use crate::locks::{Held, Locks};
 
 use super::{Attach, Error, Invoker};
@@ -50,7 +52,12 @@ impl Invoker {
 
     /// Together with other operations on this network, after a dropped ADD of this attachment is undone.
     pub(super) async fn together(&self, network: &str, attach: &Attach) -> Result<Option<Held>, Error> {
-        self.abandoned.wait(network, attach).await;
+        let undone = self.abandoned.wait(network, attach);
+        match self.exec.deadline {
+            // From then on no plugin is started, so nothing runs beside the undo.
+            Some(deadline) => _ = timeout_at(deadline.at, undone).await,
+            None => undone.await,
+        }
         match self.patient() {
             None => Ok(None),
             Some(locks) => Ok(Some(locks.shared(network).await?)),

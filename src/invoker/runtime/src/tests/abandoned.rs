@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::exec::{exists, until};
 use super::{Bench, attach, network};
 use crate::locks::Locks;
-use crate::{Invoker, Observer};
+use crate::{Deadline, Invoker, Observer};
 
 const CHAIN: [&str; 3] = ["one", "two", "three"];
 
@@ -140,6 +141,19 @@ echo gone >>DIR/calls
     std::fs::write(go, "").unwrap();
     undone(&invoker).await;
     assert_eq!(bench.calls(), ["ADD two", "DEL two", "gone"]);
+}
+
+#[tokio::test]
+async fn an_operation_waits_for_the_undo_until_its_deadline() {
+    let bench = Bench::new(&CHAIN);
+    bench.plugin("two", &HANGS.replace("= ADD ] || exit 0", "= ADD ] || exec sleep 1000"));
+    let (invoker, net) = (bench.invoker(), network("1.0.0", &CHAIN));
+    drop_when(invoker.add(&net, &attach("c1")), hangs(&bench)).await;
+    let hurried = invoker.clone().with_deadline(Deadline::after(Duration::from_millis(50)));
+    let outcome = tokio::time::timeout(Duration::from_secs(60), hurried.del(&net, &attach("c1"))).await;
+    let err = outcome.unwrap().unwrap_err().to_string();
+    assert!(err.contains("no answer within 50ms"), "{err}");
+    assert!(!bench.calls().contains(&"DEL one".to_owned()));
 }
 
 #[test]
