@@ -21,7 +21,8 @@ impl Invoker {
     ///
     /// **Cancellation.** If the future is dropped, a task of the tokio runtime undoes the ADD. The running plugin is
     /// stopped as at a time limit: it gets SIGTERM, and SIGKILL two seconds later. DEL follows as after a failure, and
-    /// the cache gets no entry. The task holds the locks, for two minutes at most. It logs what it could not undo.
+    /// the cache gets no entry. The task holds the locks, for two minutes at most while the runtime runs.
+    /// It logs what it could not undo.
     /// Operations of this invoker and its clones on the same attachment wait for it.
     ///
     /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`], which

@@ -73,7 +73,11 @@ impl<'c> Node<'c> {
         let mut node = Node { cluster, dir, share, session, key: step.key, record: step.record, _lock: lock };
         let listed = node.reconcile().await?;
         node.save()?;
-        records.expire(&mut node.session, cluster, &mut node.share, &listed).await?;
+        match records.expire(&mut node.session, cluster, &mut node.share, &listed).await {
+            // This boot is confirmed. A later process goes on.
+            Ok(()) | Err(BlocksError::Away(_)) => {}
+            Err(err) => return Err(err),
+        }
         Ok(node)
     }
 
