@@ -115,7 +115,7 @@ impl View for Health {
         }
         let of = |outcome| count(&self.findings, outcome);
         match (of(Outcome::Found), of(Outcome::InPod), of(Outcome::Failed)) {
-            (0, 0, 0) => parts.push("all is well".to_owned()),
+            (0, 0, 0) if of(Outcome::Left) == 0 => parts.push("all is well".to_owned()),
             (0, 0, _) => {}
             (0, in_pods, _) => parts.push(format!("{in_pods} in pods: --repair --pods repairs")),
             (found, ..) => parts.push(format!("{found} found, and nothing changed: --repair repairs")),

@@ -101,6 +101,17 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
     node.network("15-shared", &shared);
     assert_eq!(found("shared"), []);
 
+    // A bridge has one IPv4 gateway.
+    node.network("16-other", &bridge("other", "br1", "10.32.0.0/24"));
+    let of_other = found("other");
+    assert_eq!(of_other.len(), 2, "{of_other:?}");
+    let refused = |name: &str| format!("the bridge has 10.31.0.1/24 of network {name}");
+    assert!(of_other.iter().zip(["one", "shared"]).all(|(found, name)| found.1.contains(&refused(name))));
+    let mut forced = bridge("other", "br1", "10.32.0.0/24");
+    forced["plugins"][0]["forceAddress"] = true.into();
+    node.network("16-other", &forced);
+    assert_eq!(found("other"), []);
+
     node.network("30-three", &bridge("three", "br3", "10.33.0.0/24"));
     assert_eq!(found("three"), []);
     node.host.ip("link add up0 type bridge");

@@ -1,5 +1,7 @@
 //! Conflicts between two networks: addresses that both assign, or that the host must route for both.
 
+use std::ops::Range;
+
 use ipnetwork::IpNetwork;
 
 use super::entry::{PluginEntry, entries};
@@ -13,6 +15,8 @@ struct Net<'a> {
     segment: Option<Segment<'a>>,
     routed: bool,
     pools: Vec<Pool>,
+    /// The IPv4 addresses that the bridge gets, with their places. Others are refused unless `forceAddress` is set.
+    gateways: Vec<(IpNetwork, Range<usize>)>,
 }
 
 /// The link that pods of several networks may share.
@@ -36,6 +40,14 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
             continue;
         }
         let shared = own.segment.is_some() && own.segment == other.segment;
+        let foreign = other.gateways.first().filter(|_| shared);
+        for (gateway, place) in &own.gateways {
+            let Some((theirs, _)) = foreign else { continue };
+            if !other.gateways.iter().any(|(theirs, _)| theirs == gateway) {
+                let message = format!("the bridge has {theirs} of {whose}, so ADD can't give it {gateway}");
+                found.push(Finding::warning(Rule::Conflict, place.clone(), message));
+            }
+        }
         for pool in &own.pools {
             let twin = other.pools.iter().find(|twin| match shared {
                 // Each network has its own leases.
@@ -53,9 +65,12 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
 
 fn net(document: &Document) -> Option<Net<'_>> {
     let entry = entries(document).into_iter().find(|entry| entry.ipam == Some("host-local"))?;
-    let pools = sets(&entry).into_iter().flatten().collect();
+    let pools: Vec<Pool> = sets(&entry).into_iter().flatten().collect();
+    let is_gateway = entry.plugin == "bridge" && routed(&entry) && !entry.node.is_true("forceAddress");
+    let gateways = pools.iter().filter(|pool| is_gateway && pool.subnet.is_ipv4());
+    let gateways = gateways.filter_map(|pool| Some((gateway(&entry, pool)?, pool.place.clone()))).collect();
     let name = document.root.text_of("name").unwrap_or_default();
-    Some(Net { document, name, segment: segment(&entry), routed: routed(&entry), pools })
+    Some(Net { document, name, segment: segment(&entry), routed: routed(&entry), pools, gateways })
 }
 
 fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
