@@ -8,12 +8,12 @@
 //! namespace, so DEL without one has nothing to remove. GC looks into the namespaces that are pinned by a mount. The
 //! interface may have a [`master`], which is a link of the host.
 //!
-//! - [`pair`]: creates a veth pair;
-//! - [`upper`]: the verbs of macvlan, ipvlan, vlan and dummy;
-//! - [`arp`]: probes for IPv4 addresses, if the configuration asks for it;
-//! - [`pod`], [`host`]: switches and routes of the pod's interface and of the host, with their undo;
-//! - [`check`]: compares the state with the result, for CHECK;
-//! - [`remove`]: implements DEL and GC; `inside` finds the owner of an interface in the pod.
+//! - [`pair`] creates a veth pair.
+//! - [`upper`] has the verbs of macvlan, ipvlan, vlan and dummy.
+//! - [`arp`] probes for IPv4 addresses, if the configuration asks for it.
+//! - [`pod`] and [`host`] set the switches and routes of the pod's interface and of the host, with their undo.
+//! - [`check`] compares the state with the result, for CHECK.
+//! - [`remove`] implements DEL and GC. `inside` finds the owner of an interface in the pod.
 
 pub mod alone;
 pub mod arp;
