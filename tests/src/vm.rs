@@ -19,7 +19,7 @@ const INSIDE: &str = "CNIMBLE_TEST_INSIDE_VM";
 const LACKING: &str = "CNIMBLE_TEST_LACKING";
 
 /// Seconds that all tests of a module may take inside, and that fetching the kernel may.
-const RUN_LIMIT: &str = "900";
+const RUN_LIMIT: &str = "2700";
 const SETUP_LIMIT: &str = "600";
 
 /// Goes on inside; outside, the test ends here as its run inside did.

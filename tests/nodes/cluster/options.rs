@@ -171,6 +171,9 @@ fn a_network_with_the_api_servers_or_the_nodes_address_is_refused_and_the_last_g
     world.ip("addr add 198.51.100.7/32 dev br0");
     let api = ApiServer::of_nodes(world, "198.51.100.7:6443");
     api.kubeconfig(node.host.dir(), None);
+    // The agent may have ended before its first work did.
+    api.put(object(1));
+    assert_eq!(node.once("").0, 0);
     let file = std::fs::read_to_string(node.conflist()).unwrap();
     for (cidr, why) in [
         ("198.51.100.0/24", "198.51.100.7 is the address of the API server"),

@@ -37,11 +37,13 @@ fn a_lease_is_renewed_by_its_server_and_nothing_changes() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     let (network, attachment, result) = bound(&host, &server, &pod);
+    // A busy machine may need more.
+    let discovers = server.said(DISCOVER).len();
     // The first request has no address yet.
-    let said = server.wait(REQUEST, 3);
+    let said = server.wait(REQUEST, server.said(REQUEST).len() + 2);
     assert_eq!(said.has, FIRST);
     assert!(!said.options.contains_key(&50) && !said.options.contains_key(&54));
-    assert_eq!(server.said(DISCOVER).len(), 1);
+    assert_eq!(server.said(DISCOVER).len(), discovers);
     network.check(&attachment, &result).success();
     network.deleted(&attachment, Some(&result));
 }

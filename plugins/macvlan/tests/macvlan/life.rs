@@ -26,14 +26,11 @@ fn a_pod_is_on_the_masters_network_and_del_leaves_nothing() {
     );
     assert_eq!(pod.addrs("eth0")[..2], ["10.7.0.10/24", "fd00:7::10/64"], "{:?}", pod.addrs("eth0"));
     assert!(pod.ip("route show 10.99.0.0/16").contains("via 10.7.0.1 dev eth0"));
-    assert!(pod.pings_once("10.7.0.1") && pod.pings_once("fd00:7::1"));
-    assert!(lan.pings_once("10.7.0.10") && lan.pings_once("fd00:7::10"));
+    assert!(pod.pings("10.7.0.1") && pod.pings("fd00:7::1"));
+    assert!(lan.pings("10.7.0.10") && lan.pings("fd00:7::10"));
     let second = Attachment::new("c2", &other);
     let second_result = network.added(&second);
-    assert!(
-        other.pings_once("10.7.0.10") && other.pings_once("fd00:7::10"),
-        "pods of a bridge hear each other"
-    );
+    assert!(other.pings("10.7.0.10") && other.pings("fd00:7::10"), "pods of a bridge hear each other");
     assert_eq!(host.links(), ["eth0", "eth1", "lo", "uplink"], "nothing is on the host");
     network.check(&attachment, &result).success();
 
