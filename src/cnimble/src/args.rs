@@ -225,6 +225,14 @@ pub(super) enum Command {
     /// lost packet rules back. An object stays if its pod lives or may live.
     #[command(after_long_help = examples!["cnimble doctor", "cnimble doctor --cri --repair"])]
     Doctor(Doctor),
+    /// Put back what living pods lose on the host, as soon as the kernel reports a change
+    ///
+    /// Repairs what `doctor --repair` repairs of living pods: packet rules, bridges, addresses and
+    /// settings of the host. A flush of the ruleset or a reload of a firewall is repaired within a
+    /// second. If another program removes the repairs of a network twenty times in a row, within ten
+    /// seconds each, the network is left alone for ten minutes. SIGHUP looks at once. SIGINT or SIGTERM stops it.
+    #[command(after_long_help = examples!["cnimble guard"])]
+    Guard(Guard),
     /// Convert the rules of living pods for the Go plugins, before you install them
     ///
     /// DEL of the Go plugins removes only their own rules. So each pod gets its packet rules
@@ -274,6 +282,7 @@ impl Command {
             Command::Run(given) => given.log_format,
             Command::Serve(given) => given.log_format,
             Command::Node(given) => given.log_format,
+            Command::Guard(given) => given.log_format,
             _ => LogFormat::default(),
         }
     }
@@ -320,6 +329,15 @@ pub(super) struct Doctor {
     /// is compared with the kernel
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Guard {
+    #[command(flatten)]
+    pub(super) leases: Leases,
+    /// The format of logs
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(super) log_format: LogFormat,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ mod events;
 mod explain;
 mod finding;
 mod gc_cri;
+mod guard;
 mod hand_over;
 mod init;
 mod interrupt;
@@ -138,7 +139,8 @@ fn main() -> ExitCode {
     }
     let session = Session::new(&cli.global);
     // Long-running services get more threads and log at the level info.
-    let is_service = matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_));
+    let is_service =
+        matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_) | Command::Guard(_));
     let usual = if is_service { log::LevelFilter::Info } else { log::LevelFilter::Warn };
     if let Err(report) = logging::init(cli.command.log_format(), usual) {
         return fail(&session, &report);
@@ -235,6 +237,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Stats(given) => stats::stats(session, given),
         Command::Tree(given) => tree::tree(session, given).await,
         Command::Doctor(given) => doctor::doctor(session, given).await,
+        Command::Guard(given) => guard::guard(session, given).await,
         Command::HandOver(given) => hand_over::hand_over(session, given).await,
         Command::Pod(given) => pod::pod(session, given).await,
         Command::Cri(given) => cri::cri(session, given).await,

@@ -145,6 +145,7 @@ fn who_isnt_root_is_told_so_where_that_is_the_reason() {
         format!("run --manifests {base}/net.d {state}"),
         format!("pod ls {state}"),
         "doctor".to_owned(),
+        "guard".to_owned(),
     ] {
         let mut run = node.host.command("setpriv");
         run.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);

@@ -55,6 +55,7 @@ const VERBS: &[Verb] = &[
     verb("events", "events --network net", ("events --network nett", 3)),
     verb("explain", "explain isGateway", ("explain isGatway", 2)),
     verb("gc", "gc zgc --all", ("gc nett --all", 3)),
+    verb("guard", "", ("guard --log-format jsn", 2)),
     verb("hand-over", "hand-over --data-dir {dir}/leases --state-dir {dir}/none", ("", 0)),
     verb("init", "init bridge new --dry-run", ("init bridg new", 2)),
     verb("ipam-blocks", "ipam blocks cluster", ("ipam blocks net", 3)),

@@ -22,6 +22,7 @@ pub mod conntrack;
 pub mod counters;
 mod dad;
 pub mod deferred_close;
+pub mod disturbance;
 mod error;
 mod exchange;
 pub mod fdb;

@@ -136,7 +136,7 @@ impl AsFd for RuleMonitor {
 }
 
 /// With room for a flood.
-fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
+pub(super) fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     let mut socket = Socket::open(protocol)?;
     socket.expect_many();
     for group in groups {
@@ -145,7 +145,7 @@ fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     Ok(socket)
 }
 
-fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> Result<()> {
+pub(super) fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> Result<()> {
     for _ in 0..AT_ONCE {
         let Some(datagram) = socket.waiting(what)? else { break };
         Messages::new(datagram).flatten().for_each(|message| take(&message));

@@ -25,12 +25,17 @@ pub struct Compared {
     pub unchecked: Vec<String>,
 }
 
-/// Compares the attachments of the judged caches that `wanted` says.
-pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&Known) -> bool) -> Compared {
+/// Compares the attachments of the judged caches that `wanted` says, as far as `reach` goes.
+pub(super) async fn compare(
+    doctor: &Doctor<'_>,
+    node: &Node,
+    reach: Reach,
+    wanted: impl Fn(&Known) -> bool,
+) -> Compared {
     let mut findings = Vec::new();
     let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
     for known in node.entries.iter().filter(|known| lives(known) && wanted(known)) {
-        let skipped = of_attachment(doctor, known, &mut findings).await;
+        let skipped = of_attachment(doctor, known, reach, &mut findings).await;
         for why in skipped {
             *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
         }
@@ -47,7 +52,12 @@ fn lives(known: &Known) -> bool {
 }
 
 /// Returns what was not compared.
-async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Finding>) -> Vec<String> {
+async fn of_attachment(
+    doctor: &Doctor<'_>,
+    known: &Known,
+    reach: Reach,
+    findings: &mut Vec<Finding>,
+) -> Vec<String> {
     if begun::is_noted(&known.owner().tag()) {
         findings.push(leaving(known));
         return Vec::new();
@@ -60,7 +70,7 @@ async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Fi
         return vec!["nothing is checked: the cache has no result of ADD".to_owned()];
     }
     let mut skipped: Vec<String> = inside_is_unchecked(&list).into_iter().collect();
-    let in_pod = skipped.is_empty();
+    let in_pod = skipped.is_empty() && reach == Reach::Pods;
     for plugin in &list.plugins {
         let compared = doctor.compare(known, &list, plugin, in_pod).await;
         match compared {

@@ -170,7 +170,7 @@ impl Doctor<'_> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
         let Compared { findings: differences, unchecked } =
-            attachments::compare(self, &sight.node, |_| true).await;
+            attachments::compare(self, &sight.node, Reach::Pods, |_| true).await;
         findings.extend(differences);
         findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
@@ -195,7 +195,16 @@ impl Doctor<'_> {
 
     /// Compares the living attachments of one container with what their plugins want.
     pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
-        attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
+        attachments::compare(self, &sight.node, Reach::Pods, |known| known.entry.container_id == container_id)
+            .await
+    }
+
+    /// Returns what living pods lack on the host and [`Doctor::repair`] can put back.
+    pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
+        let node = Sight::look(&self.evidence)?.node;
+        let mut findings = attachments::compare(self, &node, Reach::Host, |_| true).await.findings;
+        findings.retain(|of| of.doubt.is_none() && matches!(of.action, Action::Attachment(_)));
+        Ok(findings)
     }
 
     /// Returns the objects without a living owner.

@@ -2,6 +2,7 @@
 
 mod departures;
 mod faults;
+mod guard;
 mod leaves;
 mod repairs;
 mod warned;

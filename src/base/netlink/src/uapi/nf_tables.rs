@@ -15,6 +15,7 @@ pub(crate) const NFT_MSG_DELSET: u16 = 11;
 pub(crate) const NFT_MSG_NEWSETELEM: u16 = 12;
 pub(crate) const NFT_MSG_GETSETELEM: u16 = 13;
 pub(crate) const NFT_MSG_DELSETELEM: u16 = 14;
+pub(crate) const NFT_MSG_NEWGEN: u16 = 15;
 pub(crate) const NFT_MSG_GETGEN: u16 = 16;
 
 pub(crate) const NFTA_LIST_ELEM: u16 = 1;
@@ -136,3 +137,5 @@ pub(crate) const NFTA_MATCH_REV: u16 = 2;
 pub(crate) const NFTA_MATCH_INFO: u16 = 3;
 pub(crate) const NFTA_TARGET_NAME: u16 = 1;
 pub(crate) const NFTA_GEN_ID: u16 = 1;
+pub(crate) const NFTA_GEN_PROC_PID: u16 = 2;
+pub(crate) const NFTA_GEN_PROC_NAME: u16 = 3;

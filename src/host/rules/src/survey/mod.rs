@@ -59,6 +59,9 @@ pub(super) const PARTS: [Part; 5] =
 pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
+/// The names of the nf_tables tables in which rules of pods may stand: of cnimble, of iptables and of firewalld.
+pub const FOLLOWED: &[&str] = &["cnimble", "filter", "nat", "mangle", "firewalld"];
+
 pub(super) struct Operations {
     table: Table<'static>,
     pub(super) all: fn(&mut Nft) -> netlink::Result<Vec<Placed>>,

@@ -1,0 +1,137 @@
+//! Tests `cnimble guard`: losses of living pods on the host are repaired without a doctor.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use cnimble_tests::stream::Stream;
+use cnimble_tests::{Background, PATIENCE, Pod, need, plugin_dir, wait_until};
+
+use super::faults::network;
+use super::{Node, findings, kinds, veths};
+
+/// The argument of a damage, and the damage.
+type Fault<'a> = (String, &'a dyn Fn(&str));
+
+/// A running `cnimble guard`.
+struct Guard {
+    process: Background,
+    log: PathBuf,
+}
+
+impl Guard {
+    fn start(node: &Node) -> Self {
+        let log = node.host.dir().join("guard.log");
+        let data = node.host.data_dir();
+        let mut command =
+            node.cnimble(plugin_dir(), &["guard", "--data-dir", data.to_str().unwrap()]).command;
+        command.stderr(File::create(&log).unwrap());
+        Guard { process: Background::start(&mut command), log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn wait_for(&self, words: &str) {
+        assert!(wait_until(PATIENCE, || self.log().contains(words)), "{words}: {}", self.log());
+    }
+
+    /// Ends it, and returns its log.
+    fn stop(self) -> String {
+        kill(Pid::from_raw(i32::try_from(self.process.pid()).unwrap()), Signal::SIGTERM).unwrap();
+        let log = self.log.clone();
+        let status = self.process.finish(std::time::Duration::from_secs_f32(PATIENCE)).status;
+        assert!(status.success(), "{status}");
+        fs::read_to_string(log).unwrap()
+    }
+}
+
+impl Node {
+    /// Waits until the doctor finds only `expected`.
+    #[track_caller]
+    fn comes_to(&self, expected: &[&str], when: &str, guard: &Guard) {
+        let found = || {
+            let outcome = self.doctor(&["--grace", "0"]);
+            kinds(&findings(&outcome, if outcome.status == 0 { 0 } else { 6 }))
+        };
+        assert!(wait_until(PATIENCE, || found() == expected), "{when}: {:?}; {}", found(), guard.log());
+    }
+}
+
+#[test]
+fn a_guard_repairs_each_loss_on_the_host_and_nothing_in_a_pod() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.22.0/24"));
+    let mut routed = network(&node, "routed", "10.213.23.0/24");
+    routed["plugins"][0]["type"] = json!("ptp");
+    node.network("routed", &routed);
+    let pods = [Pod::new(), Pod::new(), Pod::new()];
+    let bridged = veths(&node.add(plugin_dir(), "doc", &pods[0], "one", 8001)).remove(0);
+    let result = node.add(plugin_dir(), "doc", &pods[1], "two", 8002);
+    let own = veths(&node.add(plugin_dir(), "routed", &pods[2], "three", 8003)).remove(0);
+    let ip = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
+    let stream = Stream::between(&pods[0], &pods[1], ip);
+
+    // A loss before the guard begins.
+    node.host.nft("flush ruleset");
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    let on_host = |command: &str| drop(node.host.ip(command));
+    let faults: [Fault<'_>; 9] = [
+        ("flush ruleset".to_owned(), &|command| drop(node.host.nft(command))),
+        ("delete table inet cnimble".to_owned(), &|command| drop(node.host.nft(command))),
+        (format!("link set {bridged} nomaster"), &on_host),
+        (format!("link set {bridged} down"), &on_host),
+        ("addr flush dev br1".to_owned(), &on_host),
+        ("link set br1 down".to_owned(), &on_host),
+        ("link del br1".to_owned(), &on_host),
+        (format!("route flush dev {own}"), &on_host),
+        ("0".to_owned(), &|value| node.host.set_sysctl("ipv4/ip_forward", value)),
+    ];
+    for (command, damage) in faults {
+        damage(&command);
+        node.comes_to(&[], &command, &guard);
+        stream.flows(&command);
+        assert!(pods[0].pings("10.213.22.1") && pods[2].pings("10.213.23.1"), "{command}");
+    }
+    guard.wait_for("by process nft (");
+
+    pods[0].ip("route del default");
+    node.host.nft("flush ruleset");
+    node.comes_to(&["pod-state found one"], "a change in a pod is left alone", &guard);
+    let log = guard.stop();
+    assert!(!log.contains("warning:") && !log.contains("error:"), "{log}");
+}
+
+#[test]
+fn a_guard_gives_up_a_fight_and_serves_the_other_networks() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("fought", &network(&node, "fought", "10.213.24.0/24"));
+    let mut quiet = network(&node, "quiet", "10.213.25.0/24");
+    quiet["plugins"][0]["bridge"] = json!("br2");
+    node.network("quiet", &quiet);
+    let pods = [Pod::new(), Pod::new()];
+    node.add(plugin_dir(), "fought", &pods[0], "one", 8001);
+    node.add(plugin_dir(), "quiet", &pods[1], "two", 8002);
+    let guard = Guard::start(&node);
+    let address = || node.host.ip("-4 addr show dev br1").contains("10.213.24.1/24");
+    let gives_up = || guard.log().contains("network fought: another program removes");
+    for _ in 0..100 {
+        node.host.ip("addr flush dev br1");
+        assert!(wait_until(PATIENCE, || address() || gives_up()), "{}", guard.log());
+        if gives_up() {
+            break;
+        }
+    }
+    guard.wait_for("leaves the network alone for 10 minutes");
+    node.host.ip("addr flush dev br1");
+    node.host.ip("addr flush dev br2");
+    node.comes_to(&["host-state found one"], "after it gave up", &guard);
+    guard.stop();
+}
