@@ -5,5 +5,6 @@
 mod go_leftovers;
 mod interop;
 mod pod_switches;
+mod routers;
 mod shapes;
 mod table;

@@ -159,6 +159,21 @@ fn a_read_only_proc_sys_with_a_wrong_value_is_one_clear_error() {
     }
 }
 
+/// The configuration asks for it, so ADD fails.
+#[test]
+fn a_read_only_accept_ra_of_a_pod_that_must_ignore_routers_is_an_error() {
+    need!("ip", "unshare", "strace");
+    for kind in KINDS {
+        let (host, pod) = (ready_host(), Pod::new());
+        let net = network(&host, plugin_dir(), kind).with("/acceptRA", json!(false));
+        let err = add_read_only(&net, &pod, &NO_PRIVATE_PROCFS).error();
+        assert!(err.code == 100 && err.all().contains("eth0/accept_ra to 0"), "{kind}: {err:?}");
+        assert_eq!(pod.links(), ["lo"], "{kind}");
+        pod.set_sysctl("ipv6/conf/default/accept_ra", "0");
+        add_read_only(&net, &pod, &NO_PRIVATE_PROCFS).success();
+    }
+}
+
 /// An interface works without it, so ADD prints a warning and continues.
 #[test]
 fn a_read_only_accept_ra_is_a_warning() {

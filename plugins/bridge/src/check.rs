@@ -21,6 +21,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+    pod::check_routers(call, &mut inside)?;
     let attached = Attached { prev, pod };
     let bridge = attached.bridge(cx)?;
     let port = attached.port(cx, &bridge)?;

@@ -6,6 +6,7 @@ use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{Netlink, route};
+use cnimble_plugin::interface::pod::check_routers;
 use cnimble_plugin::interface::{check, host};
 use cnimble_plugin::{Call, Place};
 use cnimble_rules::masquerade;
@@ -24,6 +25,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
 
     call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+    check_routers(call, &mut inside)?;
     hosts_end(call, &mut host, &pod, &prev, &paths)?;
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
     host::forwards(call, &mut host, &addrs)?;

@@ -32,14 +32,16 @@ pub struct NewInterface {
 /// Creates the interface in the pod, down, with its undo, and writes its owner into its alias. Returns it with a socket
 /// inside. Fails with code 102 if the pod has an interface of that name, 100 if the kernel lacks a module.
 pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Netlink), Error> {
-    match new.master {
+    let (link, inside) = match new.master {
         Some(Master { link, netlink, in_pod: false }) => {
             let wanted = NewInterface { master: None, ..new };
-            from_host(call, netns, netlink, &link, &wanted)
+            from_host(call, netns, netlink, &link, &wanted)?
         }
-        Some(Master { ref link, in_pod: true, .. }) => inside(call, netns, &new, Some(link)),
-        None => inside(call, netns, &new, None),
-    }
+        Some(Master { ref link, in_pod: true, .. }) => inside(call, netns, &new, Some(link))?,
+        None => inside(call, netns, &new, None)?,
+    };
+    pod::ignore_routers(call, netns, &link.name, None)?;
+    Ok((link, inside))
 }
 
 /// Creates an interface through a socket in the pod.

@@ -3,9 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use nix::errno::Errno;
-use serde_json::Value;
 
-use cnimble_cni::{CniResult, Error, PluginConfig, json};
+use cnimble_cni::{CniResult, Error, PluginConfig};
 use cnimble_netlink::arp::Asking;
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -20,11 +19,7 @@ const KEY: &str = "arpProbe";
 
 /// Returns whether the configuration asks for probes.
 pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
-    match json::get(config.document(), KEY) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(wanted)) => Ok(*wanted),
-        Some(other) => Err(Error::config(format!("{KEY}: invalid type: {other}, expected a boolean"))),
-    }
+    Ok(super::flag(config, KEY)?.unwrap_or_default())
 }
 
 /// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket for the

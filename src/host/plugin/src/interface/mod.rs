@@ -29,7 +29,9 @@ pub mod remove;
 mod result;
 pub mod upper;
 
-use cnimble_cni::{CniResult, Code, Dns, Error, Interface};
+use serde_json::Value;
+
+use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
@@ -72,6 +74,15 @@ pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     }
     let mtu = u32::try_from(configured);
     mtu.map(Some).map_err(|_| Error::config(format!("mtu: {configured} is above {} bytes", u32::MAX)))
+}
+
+/// Reads a key of several plugins. Fails with code 7 if it is no boolean.
+pub(crate) fn flag(config: &PluginConfig, key: &str) -> Result<Option<bool>, Error> {
+    match json::get(config.document(), key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(value)) => Ok(Some(*value)),
+        Some(other) => Err(Error::config(format!("{key}: invalid type: {other}, expected a boolean"))),
+    }
 }
 
 /// Opens the host's socket for STATUS.

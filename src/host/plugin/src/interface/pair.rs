@@ -9,6 +9,7 @@ use cnimble_netlink::link::{self, Change, Link, Mac, NewVeth};
 use cnimble_netlink::port::{self, Port};
 use cnimble_netlink::{IfPresent, NetNs, Netlink, Request};
 
+use super::pod;
 use crate::Call;
 
 /// One name in four billion is taken by coincidence.
@@ -119,6 +120,7 @@ pub fn create(
     let pod_index = link.peer.ok_or_else(|| {
         Error::new(Code::KERNEL, format!("the kernel didn't say what the peer of {} is", link.name))
     })?;
+    pod::ignore_routers(call, netns, &call.ifname, link.far)?;
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 

@@ -10,7 +10,7 @@ use cnimble_cni::{CniResult, Code, Error, cidr};
 use cnimble_netlink::link::{self, Change, Mac};
 use cnimble_netlink::{self as netlink, IfPresent, NetNs, Netlink, Request, addr, route, sysctl};
 
-use crate::Call;
+use crate::{Call, Place};
 
 /// A route without a gateway uses the first gateway of its family. Equal routes, such as a default route of IPAM's and
 /// one of the plugin's, become one.
@@ -106,6 +106,39 @@ pub fn switches(
     }
     wanted.push(("accept_dad", if detection == Detection::On { "1" } else { "0" }));
     set_if_possible(&conf, name, &wanted)
+}
+
+/// Makes the interface, which is down, ignore router advertisements if the configuration has `"acceptRA": false`. `far`
+/// is as in [`switches`]. An interface without IPv6 has no such switch.
+///
+/// Fails if the switch is read-only: the owner of the network relies on it.
+pub fn ignore_routers(call: &Call, netns: &NetNs, name: &str, far: Option<i32>) -> Result<(), Error> {
+    if hears_routers(call)? {
+        return Ok(());
+    }
+    netns.enter(|| {
+        let Some(conf) = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), far).if_present()? else {
+            return Ok(());
+        };
+        conf.write("accept_ra", "0").if_present()?;
+        Ok(())
+    })?
+}
+
+fn hears_routers(call: &Call) -> Result<bool, Error> {
+    Ok(super::flag(&call.config, "acceptRA")?.unwrap_or(true))
+}
+
+/// CHECK of [`ignore_routers`]. A repair switches it off again.
+pub fn check_routers(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
+    if hears_routers(call)? {
+        return Ok(());
+    }
+    let verify = |inside: &mut Netlink| match inside.link(&call.ifname)?.accept_ra {
+        None | Some(0) => Ok(()),
+        Some(now) => Err(Error::check(format!("interface {} has accept_ra {now}, expected 0", call.ifname))),
+    };
+    call.wants(Place::Pod, inside, verify, |_| ignore_routers(call, &call.open_netns()?, &call.ifname, None))
 }
 
 /// Sets the switches of an interface that is about to request IPv6 addresses on its link, before it is up. Its

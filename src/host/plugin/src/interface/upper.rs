@@ -7,7 +7,7 @@ use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
-use super::{arp, check, completed, master, remove};
+use super::{arp, check, completed, master, pod, remove};
 use crate::{Call, Command, Plugin, delegate};
 
 const POD_INTERFACE: u32 = 0;
@@ -138,6 +138,7 @@ impl Plugin for UpperPlugin {
 
 fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
+    pod::check_routers(call, &mut inside)?;
     if let Some(master) = &upper.master {
         master.check(&mut inside, &link)?;
     }
