@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{CniResult, Error, PluginConfig};
-use cnimble_rules::portmap::{Backend, Forward, Mapping, Protocol};
+use cnimble_rules::portmap::{Backend, Forward, Mapping};
 
 /// Kubernetes uses 14 and 15, Calico 20 to 31.
 const DEFAULT_MARK_BIT: u8 = 13;
@@ -157,7 +157,7 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     let mut mappings: Vec<Mapping> = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let bad = |why: String| Error::config(format!("runtimeConfig.portMappings[{index}]{why}"));
-        let Some(protocol) = Protocol::parse(&entry.protocol) else {
+        let Some(mapping) = Mapping::of(entry) else {
             return Err(bad(format!(".protocol: unknown protocol \"{}\"", entry.protocol.escape_default()))
                 .details("allowed are tcp, udp and sctp"));
         };
@@ -166,12 +166,6 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
                 return Err(bad(format!(".{key}: 0 is not a port (1 to 65535)")));
             }
         }
-        let mapping = Mapping {
-            protocol,
-            host_ip: entry.host_ip,
-            host_port: entry.host_port,
-            container_port: entry.container_port,
-        };
         // Runtimes pass a port twice, or with the host addresses "" and 0.0.0.0.
         let twice = mappings.iter().find(|other| other.collides_with(&mapping));
         if let Some(other) = twice.filter(|other| other.container_port != mapping.container_port) {

@@ -5,11 +5,14 @@
 mod config;
 mod gone;
 
+use std::net::SocketAddr;
+
 use cnimble_cni::{Attachment, CniResult, Error};
+use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::sysctl;
 use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
-use cnimble_rules::portmap::{self, Forward};
+use cnimble_rules::portmap::{self, Forward, Mapping};
 
 use config::Config;
 
@@ -56,6 +59,7 @@ impl Plugin for Portmap {
             return Ok(prev.clone());
         }
         call.step("map host ports", || map(call, &mut Nft::new(), &config, &forward))?;
+        warn_of_listeners(&forward);
         Ok(prev.clone())
     }
 
@@ -98,4 +102,15 @@ fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result
     let undo = portmap::add(config.backend, nft, &call.owner(), forward, &gone::is_gone)?;
     call.undo.push("remove port mappings", move || undo.run());
     Ok(())
+}
+
+/// A process that listens on a port of the pod gets no new connections.
+fn warn_of_listeners(forward: &Forward) {
+    match portmap::shadowed(forward) {
+        Ok(shadowed) => shadowed.iter().for_each(|(Mapping { protocol, .. }, Listener { ip, port, .. })| {
+            let at = SocketAddr::new(*ip, *port);
+            log::warn!("a process of the host listens on {at}/{protocol}: the port leads to the pod now");
+        }),
+        Err(err) => log::debug!("{err}"),
+    }
 }

@@ -1,6 +1,7 @@
 //! Tests `cnimble events`: changes of attachments are reported for any runtime and any plugins.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{Signal, kill};
@@ -151,6 +152,33 @@ fn rules_that_come_back_are_told_as_repaired() {
     events.of("repaired", "web");
     let told = events.all_of("web");
     assert!(told[0] == "add" && told[1..].iter().all(|what| what == "repaired"), "{told:?}");
+}
+
+#[test]
+fn a_listener_on_a_published_port_is_told() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": "10.1.2.0/24"}]]});
+    let plugins = json!([
+        {"type": "bridge", "bridge": "br0", "isGateway": true, "ipam": ipam},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+    ]);
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": plugins}));
+    let events = Events::follow(&node);
+    let listener = node.host.within(|| TcpListener::bind("0.0.0.0:8080").unwrap());
+    let pod = Pod::new();
+    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80}]}).to_string();
+    let args = ["add", "net", pod.path(), "--container-id", "web", "--cap-args", &ports];
+    node.cnimble(plugin_dir(), &args).run().success();
+    let warning = events.of("warning", "web");
+    let pid = std::process::id();
+    let message = warning["message"].as_str().unwrap();
+    assert!(message.starts_with(&format!("process {pid} (")), "{warning}");
+    assert!(message.ends_with(") listens on port 8080/tcp, which leads to the pod now"), "{warning}");
+    drop(listener);
+    del(&node, plugin_dir(), &pod, "web");
+    events.of("del", "web");
+    assert_eq!(events.all_of("web"), ["add", "warning", "del"]);
 }
 
 /// The kernel sends more notifications than the socket holds. The loss is reported, and missed changes are found.

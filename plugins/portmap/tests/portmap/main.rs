@@ -7,6 +7,7 @@ mod concurrent;
 mod conditions;
 mod containers;
 mod costs;
+mod listeners;
 mod localhost;
 mod owners;
 mod packets;

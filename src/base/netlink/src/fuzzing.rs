@@ -5,7 +5,7 @@ use super::route_read::Wanted;
 use super::tc::{filter, htb, qdisc, subnet};
 use super::uapi::nfnetlink::NFGENMSG;
 use super::wire::{Ack, Attributes, Message, Messages};
-use super::{addr, conntrack, counters, fdb, link, monitor, neigh, netconf, port, rule};
+use super::{addr, conntrack, counters, fdb, link, listeners, monitor, neigh, netconf, port, rule};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -18,7 +18,7 @@ pub fn route(bytes: &[u8]) {
 pub(super) fn read(message: &Message<'_>) {
     let _ = (link::read::read(message), monitor::read(message), addr::read(message, 1));
     let _ = (counters::read(message), counters::read_drops(message), netconf::read(message));
-    let _ = (neigh::read(message, 1), fdb::read(message));
+    let _ = (neigh::read(message, 1), fdb::read(message), listeners::read(message));
     let _ = (qdisc::read(message), htb::read(message), filter::effect(message), subnet::read(message));
     let _ = (rule::read(message), rule::read_table(message));
     let _ = (port::read_vlan(message, 1), port::read_link(message, 1));

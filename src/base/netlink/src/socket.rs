@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use netlink_sys::SocketAddr;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
@@ -32,6 +32,7 @@ const RECEIVE_RETRIES: u32 = 3;
 pub(crate) enum Protocol {
     Route,
     Netfilter,
+    Sockets,
 }
 
 impl Protocol {
@@ -39,6 +40,7 @@ impl Protocol {
         match self {
             Protocol::Route => NETLINK_ROUTE,
             Protocol::Netfilter => NETLINK_NETFILTER,
+            Protocol::Sockets => NETLINK_SOCK_DIAG,
         }
     }
 
@@ -68,8 +70,8 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) fn open(protocol: Protocol) -> Result<Self> {
         let what = match protocol {
-            Protocol::Route => "open a netlink socket",
             Protocol::Netfilter => "open an nf_tables socket",
+            _ => "open a netlink socket",
         };
         let failed = |err: std::io::Error| protocol.closed(Error::io(what, &err));
         let mut inner = netlink_sys::Socket::new(protocol.number()).map_err(failed)?;

@@ -3,8 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use cnimble_cni::capability::PortMapping;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::output::emit;
 use crate::style::{Paint, count};
@@ -79,7 +80,26 @@ impl Show {
             What::Repaired => self.paint.good(&name),
             What::Add | What::Del => name,
         };
-        self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
+        self.line(
+            || format!("{}  {name}  {}", clock(), words(event)),
+            || Value::Object(object(event, event.what.name())),
+        )?;
+        let addrs = event.about.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        let ports: &[PortMapping] = if event.what == What::Add { &event.about.ports } else { &[] };
+        cnimble_doctor::shadowed(ports, addrs).iter().try_for_each(|text| self.warning(event, text))
+    }
+
+    fn warning(&self, event: &Event, text: &str) -> io::Result<()> {
+        let text = format!("{text}, which leads to the pod now");
+        let named = Event { took: None, ..event.clone() };
+        self.line(
+            || format!("{}  {}  {}  {text}", clock(), self.paint.bad("warning "), words(&named)),
+            || {
+                let mut object = object(&named, "warning");
+                object.insert("message".to_owned(), json!(text));
+                Value::Object(object)
+            },
+        )
     }
 
     /// Prints the counts if one has changed.
@@ -112,18 +132,19 @@ fn words(event: &Event) -> String {
     plain::line(&words.join("  "))
 }
 
-fn object(event: &Event) -> Value {
-    json!({
-        "time": time(),
-        "event": event.what.name(),
-        "network": event.owner.network,
-        "containerID": event.owner.attachment.container_id,
-        "ifname": event.owner.attachment.ifname,
-        "pod": event.about.pod,
-        "netns": event.about.netns,
-        "addresses": event.about.addresses,
-        "milliseconds": event.took.map(|took| (milliseconds(took) * 1000.0).round() / 1000.0),
-    })
+fn object(event: &Event, name: &str) -> Map<String, Value> {
+    let fields = [
+        ("time", json!(time())),
+        ("event", json!(name)),
+        ("network", json!(event.owner.network)),
+        ("containerID", json!(event.owner.attachment.container_id)),
+        ("ifname", json!(event.owner.attachment.ifname)),
+        ("pod", json!(event.about.pod)),
+        ("netns", json!(event.about.netns)),
+        ("addresses", json!(event.about.addresses)),
+        ("milliseconds", json!(event.took.map(|took| (milliseconds(took) * 1000.0).round() / 1000.0))),
+    ];
+    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn milliseconds(took: Duration) -> f64 {

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Owner};
 
 /// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
@@ -43,6 +44,7 @@ pub(super) struct About {
     pub(super) pod: Option<String>,
     pub(super) netns: Option<String>,
     pub(super) addresses: Vec<String>,
+    pub(super) ports: Vec<PortMapping>,
 }
 
 /// A new file under the same name is a new result.

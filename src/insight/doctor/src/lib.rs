@@ -28,6 +28,7 @@ use cnimble_runtime::Invoker;
 
 pub use attachments::Compared;
 pub use outcome::{Reach, Repair};
+pub use warnings::{ports, shadowed};
 
 /// The node is the network namespace of the calling thread, and the files.
 pub struct Doctor<'a> {

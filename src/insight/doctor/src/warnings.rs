@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use cnimble_cni::capability::PortMapping;
@@ -10,24 +9,25 @@ use cnimble_cni::{Error, json};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
+use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
 use cnimble_rules::objects::configured::{self, ACCEPTING};
+use cnimble_rules::portmap::{self, Forward, Mapping};
+use cnimble_runtime::Entry;
+use ipnetwork::IpNetwork;
 
 /// Programs that occupy a port for the pod that it is published for (podman, Docker).
 const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
-
-/// Files in /proc, each with the protocol and the state of an open socket: LISTEN, or unconnected (net/tcp_states.h).
-const SOCKETS: [(&str, &str, &str); 4] =
-    [("tcp", "tcp", "0A"), ("tcp6", "tcp", "0A"), ("udp", "udp", "07"), ("udp6", "udp", "07")];
 
 /// The percentage from which on a table counts as full.
 const FULL: u64 = 95;
 
 pub(super) fn warnings(node: &Node) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
-    let published: Vec<(&Known, PortMapping)> =
-        living.iter().flat_map(|known| ports(known).into_iter().map(move |port| (*known, port))).collect();
+    let mut published: Vec<(&Known, Vec<PortMapping>)> =
+        living.iter().map(|known| (*known, ports(&known.entry))).collect();
+    published.retain(|(_, ports)| !ports.is_empty());
     let mut warnings = listeners(&published);
     match of_rules(&networks(&living), !published.is_empty()) {
         Ok(found) => warnings.extend(found),
@@ -37,8 +37,9 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-fn ports(known: &Known) -> Vec<PortMapping> {
-    let ports = known.entry.capability_args.get("portMappings");
+/// The ports that the runtime published for an attachment.
+pub fn ports(entry: &Entry) -> Vec<PortMapping> {
+    let ports = entry.capability_args.get("portMappings");
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
@@ -53,76 +54,38 @@ fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     networks
 }
 
-/// A socket of the host that waits for what comes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Listener {
-    protocol: &'static str,
-    ip: IpAddr,
-    port: u16,
-    inode: String,
+fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
+    let of_pod = |(known, ports): &(&Known, Vec<PortMapping>)| {
+        let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
+        let addrs = result.ips.iter().map(|ip| ip.address).collect();
+        let id = &known.entry.container_id;
+        let more = format!("which is published for container {id} and leads there");
+        shadowed(ports, addrs).into_iter().map(move |text| format!("{text}, {more}")).collect::<Vec<_>>()
+    };
+    published.iter().flat_map(of_pod).collect()
 }
 
-impl Listener {
-    fn takes(&self, mapping: &PortMapping) -> bool {
-        let same = |ip: IpAddr| ip.is_unspecified() || self.ip.is_unspecified() || ip == self.ip;
-        self.port == mapping.host_port
-            && self.protocol == mapping.protocol
-            && mapping.host_ip.is_none_or(same)
-    }
-}
-
-fn listeners(published: &[(&Known, PortMapping)]) -> Vec<String> {
-    if published.is_empty() {
-        return Vec::new();
-    }
-    let mut open = Vec::new();
-    for (file, protocol, state) in SOCKETS {
-        let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-        open.extend(text.lines().filter_map(|line| listener(protocol, line, state)));
-    }
-    let mut warnings = Vec::new();
-    for (known, mapping) in published {
-        let Some(of) = open.iter().find(|of| of.takes(mapping)) else { continue };
-        let process = match process(&of.inode) {
-            Some((_, name)) if HOLDERS.contains(&name.as_str()) => continue,
+/// The processes that listen on published ports of a pod with these addresses, as texts.
+pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
+    let mappings = ports.iter().filter_map(Mapping::of).collect();
+    let found = portmap::shadowed(&Forward { mappings, addrs, ..Forward::default() });
+    let found = found.unwrap_or_else(|err| {
+        log::warn!("listeners were not looked at: {err}");
+        Vec::new()
+    });
+    let text = |(mapping, listener): (Mapping, Listener)| {
+        let process = match process(listener.inode) {
+            Some((_, name)) if HOLDERS.contains(&name.as_str()) => return None,
             Some((pid, name)) => format!("process {pid} ({name})"),
             None => "a process".to_owned(),
         };
-        let (port, protocol, id) = (of.port, of.protocol, &known.entry.container_id);
-        warnings.push(format!(
-            "{process} listens on port {port}/{protocol}, which is published for container {id} and leads there"
-        ));
-    }
-    warnings
-}
-
-/// Reads a line of a file of sockets (proc_pid_net(5)).
-fn listener(protocol: &'static str, line: &str, wanted: &str) -> Option<Listener> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [_, local, _, state, _, _, _, _, _, inode, ..] = words.as_slice() else { return None };
-    let (ip, port) = local.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    (*state == wanted).then_some(Listener { protocol, ip: address(ip)?, port, inode: (*inode).to_owned() })
-}
-
-/// An address as /proc prints it: words of 32 bits in the byte order of the machine.
-fn address(hex: &str) -> Option<IpAddr> {
-    let word = |part: &str| u32::from_str_radix(part, 16).ok().map(u32::to_ne_bytes);
-    match hex.len() {
-        8 => Some(Ipv4Addr::from(word(hex)?).into()),
-        32 => {
-            let mut bytes = Vec::new();
-            for at in [0, 8, 16, 24] {
-                bytes.extend(word(hex.get(at..at + 8)?)?);
-            }
-            Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical())
-        }
-        _ => None,
-    }
+        Some(format!("{process} listens on port {}/{}", listener.port, mapping.protocol))
+    };
+    found.into_iter().filter_map(text).collect()
 }
 
 /// The ID and the name of a process that has the socket open.
-fn process(inode: &str) -> Option<(String, String)> {
+fn process(inode: u32) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Ok(mut open) = fs::read_dir(process.path().join("fd")) else { continue };
@@ -221,20 +184,6 @@ fn number(path: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_that_listen_are_read() {
-        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0";
-        let found = listener("tcp", line, "0A").unwrap();
-        assert_eq!(
-            (found.ip, found.port, found.inode.as_str()),
-            ("127.0.0.1".parse().unwrap(), 8080, "4711")
-        );
-        assert_eq!(listener("tcp", line, "01"), None);
-        assert_eq!(listener("tcp", "  sl  local_address rem_address   st", "0A"), None);
-        assert_eq!(address("0000000000000000FFFF00000100007F"), Some("127.0.0.1".parse().unwrap()));
-        assert_eq!(address(&"0".repeat(32)), Some(Ipv6Addr::UNSPECIFIED.into()));
-    }
 
     #[test]
     fn full_tables_are_told_from_others() {

@@ -1,12 +1,13 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
     include_str!("if_link.rs"),
     include_str!("if_tun.rs"),
+    include_str!("inet_diag.rs"),
     include_str!("netconf.rs"),
     include_str!("netlink.rs"),
     include_str!("nf_conntrack.rs"),
@@ -18,7 +19,7 @@ const FILES: [&str; 14] = [
     include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 25] = [
+const HEADERS: [&str; 27] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
@@ -29,6 +30,7 @@ const HEADERS: [&str; 25] = [
     "linux/if_bridge.h",
     "linux/if_link.h",
     "linux/if_tun.h",
+    "linux/inet_diag.h",
     "linux/ip.h",
     "linux/ipv6.h",
     "linux/neighbour.h",
@@ -43,6 +45,7 @@ const HEADERS: [&str; 25] = [
     "linux/pkt_cls.h",
     "linux/pkt_sched.h",
     "linux/rtnetlink.h",
+    "linux/sock_diag.h",
     "linux/tc_act/tc_mirred.h",
 ];
 

@@ -16,6 +16,7 @@ mod foreign;
 pub(super) mod hand_over;
 mod holder;
 mod iptables;
+mod listeners;
 mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
@@ -27,9 +28,11 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 pub use super::backend::Backend;
+use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink::nft::Nft;
 pub use holder::{Holder, IsGone};
+pub use listeners::shadowed;
 
 use super::command;
 use super::elements::{self, Changes, Layout};
@@ -92,6 +95,16 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Returns `None` for an unknown protocol.
+    pub fn of(entry: &PortMapping) -> Option<Self> {
+        Some(Mapping {
+            protocol: Protocol::parse(&entry.protocol)?,
+            host_ip: entry.host_ip,
+            host_port: entry.host_port,
+            container_port: entry.container_port,
+        })
+    }
+
     /// Whether both would take the same packets of one family, and neither is more special.
     pub fn collides_with(&self, other: &Mapping) -> bool {
         let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
@@ -135,7 +148,7 @@ impl fmt::Display for Mapping {
 }
 
 /// The port mappings that one attachment wants.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Forward {
     pub mappings: Vec<Mapping>,
     /// At most one of each family, with the prefix length of its network.
