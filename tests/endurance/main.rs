@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod chain;
+mod guarded;
 mod history;
 mod mix;
 mod soak;

@@ -27,7 +27,9 @@ fn a_process_that_listens_on_a_published_port_is_named() {
 
     let _tcp = site.host.within(|| TcpListener::bind("[::]:8080").unwrap());
     let _udp = site.host.within(|| UdpSocket::bind("127.0.0.53:53").unwrap());
-    let warned = |at: &str| format!("cnimble: warning: a process of the host listens on {at}: the port leads to the pod now");
+    let warned = |at: &str| {
+        format!("cnimble: warning: a process of the host listens on {at}: the port leads to the pod now")
+    };
     assert_eq!(warnings(&site, &ports(tcp_port)), [warned("[::]:8080/tcp")]);
     let both = json!([
         {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "192.0.2.1"},

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 const SHARE: u32 = 19;
 const LONGEST: Duration = Duration::from_millis(500);
 
+/// The looks that follow a change. An ADD that ran meanwhile has lost its rules before its result was in the cache.
+const AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
+
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
@@ -24,6 +27,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct Pace {
     due: Option<Instant>,
+    later: Vec<Instant>,
     /// The earliest time of the next look.
     free: Instant,
     retry: Duration,
@@ -31,17 +35,22 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(now: Instant) -> Self {
-        Pace { due: Some(now), free: now, retry: RETRY }
+        Pace { due: Some(now), later: Vec::new(), free: now, retry: RETRY }
     }
 
     pub(super) fn disturbed(&mut self, now: Instant) {
         let next = now.max(self.free);
         self.due = Some(self.due.map_or(next, |due| due.min(next)));
+        self.later = AFTER.map(|after| now + after).into();
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.due.into_iter().chain(self.later.iter().copied()).min()
     }
 
     /// Waits for the time of the next look. It can be dropped.
     pub(super) async fn due(&self) {
-        match self.due {
+        match self.next() {
             Some(due) => tokio::time::sleep_until(due.into()).await,
             None => std::future::pending().await,
         }
@@ -57,6 +66,7 @@ impl Pace {
             Outcome::Paused(end) => Some(end),
             Outcome::Quiet | Outcome::Repaired => None,
         };
+        self.later.retain(|later| *later > begun);
         self.retry = match outcome {
             Outcome::Failed => (self.retry * 2).min(LONGEST_RETRY),
             _ => RETRY,
@@ -71,22 +81,30 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn looks_follow_changes_and_failures_only() {
+    fn looks_follow_changes_at_once_and_twice_later() {
         let start = Instant::now();
+        let at = |ms| start + ms * MS;
         let mut pace = Pace::new(start);
-        assert_eq!(pace.due, Some(start));
-        pace.looked(start, start + 10 * MS, Outcome::Quiet);
-        assert_eq!(pace.due, None);
-        pace.disturbed(start + 20 * MS);
-        assert_eq!(pace.due, Some(start + 200 * MS));
-        pace.disturbed(start + 300 * MS);
-        assert_eq!(pace.due, Some(start + 200 * MS), "a later change does not delay the look");
-        pace.looked(start, start + 900 * MS, Outcome::Quiet);
-        pace.disturbed(start + 901 * MS);
-        assert_eq!(pace.due, Some(start + 1400 * MS), "not more than half a second");
-        pace.looked(start, start + 2000 * MS, Outcome::Repaired);
-        pace.disturbed(start + 2001 * MS);
-        assert_eq!(pace.due, Some(start + 2001 * MS), "after a repair at once");
+        assert_eq!(pace.next(), Some(start));
+        pace.looked(start, at(10), Outcome::Quiet);
+        assert_eq!(pace.next(), None);
+        pace.disturbed(at(20));
+        assert_eq!(pace.next(), Some(at(200)));
+        pace.disturbed(at(190));
+        assert_eq!(pace.next(), Some(at(200)), "a later change does not delay the look");
+        pace.looked(at(200), at(1100), Outcome::Quiet);
+        assert_eq!(pace.next(), Some(at(2190)));
+        pace.disturbed(at(1101));
+        assert_eq!(pace.next(), Some(at(1600)), "not more than half a second");
+        pace.looked(at(1600), at(2000), Outcome::Repaired);
+        pace.disturbed(at(2001));
+        assert_eq!(pace.next(), Some(at(2001)), "after a repair at once");
+        pace.looked(at(2001), at(2100), Outcome::Repaired);
+        assert_eq!(pace.next(), Some(at(4001)));
+        pace.looked(at(4001), at(4100), Outcome::Quiet);
+        assert_eq!(pace.next(), Some(at(22_001)));
+        pace.looked(at(22_001), at(22_100), Outcome::Quiet);
+        assert_eq!(pace.next(), None);
     }
 
     #[test]
