@@ -10,7 +10,8 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::remove::{self, HostEnd, all};
 use cnimble_plugin::{Call, Command, delegate};
-use cnimble_rules::{isolation, masquerade, spoof};
+use cnimble_rules::masquerade::{self, Sources};
+use cnimble_rules::{isolation, spoof};
 
 use crate::config::Config;
 use crate::unused;
@@ -38,7 +39,8 @@ fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
     let veth = veth.and_then(Option::as_ref);
     let port = veth.map(|veth| veth.name.as_str());
-    let masquerade = masquerade::remove(nft, owner, &addrs);
+    let translation = Config::read(&call.config).map(|config| config.translation).unwrap_or_default();
+    let masquerade = masquerade::remove(nft, owner, Sources { addrs: &addrs, translation: &translation });
     let spoof = spoof::remove(nft, owner, port);
     let is_isolated = match veth {
         Some(veth) => veth.port.unwrap_or_default().isolated,

@@ -30,9 +30,13 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
     host::forwards(call, &mut host, &addrs)?;
     if config.ip_masq {
-        let masqueraded = config.ip_masq_families.of(addrs.iter().copied());
-        let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), &masqueraded);
-        let put_back = |nft: &mut Nft| crate::masquerade(call, nft, config, &addrs);
+        let masqueraded = config.masquerade(&addrs);
+        let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), masqueraded.sources());
+        let put_back = |nft: &mut Nft| {
+            // The exceptions may have changed.
+            masquerade::remove(nft, &call.owner(), masqueraded.sources())?;
+            crate::masquerade(call, nft, config, &addrs)
+        };
         call.wants(Place::Rules, &mut Nft::new(), verify, put_back)?;
     }
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))

@@ -1,8 +1,11 @@
+use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
+use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
 use cnimble_plugin::interface;
-use cnimble_rules::masquerade::Families;
+use cnimble_rules::filters::Masqueraded;
+use cnimble_rules::masquerade::{Families, Translation};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -10,6 +13,8 @@ struct Keys {
     ip_masq: bool,
     ip_masq_backend: String,
     ip_masq_family: String,
+    ip_masq_exclude: Vec<RequestedIp>,
+    ip_masq_address: Addresses,
     mtu: i64,
     dns: DnsKeys,
 }
@@ -18,6 +23,7 @@ struct Keys {
 pub(crate) struct Config {
     pub(crate) ip_masq: bool,
     pub(crate) ip_masq_families: Families,
+    pub(crate) translation: Translation,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
     /// In bytes. `None` keeps the kernel's default.
@@ -45,11 +51,20 @@ impl Config {
         Ok(Config {
             ip_masq: keys.ip_masq,
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
+            translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
             mtu,
             dns: keys.dns.given(),
             ipam: ipam.to_owned(),
         })
+    }
+
+    pub(crate) fn masquerade(&self, addrs: &[IpNetwork]) -> Masqueraded<'_> {
+        Masqueraded {
+            addrs: self.ip_masq_families.of(addrs.iter().copied()),
+            backend: self.ip_masq_backend.as_deref(),
+            translation: self.translation.clone(),
+        }
     }
 }
 

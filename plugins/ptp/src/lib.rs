@@ -30,7 +30,7 @@ use cnimble_plugin::interface::host::forward;
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
 use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
-use cnimble_rules::filters::{self, Masqueraded, Wanted};
+use cnimble_rules::filters::{self, Wanted};
 use cnimble_rules::masquerade;
 
 use config::Config;
@@ -127,11 +127,7 @@ impl Plugin for Ptp {
 }
 
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let masquerade = Masqueraded {
-        addrs: config.ip_masq_families.of(addrs.iter().copied()),
-        backend: config.ip_masq_backend.as_deref(),
-    };
-    let wanted = Wanted { masquerade: Some(masquerade), ..Wanted::default() };
+    let wanted = Wanted { masquerade: Some(config.masquerade(addrs)), ..Wanted::default() };
     let undo = filters::add(nft, &call.owner(), &wanted)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())

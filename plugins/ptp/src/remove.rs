@@ -5,7 +5,9 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::remove::{self, HostEnd, all};
 use cnimble_plugin::{Call, Command, delegate};
-use cnimble_rules::masquerade;
+use cnimble_rules::masquerade::{self, Sources};
+
+use crate::config::Config;
 
 /// Rules go first, while the lease still reserves the address, then the pair, then the lease if the pair is gone. All
 /// steps run even after a failure. The configuration may have changed, so DEL always looks for rules.
@@ -16,7 +18,9 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
 
-    let rules = masquerade::remove(&mut nft, &owner, &addrs);
+    let translation = Config::read(&call.config).map(|config| config.translation).unwrap_or_default();
+    let sources = Sources { addrs: &addrs, translation: &translation };
+    let rules = masquerade::remove(&mut nft, &owner, sources);
     let pair = remove::find(call, &mut host, &owner, HostEnd::Routed)
         .and_then(|found| remove::veth(call, &mut host, found));
     let lease = delegate::release(call, &pair, Command::Del);

@@ -50,6 +50,9 @@ pub(super) fn keys(table: &mut Table) {
     for family in [json!("ipv5"), json!("IPv4"), json!(4), json!([])] {
         table.key("/ipMasqFamily", family, 7, "ipMasqFamily").and("/ipMasq", json!(true));
     }
+    for (key, value) in [("ipMasqExclude", json!(["10.0.0.0/33"])), ("ipMasqAddress", json!("::"))] {
+        table.key(&format!("/{key}"), value, 7, key);
+    }
     for name in ["a/b", "sixteen-bytes-xx", ".", "..", "a b", "a:b"] {
         table.key("/bridge", json!(name), 7, "bridge");
     }

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
+use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::interface::mac;
 use cnimble_plugin::{Call, interface};
 use cnimble_rules::filters::Masqueraded;
-use cnimble_rules::masquerade::Families;
+use cnimble_rules::masquerade::{Families, Translation};
 use cnimble_rules::objects::bridge;
 
 use trunk::Trunk;
@@ -27,6 +28,8 @@ struct Keys {
     ip_masq: bool,
     ip_masq_backend: String,
     ip_masq_family: String,
+    ip_masq_exclude: Vec<RequestedIp>,
+    ip_masq_address: Addresses,
     mtu: i64,
     hairpin_mode: bool,
     promisc_mode: bool,
@@ -97,6 +100,7 @@ pub(crate) struct Config {
     pub(crate) force_address: bool,
     pub(crate) ip_masq: bool,
     pub(crate) ip_masq_families: Families,
+    pub(crate) translation: Translation,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
     /// In bytes. `None` keeps the kernel's default.
@@ -153,6 +157,7 @@ impl Config {
             force_address: keys.force_address,
             ip_masq: keys.ip_masq,
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
+            translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
             mtu,
             hairpin: keys.hairpin_mode,
@@ -186,6 +191,7 @@ impl Config {
         (self.ip_masq && self.layer3()).then(|| Masqueraded {
             addrs: self.ip_masq_families.of(result.ips.iter().map(|ip| ip.address)),
             backend: self.ip_masq_backend.as_deref(),
+            translation: self.translation.clone(),
         })
     }
 

@@ -21,7 +21,10 @@ fn wanted(n: u8, port: &str) -> Wanted<'_> {
         port,
         mac: Some(Mac([2, 0, 0, 0, 0, n])),
         isolated: Some(vec![ip]),
-        masquerade: Some(Masqueraded { addrs: vec![format!("{ip}/24").parse().unwrap()], backend: None }),
+        masquerade: Some(Masqueraded {
+            addrs: vec![format!("{ip}/24").parse().unwrap()],
+            ..Masqueraded::default()
+        }),
     }
 }
 

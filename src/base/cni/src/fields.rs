@@ -25,6 +25,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde_json::Value;
 
 use super::cidr;
 
@@ -112,6 +113,20 @@ pub fn ips<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D:
     Ok(list.into_iter().map(|Ip(ip)| ip).collect())
 }
 
+/// One address, or a list of addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses(pub Vec<IpAddr>);
+
+impl<'de> Deserialize<'de> for Addresses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = match Value::deserialize(deserializer)? {
+            one @ Value::String(_) => Value::Array(vec![one]),
+            list => list,
+        };
+        ips(list).map(Addresses).map_err(de::Error::custom)
+    }
+}
+
 /// A text, or nothing if it is empty.
 ///
 /// # Errors
@@ -186,7 +201,7 @@ impl<'de> Deserialize<'de> for RequestedIp {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::json::from_value;

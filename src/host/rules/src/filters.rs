@@ -14,8 +14,8 @@ use super::backend::Backend;
 use super::elements;
 use super::failures::is_unsupported;
 use super::isolation::{self, Isolation};
-use super::masquerade;
 use super::masquerade::nftables::{self as masquerading, Masquerade};
+use super::masquerade::{self, Sources, Translation};
 use super::spoof::{self, Spoof};
 pub use super::undo::Applied;
 use super::undo::undone;
@@ -37,6 +37,13 @@ pub struct Wanted<'a> {
 pub struct Masqueraded<'a> {
     pub addrs: Vec<IpNetwork>,
     pub backend: Option<&'a str>,
+    pub translation: Translation,
+}
+
+impl Masqueraded<'_> {
+    pub fn sources(&self) -> Sources<'_> {
+        Sources { addrs: &self.addrs, translation: &self.translation }
+    }
 }
 
 impl Wanted<'_> {
@@ -97,7 +104,7 @@ fn add_together(
         .map(|addrs| isolation::wanted(owner, wanted.port, addrs))
         .unwrap_or_default();
     let masquerade =
-        wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, &of.addrs)).unwrap_or_default();
+        wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, of.sources())).unwrap_or_default();
     // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
     let overtaken = [Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
     let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
@@ -128,7 +135,7 @@ fn add_each(
         undo.join(isolation::add(nft, owner, wanted.port, addrs)?);
     }
     if let Some(of) = &wanted.masquerade {
-        undo.join(masquerade::add(backend, nft, owner, &of.addrs)?);
+        undo.join(masquerade::add(backend, nft, owner, of.sources())?);
     }
     Ok(())
 }

@@ -159,6 +159,10 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
         Shape::Network => json!({"type": "string", "pattern": "^([0-9a-fA-F:.]+/[0-9]{1,3})?$"}),
         Shape::AddressOrNetwork => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}),
         Shape::List(item) => json!({"type": "array", "items": of(item, &format!("{path}[]"), page)}),
+        Shape::OneOrMore(item) => {
+            let one = of(item, "", page);
+            json!({"anyOf": [one, {"type": "array", "items": one}]})
+        }
         Shape::Map(item) => json!({"type": "object", "additionalProperties": of(item, "", page)}),
         Shape::Object(fields) => {
             let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };

@@ -6,7 +6,7 @@
 //! | `integer from 0`, `integer A to B` | both ends included |
 //! | ``string: `a`, `b` or `c` `` | one of these |
 //! | `interface`, `MAC`, `address`, `network`, `address or network` | texts of that form |
-//! | `list of …`, `object of strings` | |
+//! | `list of …`, `one or more …`, `object of strings` | |
 //! | ``object of `a`, `b` `` | an object with these keys of the page |
 //! | ``as `key` ``, `as above` | as that key; as the key of the same last name |
 //! | `routes`, `DNS` | as in a result |
@@ -47,6 +47,8 @@ pub enum Shape {
     AddressOrNetwork,
     Mac,
     List(Box<Shape>),
+    /// A value, or a list of such.
+    OneOrMore(Box<Shape>),
     /// Any keys, with values of this shape.
     Map(Box<Shape>),
     Object(Fields),
@@ -81,6 +83,9 @@ fn refers(kind: &str) -> bool {
 pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     if let Some(of) = kind.strip_prefix("list of ").or_else(|| kind.strip_prefix("lists of ")) {
         return Some(Shape::List(Box::new(named(of, root)?)));
+    }
+    if let Some(of) = kind.strip_prefix("one or more ") {
+        return Some(Shape::OneOrMore(Box::new(named(of, root)?)));
     }
     let quoted = || kind.split('`').skip(1).step_by(2);
     Some(match kind {

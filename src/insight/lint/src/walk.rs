@@ -31,6 +31,10 @@ impl Walk<'_> {
                     self.value(element, of, &format!("{path}[{n}]"), true);
                 }
             }
+            (Shape::OneOrMore(of), Data::List(_)) => {
+                self.value(node, &Shape::List(of.clone()), path, in_list);
+            }
+            (Shape::OneOrMore(of), _) => self.value(node, of, path, in_list),
             (Shape::Map(of), Data::Object(members)) => {
                 self.twice(node, path, str::eq);
                 for member in members {

@@ -1,5 +1,6 @@
 //! Every option of bridge.
 
+mod exceptions;
 mod existing;
 mod gateway;
 mod ip_masq;

@@ -230,6 +230,24 @@ impl Expr {
         )
     }
 
+    /// `immediate reg N VALUE`
+    pub fn immediate(register: u32, value: &[u8]) -> Self {
+        let value = Value::Data(value.to_vec());
+        Expr::new("immediate", [(NFTA_IMMEDIATE_DREG, Register(register)), (NFTA_IMMEDIATE_DATA, value)])
+    }
+
+    /// `nat snat ip addr_min reg N`; `family` is that of the address.
+    pub fn snat(family: Family, addr: u32) -> Self {
+        Expr::new(
+            "nat",
+            [
+                (NFTA_NAT_TYPE, Number(NFT_NAT_SNAT)),
+                (NFTA_NAT_FAMILY, Number(family.number().into())),
+                (NFTA_NAT_REG_ADDR_MIN, Register(addr)),
+            ],
+        )
+    }
+
     /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_LIST_ELEM, |w| {

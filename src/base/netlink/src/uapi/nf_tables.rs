@@ -127,6 +127,7 @@ pub(crate) const NFTA_NAT_TYPE: u16 = 1;
 pub(crate) const NFTA_NAT_FAMILY: u16 = 2;
 pub(crate) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 pub(crate) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
+pub(crate) const NFT_NAT_SNAT: u32 = 0;
 pub(crate) const NFT_NAT_DNAT: u32 = 1;
 
 pub(crate) const NFTA_COUNTER_BYTES: u16 = 1;

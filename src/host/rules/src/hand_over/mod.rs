@@ -26,6 +26,7 @@ use cnimble_netlink::nft::{Family, Nft};
 
 use super::elements::Placed;
 use super::forward::{self, Policy};
+use super::masquerade::{Sources, Translation};
 use super::portmap::{Forward, hand_over as ports};
 use super::retry::retry_command;
 use pod::without_iptables;
@@ -107,14 +108,18 @@ impl HandOver {
 
     fn nat_lines(&self, nft: &mut Nft, family: Family) -> Result<Vec<String>, Error> {
         let is_of = |addr: &IpNetwork| addr.is_ipv4() == (family == Family::Ipv4);
-        let mut containers: BTreeMap<(&str, &str), (&Owner, Vec<IpNetwork>)> = BTreeMap::new();
+        let mut containers: BTreeMap<(&str, &str), (&Owner, Translation, Vec<IpNetwork>)> = BTreeMap::new();
         for pod in &self.pods {
             // A chain is a container's, with all of its interfaces in the network.
             let key = (pod.owner.network.as_str(), pod.owner.attachment.container_id.as_str());
             let addrs = pod.masqueraded().into_iter().filter(is_of);
-            containers.entry(key).or_insert_with(|| (&pod.owner, Vec::new())).1.extend(addrs);
+            containers
+                .entry(key)
+                .or_insert_with(|| (&pod.owner, pod.translation(), Vec::new()))
+                .2
+                .extend(addrs);
         }
-        containers.retain(|_, (_, addrs)| !addrs.is_empty());
+        containers.retain(|_, (_, _, addrs)| !addrs.is_empty());
         let mapped: Vec<(&Owner, Vec<Forward>)> =
             self.pods.iter().map(|pod| (&pod.owner, pod.mapped())).collect();
         let any = mapped.iter().flat_map(|(_, forwards)| forwards).flat_map(|of| &of.addrs).any(is_of);
@@ -123,9 +128,9 @@ impl HandOver {
         }
         let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
         let mut lines = ports::lines(nft, family, &mapped, &xtables::rules_in(&saved))?;
-        for (owner, addrs) in containers.values() {
-            let addrs: Vec<&IpNetwork> = addrs.iter().collect();
-            lines.extend(masquerade::iptables::missing(owner, family, &addrs, &saved));
+        for (owner, translation, addrs) in containers.values() {
+            let sources = Sources { addrs, translation };
+            lines.extend(masquerade::iptables::missing(owner, family, sources, &saved));
         }
         Ok(lines)
     }
@@ -155,7 +160,8 @@ impl HandOver {
     }
 
     fn clear(&self, nft: &mut Nft, pod: &Pod) -> Result<(), Error> {
-        masquerade::remove(nft, &pod.owner, &pod.masqueraded())?;
+        let (addrs, translation) = (&pod.masqueraded(), &pod.translation());
+        masquerade::remove(nft, &pod.owner, Sources { addrs, translation })?;
         portmap::remove(nft, &pod.owner, None)?;
         spoof::remove(nft, &pod.owner, None)?;
         let mut addrs = pod.forwarded();

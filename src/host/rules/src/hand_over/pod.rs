@@ -8,6 +8,7 @@ use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::Nft;
 
 use crate::elements::Placed;
+use crate::masquerade::Translation;
 use crate::portmap::{Forward, hand_over as ports};
 use crate::survey::{Part, Trace};
 use crate::xtables::FAMILIES;
@@ -43,6 +44,11 @@ impl Pod {
 
     pub(super) fn masqueraded(&self) -> Vec<IpNetwork> {
         self.of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
+    }
+
+    pub(super) fn translation(&self) -> Translation {
+        let read = self.of(Part::Masquerade).filter_map(masquerade::nftables::translation);
+        read.fold(Translation::default(), Translation::join)
     }
 
     pub(super) fn mapped(&self) -> Vec<Forward> {

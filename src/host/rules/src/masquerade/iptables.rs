@@ -7,14 +7,16 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
+use super::translation::{Sources, Translation};
 use crate::go_chains::MASQUERADE;
 use crate::undo::{Applied, undone};
 use crate::xtables::{FAMILIES, nat};
 use crate::{command, xtables};
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
+pub(super) fn add(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> Result<Applied, Error> {
+    let Sources { addrs, translation } = sources;
     let mut undo = Applied::default();
-    if super::check_reference(nft, owner, addrs)? {
+    if translation.is_plain() && super::check_reference(nft, owner, addrs)? {
         return Ok(undo);
     }
     for family in FAMILIES {
@@ -26,7 +28,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<A
         if nft.is_supported()? && !nft.has_table(nat(family))? {
             undo.push(move |nft| xtables::drop_table(nft, nat(family)));
         }
-        match add_family(owner, family, &addrs) {
+        match add_family(family, Rules::new(owner, family, &addrs, translation)) {
             Ok(lines) => undo.push(move |_| restore(family, &lines)),
             Err(err) => return Err(undone(err, undo.run())),
         }
@@ -39,8 +41,7 @@ fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
 }
 
 /// Returns the lines that take the rules back.
-fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec<String>, Error> {
-    let rules = Rules::new(owner, family, addrs);
+fn add_family(family: Family, rules: Rules) -> Result<Vec<String>, Error> {
     let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
     // The usual reason is that the chain is there: another interface's, or a former life's.
     let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
@@ -50,28 +51,54 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     Ok(missing.iter().map(Line::delete).collect())
 }
 
-/// The rules that the saved table `nat` lacks for these addresses.
-pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
-    let rules = || Rules::new(owner, family, addrs);
+/// The rules that the saved table `nat` lacks for these addresses, all of one family.
+pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved: &str) -> Vec<String> {
+    let addrs: Vec<&IpNetwork> = sources.addrs.iter().collect();
+    let rules = || Rules::new(owner, family, &addrs, sources.translation);
     match rules().missing(saved) {
         Some(missing) => missing.iter().map(Line::add).collect(),
         None => rules().whole(),
     }
 }
 
+/// Whether the table has all rules of the address, without another translation.
+pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translation) -> Result<bool, Error> {
+    let family = if addr.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    let save = command::tool(family, "save");
+    if command::find(&save).is_none() {
+        return Ok(false);
+    }
+    let saved = command::run(&save, &["-t", "nat"], "")?;
+    let missing = Rules::new(owner, family, &[addr], translation).missing(&saved);
+    Ok(missing.is_some_and(|missing| missing.is_empty()))
+}
+
 struct Line {
-    /// In front of its chain, or behind it.
-    first: bool,
+    place: Place,
     rule: String,
+}
+
+/// The place of a rule in its chain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    First,
+    Last,
+    /// It is there and must go: the translation of a former life.
+    Nowhere,
 }
 
 impl Line {
     fn add(&self) -> String {
-        format!("-{} {}", if self.first { 'I' } else { 'A' }, self.rule)
+        let action = match self.place {
+            Place::First => 'I',
+            Place::Last => 'A',
+            Place::Nowhere => 'D',
+        };
+        format!("-{action} {}", self.rule)
     }
 
     fn delete(&self) -> String {
-        format!("-D {}", self.rule)
+        format!("-{} {}", if self.place == Place::Nowhere { 'A' } else { 'D' }, self.rule)
     }
 }
 
@@ -81,24 +108,33 @@ struct Rules {
 }
 
 impl Rules {
-    fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Self {
+    fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork], translation: &Translation) -> Self {
         let chain = MASQUERADE.of(owner);
         let comment = MASQUERADE.comment(&owner.network, &owner.attachment.container_id);
         let comment =
             format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
-        let (multicast, host) = if family == Family::Ipv4 { ("224.0.0.0/4", 32) } else { ("ff00::/8", 128) };
-        let mut lines =
-            vec![Line { first: false, rule: format!("{chain} ! -d {multicast} {comment} -j MASQUERADE") }];
+        let v4 = family == Family::Ipv4;
+        let (multicast, host) = if v4 { ("224.0.0.0/4", 32) } else { ("ff00::/8", 128) };
+        let target = match translation.address(v4) {
+            Some(to) => format!("SNAT --to-source {to}"),
+            None => "MASQUERADE".to_owned(),
+        };
+        let accept = |net: &IpNetwork| {
+            // iptables-save does not print a destination that is all.
+            let to = if net.prefix() == 0 {
+                String::new()
+            } else {
+                format!("-d {}/{} ", net.network(), net.prefix())
+            };
+            Line { place: Place::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
+        };
+        let translate = format!("{chain} ! -d {multicast} {comment} -j {target}");
+        let mut lines = vec![Line { place: Place::Last, rule: translate }];
+        lines.extend(translation.excluded(v4).map(accept));
         for addr in addrs {
-            let (ip, network, prefix) = (addr.ip(), addr.network(), addr.prefix());
-            lines.push(Line {
-                first: true,
-                rule: format!("{chain} -d {network}/{prefix} {comment} -j ACCEPT"),
-            });
-            lines.push(Line {
-                first: false,
-                rule: format!("POSTROUTING -s {ip}/{host} {comment} -j {chain}"),
-            });
+            lines.push(accept(addr));
+            let rule = format!("POSTROUTING -s {}/{host} {comment} -j {chain}", addr.ip());
+            lines.push(Line { place: Place::Last, rule });
         }
         Rules { chain, lines }
     }
@@ -120,17 +156,30 @@ impl Rules {
         if !saved.lines().any(|line| line.starts_with(&chain)) {
             return None;
         }
-        let is_saved = |rule: &str| saved.lines().any(|line| line.strip_prefix("-A ") == Some(rule));
-        Some(self.lines.into_iter().filter(|line| !is_saved(&line.rule)).collect())
+        let saved: Vec<&str> = saved.lines().filter_map(|line| line.strip_prefix("-A ")).collect();
+        let translates = format!("{} ! -d ", self.chain);
+        let others = saved.iter().filter(|rule| {
+            rule.starts_with(&translates) && !self.lines.iter().any(|line| line.rule == **rule)
+        });
+        let mut missing: Vec<Line> =
+            others.map(|rule| Line { place: Place::Nowhere, rule: (*rule).to_owned() }).collect();
+        missing.extend(self.lines.into_iter().filter(|line| !saved.contains(&line.rule.as_str())));
+        Some(missing)
     }
 }
 
 /// For fuzzers: adds what is missing to a table; then nothing is.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
-    let wanted = || Rules::new(owner, Family::Ipv4, &[&addr]);
-    let Some(missing) = wanted().missing(text) else { return };
+    let wanted = || Rules::new(owner, Family::Ipv4, &[&addr], super::translation::PLAIN);
+    let Some(mut missing) = wanted().missing(text) else { return };
+    missing.retain(|line| line.place != Place::Nowhere);
     let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
     let text = lines.fold(text.to_owned(), |text, line| text + &line);
-    assert!(wanted().missing(&text).is_some_and(|missing| missing.is_empty()), "{text}");
+    assert!(
+        wanted()
+            .missing(&text)
+            .is_some_and(|missing| { missing.iter().all(|line| line.place == Place::Nowhere) }),
+        "{text}"
+    );
 }

@@ -4,6 +4,7 @@
 pub(crate) mod iptables;
 pub(super) mod nftables;
 pub(super) mod reference;
+mod translation;
 
 use ipnetwork::IpNetwork;
 
@@ -17,6 +18,7 @@ use super::failures::{Failures, has_nf_tables};
 use super::go_chains::MASQUERADE;
 pub use super::undo::Applied;
 use nftables::Masquerade;
+pub use translation::{Sources, Translation};
 
 /// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables elsewhere.
 pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
@@ -80,41 +82,54 @@ impl Families {
     }
 }
 
-/// Masquerades what the owner's `addrs` (address with the prefix length of its network) send out of their network,
-/// except multicast. Idempotent. Takes back what it did if it fails half-way.
-pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
-    if addrs.is_empty() {
+/// Masquerades what the owner's addresses send out of their network, except multicast and excluded destinations.
+/// Idempotent. Takes back what it did if it fails half-way.
+pub fn add<'a>(
+    backend: Backend,
+    nft: &mut Nft,
+    owner: &Owner,
+    sources: impl Into<Sources<'a>>,
+) -> Result<Applied, Error> {
+    let sources = sources.into();
+    if sources.addrs.is_empty() {
         return Ok(Applied::default());
     }
     backend.add(
         "masquerading",
         nft,
-        |nft| nftables::add(nft, owner, addrs).map(Applied::of::<Masquerade>),
-        |nft| iptables::add(nft, owner, addrs),
+        |nft| nftables::add(nft, owner, sources).map(Applied::of::<Masquerade>),
+        |nft| iptables::add(nft, owner, sources),
     )
 }
 
-/// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `addrs` (from
+/// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `sources` (from
 /// prevResult) save a listing; they may be stale or missing. Tries everything before it fails.
-pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+pub fn remove<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) -> Result<(), Error> {
+    let sources = sources.into();
+    let addrs = sources.addrs;
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        failures.note(nftables::remove(nft, owner, addrs));
+        failures.note(nftables::remove(nft, owner, sources));
         failures.note(reference::remove_nf_tables(nft, owner, addrs));
     }
     failures.note(reference::remove_legacy(owner, addrs));
     failures.outcome()
 }
 
-/// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
-pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+/// Also accepts the Go plugins' objects, which have no exceptions. Fails with code 103 and the missing object.
+pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) -> Result<(), Error> {
+    let Sources { addrs, translation } = sources.into();
     for addr in addrs {
-        let missing = match nftables::check(nft, owner, *addr) {
+        let missing = match nftables::check(nft, owner, *addr, translation) {
             Ok(None) => continue,
             Ok(Some(missing)) => missing,
             Err(err) => err.to_string(),
         };
-        if !reference::is_masqueraded(nft, owner, addr.ip())? {
+        let is_there = match translation.is_plain() {
+            true => reference::is_masqueraded(nft, owner, addr.ip())?,
+            false => iptables::is_whole(owner, addr, translation)?,
+        };
+        if !is_there {
             let what = format!("masquerade of {} is missing", addr.ip());
             return Err(Error::check(what).details(missing));
         }

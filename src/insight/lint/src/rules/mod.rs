@@ -18,6 +18,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
     }
     mtu(entry, found);
     ipam(entry, first, found);
+    exceptions(entry, found);
     match entry.plugin {
         "bridge" => bridge::check(entry, found),
         "portmap" => chained::portmap(entry, found),
@@ -40,6 +41,15 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
         let message = format!("mtu: {mtu} is outside 68 to 65535");
         found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+    }
+}
+
+/// Checks that there is masquerading to make exceptions of.
+fn exceptions(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+    let keys = ["ipMasqExclude", "ipMasqAddress"].iter().filter(|_| !entry.node.is_true("ipMasq"));
+    for member in keys.filter_map(|key| entry.node.member(key)) {
+        let message = format!("{} does nothing without ipMasq", member.key);
+        found.push(Finding::warning(Rule::NoEffect, member.range.clone(), message));
     }
 }
 
