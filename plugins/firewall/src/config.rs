@@ -85,6 +85,7 @@ impl Config {
             interfaces,
             admin: self.admin.clone(),
             zone: self.zone.clone(),
+            published: None,
         })
     }
 }

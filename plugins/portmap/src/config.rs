@@ -18,6 +18,7 @@ struct Keys {
     conditions_v4: Vec<String>,
     conditions_v6: Vec<String>,
     masq_all: bool,
+    accept_published: bool,
     mark_masq_bit: Option<i64>,
     external_set_mark_chain: Option<String>,
     runtime_config: Ports,
@@ -32,6 +33,7 @@ struct Ports {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) backend: Backend,
+    pub(crate) accept_published: bool,
     mappings: Vec<Mapping>,
     snat: bool,
     masq_all: bool,
@@ -62,6 +64,7 @@ impl Config {
         let backend = backend(&keys, external.as_ref())?;
         Ok(Config {
             backend,
+            accept_published: keys.accept_published,
             mappings: mappings(&keys.runtime_config.port_mappings)?,
             snat: keys.snat.unwrap_or(true),
             masq_all: keys.masq_all,

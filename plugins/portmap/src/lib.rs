@@ -7,11 +7,12 @@ mod gone;
 
 use std::net::SocketAddr;
 
-use cnimble_cni::{Attachment, CniResult, Error};
+use cnimble_cni::{Attachment, CniResult, Error, owner};
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::sysctl;
 use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
+use cnimble_rules::forward::published;
 use cnimble_rules::portmap::{self, Forward, Mapping};
 
 use config::Config;
@@ -65,11 +66,12 @@ impl Plugin for Portmap {
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         // An invalid configuration must not prevent the removal.
-        let forward = Config::read(&call.config)
-            .ok()
-            .zip(call.config.prev_result.as_ref())
-            .map(|(config, prev)| config.forward(prev, &call.ifname));
-        portmap::remove(&mut Nft::new(), &call.owner(), forward.as_ref())
+        let config = Config::read(&call.config).ok();
+        let prev = call.config.prev_result.as_ref();
+        let forward = config.as_ref().zip(prev).map(|(config, prev)| config.forward(prev, &call.ifname));
+        let (mut nft, owner) = (Nft::new(), call.owner());
+        let removed = portmap::remove(&mut nft, &owner, forward.as_ref());
+        removed.and(refuse(&mut nft, config.as_ref(), &|comment| owner.owns(comment)))
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
@@ -78,7 +80,13 @@ impl Plugin for Portmap {
         if forward.mappings.is_empty() || forward.addrs.is_empty() {
             return Ok(());
         }
-        let verify = |nft: &mut Nft| portmap::check(nft, &call.owner(), &forward);
+        let verify = |nft: &mut Nft| {
+            portmap::check(nft, &call.owner(), &forward)?;
+            if config.accept_published {
+                published::check(nft, &call.owner(), &forward.addrs)?;
+            }
+            Ok(())
+        };
         call.wants(Place::Rules, &mut Nft::new(), verify, |nft| {
             map(call, nft, &config, &forward)?;
             portmap::note_link(nft, &forward)
@@ -86,13 +94,19 @@ impl Plugin for Portmap {
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        portmap::gc(&mut Nft::new(), &call.config.name, valid)
+        let (mut nft, network) = (Nft::new(), &call.config.name);
+        let config = Config::read(&call.config).ok();
+        let removed = portmap::gc(&mut nft, network, valid);
+        removed.and(refuse(&mut nft, config.as_ref(), &owner::stale(network, valid)))
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         if config.has_nft_conditions() {
             portmap::conditions_status()?;
+        }
+        if config.accept_published {
+            published::status(&mut Nft::new())?;
         }
         portmap::status(config.backend, &mut Nft::new())
     }
@@ -101,7 +115,16 @@ impl Plugin for Portmap {
 fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result<(), Error> {
     let undo = portmap::add(config.backend, nft, &call.owner(), forward, &gone::is_gone)?;
     call.undo.push("remove port mappings", move || undo.run());
+    if config.accept_published {
+        let undo = published::accept(nft, &call.owner(), &forward.addrs)?;
+        call.undo.push("remove rules for published ports", move || undo.run());
+    }
     Ok(())
+}
+
+/// Removes rules of `acceptPublished`. An unreadable configuration may have it.
+fn refuse(nft: &mut Nft, config: Option<&Config>, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
+    if config.is_none_or(|config| config.accept_published) { published::remove(nft, choose) } else { Ok(()) }
 }
 
 /// A process that listens on a port of the pod gets no new connections.

@@ -11,6 +11,7 @@ mod listeners;
 mod localhost;
 mod owners;
 mod packets;
+mod published;
 mod reference;
 mod ruleset;
 mod stale;

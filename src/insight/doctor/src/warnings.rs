@@ -9,11 +9,9 @@ use cnimble_cni::{Error, json};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
-use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
-use cnimble_rules::objects::configured::{self, ACCEPTING};
-use cnimble_rules::portmap::{self, Forward, Mapping};
+use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
 use cnimble_runtime::Entry;
 use ipnetwork::IpNetwork;
 
@@ -29,7 +27,9 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
         living.iter().map(|known| (*known, ports(&known.entry))).collect();
     published.retain(|(_, ports)| !ports.is_empty());
     let mut warnings = listeners(&published);
-    match of_rules(&networks(&living), !published.is_empty()) {
+    let lists = published.iter().filter_map(|(known, _)| known.entry.network_list().ok());
+    let has_ports = lists.map(|list| (list.name.clone(), !configured::accepts_published(&list))).collect();
+    match of_rules(&networks(&living), &has_ports) {
         Ok(found) => warnings.extend(found),
         Err(err) => log::warn!("the host's packet rules were not looked at: {err}"),
     }
@@ -67,13 +67,12 @@ fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
 
 /// The processes that listen on published ports of a pod with these addresses, as texts.
 pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
-    let mappings = ports.iter().filter_map(Mapping::of).collect();
-    let found = portmap::shadowed(&Forward { mappings, addrs, ..Forward::default() });
+    let found = configured::shadowed_by(ports, addrs);
     let found = found.unwrap_or_else(|err| {
         log::warn!("listeners were not looked at: {err}");
         Vec::new()
     });
-    let text = |(mapping, listener): (Mapping, Listener)| {
+    let text = |(mapping, listener)| {
         let process = match process(listener.inode) {
             Some((_, name)) if HOLDERS.contains(&name.as_str()) => return None,
             Some((pid, name)) => format!("process {pid} ({name})"),
@@ -99,13 +98,23 @@ fn process(inode: u32) -> Option<(String, String)> {
 }
 
 /// Rules of others that drop what pods send.
-fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<String>, Error> {
+/// `has_ports` are the networks with published ports, each with whether no rule accepts what comes for them.
+fn of_rules(
+    networks: &BTreeMap<String, bool>,
+    has_ports: &BTreeMap<String, bool>,
+) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
     let joined = |names: Vec<&str>| names.join(", ");
     let all = joined(networks.keys().map(String::as_str).collect());
     if !all.is_empty() {
         warnings.extend(forward::closed(nft)?.into_iter().map(|chain| {
-            format!("{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can")
+            let line = match has_ports.is_empty() {
+                true => String::new(),
+                false => format!(" (for published ports: nft insert rule {chain} ct status dnat accept)"),
+            };
+            format!(
+                "{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can{line}"
+            )
         }));
     }
     let alone = networks.iter().filter(|(_, alone)| **alone);
@@ -119,9 +128,18 @@ fn of_rules(networks: &BTreeMap<String, bool>, has_ports: bool) -> Result<Vec<St
             format!("{chain} drops what pods of {unprotected} send{also}: let it pass there, or add the plugin {ACCEPTING}")
         }));
     }
+    let refused =
+        joined(has_ports.iter().filter(|(_, refused)| **refused).map(|(name, _)| name.as_str()).collect());
+    if !refused.is_empty() {
+        warnings.extend(forward::shut(nft)?.into_iter().map(|chain| {
+            format!(
+                "{chain} drops what comes for published ports of {refused}: set acceptPublished of portmap"
+            )
+        }));
+    }
     if nft.is_supported()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
         let conf = fs::read_to_string("/etc/firewalld/firewalld.conf").unwrap_or_default();
-        if has_ports && is_yes(&conf, "StrictForwardPorts") {
+        if !has_ports.is_empty() && is_yes(&conf, "StrictForwardPorts") {
             warnings
                 .push("firewalld drops what comes for published ports (StrictForwardPorts=yes)".to_owned());
         }

@@ -42,8 +42,12 @@ fn doctor_warns_of_what_stops_pods() {
         .success();
     let told = warnings(&node);
     assert!(
-        told.len() == 1 && told[0].starts_with("ip filter FORWARD drops what pods of doc send"),
+        told.len() == 2 && told[0].starts_with("ip filter FORWARD drops what pods of doc send"),
         "{told:?}"
+    );
+    assert_eq!(
+        told[1],
+        "ip filter FORWARD drops what comes for published ports of doc: set acceptPublished of portmap"
     );
     // A rule with a condition may let the packets pass.
     node.host.nft("add rule ip filter FORWARD ip saddr 10.213.30.0/24 accept");
@@ -73,6 +77,7 @@ fn doctor_warns_of_a_table_that_drops_what_every_pod_sends() {
         told.len() == 1 && told[0].starts_with("inet own forward drops what pods of doc send"),
         "{told:?}"
     );
+    assert!(told[0].ends_with("nft insert rule inet own forward ct status dnat accept)"), "{told:?}");
     node.host.nft("add rule inet own forward ip saddr 10.213.31.0/24 accept");
     assert_eq!(warnings(&node), [] as [String; 0]);
     node.host.nft("flush chain inet own forward");

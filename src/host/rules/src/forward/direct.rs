@@ -41,6 +41,7 @@ fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
 
 fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     !addrs.is_empty()
+        && forward.published.is_none()
         && forward.policy == Policy::Open
         && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
 }

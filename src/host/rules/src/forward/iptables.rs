@@ -17,7 +17,7 @@ use cnimble_cni::Error;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Chain, Family, Nft};
 
-use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter, pod_rules};
+use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter};
 use super::{Forward, direct, isolation};
 use crate::failures::is_unsupported;
 use crate::retry::retry_command;
@@ -55,7 +55,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
             plan.shared.push(format!("-I {admin}"));
         }
     }
-    let rules = addrs.iter().flat_map(|ip| pod_rules(*ip));
+    let rules = addrs.iter().flat_map(|ip| forward.rules(*ip));
     plan.rules = rules.filter(|rule| !saved.has(rule)).map(|rule| format!("-A {rule}")).collect();
     plan.incomplete = plan.shared.iter().chain(&plan.rules).next().cloned();
     isolation::plan(saved, forward, &mut plan);
@@ -178,29 +178,28 @@ fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
     outcome
 }
 
+/// Removes the rules that name one of these addresses. Returns whether there is a table.
 pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     let mut any = false;
     for family in xtables::FAMILIES {
-        let ours: Vec<String> = addrs
-            .iter()
-            .filter(|ip| ip.is_ipv4() == (family == Family::Ipv4))
-            .flat_map(|ip| pod_rules(*ip))
-            .collect();
-        if ours.is_empty() {
-            continue;
-        }
-        let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };
-        any = true;
-        let lines: Vec<String> = ours
-            .iter()
-            .filter(|rule| rules.iter().any(|present| present.strip_prefix("-A ") == Some(rule)))
-            .map(|rule| format!("-D {rule}"))
-            .collect();
-        if !lines.is_empty() {
-            xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n")))?;
-        }
+        let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
+        let ends: Vec<String> =
+            of_family.flat_map(|ip| [format!(" -s {ip}/"), format!(" -d {ip}/")]).collect();
+        any |= !ends.is_empty()
+            && remove_legacy_rules(family, |rule| ends.iter().any(|end| rule.contains(end)))?;
     }
     Ok(any)
+}
+
+/// Removes rules of the chain of pods. Returns whether there is a table.
+pub(super) fn remove_legacy_rules(family: Family, choose: impl Fn(&str) -> bool) -> Result<bool, Error> {
+    let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { return Ok(false) };
+    let chosen = rules.iter().filter(|rule| xtables::in_chain(rule, PODS) && choose(rule));
+    let lines: Vec<String> = chosen.map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
+    if !lines.is_empty() {
+        xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n")))?;
+    }
+    Ok(true)
 }
 
 /// A kernel without nf_tables has none.

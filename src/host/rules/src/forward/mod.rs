@@ -16,6 +16,7 @@ pub(super) mod iptables;
 mod isolation;
 pub(super) mod nftables;
 mod others;
+pub mod published;
 pub(super) mod table;
 mod verify;
 mod walk;
@@ -99,9 +100,18 @@ pub struct Forward {
     pub interfaces: Vec<String>,
     pub admin: Admin,
     pub zone: String,
+    /// Accepts only what was translated to the pod. The comment of the rules, which names their owner.
+    pub published: Option<String>,
 }
 
 impl Forward {
+    fn rules(&self, ip: IpAddr) -> [String; 2] {
+        match &self.published {
+            Some(comment) => table::published_rules(ip, comment),
+            None => table::pod_rules(ip),
+        }
+    }
+
     fn policed(&self) -> &[String] {
         if self.policy == Policy::Open { &[] } else { &self.interfaces }
     }

@@ -25,14 +25,21 @@ pub(super) enum Found {
 pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
-        found = found.max(in_nf_tables(nft, family)?);
-        if found < Found::Rules
-            && let Some(saved) = xtables::legacy_table(family, "filter")?
-        {
-            found = found.max(if is_taken(&saved) { Found::Rules } else { Found::Harmless });
-        }
+        found = found.max(of_family(nft, family)?);
     }
     Ok(found)
+}
+
+pub(super) fn of_family(nft: &mut Nft, family: Family) -> Result<Found, Error> {
+    let found = if nft.is_supported()? { in_nf_tables(nft, family)? } else { Found::Nothing };
+    if found == Found::Rules {
+        return Ok(found);
+    }
+    Ok(match xtables::legacy_table(family, "filter")? {
+        Some(saved) if is_taken(&saved) => Found::Rules,
+        Some(_) => Found::Harmless,
+        None => found,
+    })
 }
 
 fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {

@@ -28,6 +28,14 @@ pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     ]
 }
 
+pub(super) fn published_rules(ip: IpAddr, comment: &str) -> [String; 2] {
+    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    [("-d", "ORIGINAL"), ("-s", "REPLY")].map(|(end, direction)| {
+        let comment = commented(comment);
+        format!("{PODS} {end} {ip} {comment} -m conntrack --ctstate DNAT --ctdir {direction} -j ACCEPT")
+    })
+}
+
 /// A table as iptables-save prints it.
 pub(super) struct Saved<'a>(pub(super) Vec<&'a str>);
 

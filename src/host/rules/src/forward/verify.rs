@@ -81,7 +81,7 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
 }
 
 /// The pod has its rules in iptables, and nothing in front of them drops everything.
-fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
+pub(super) fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         if forward.of_family(family).next().is_some()
             && others::way(nft, family, Pods::Accepted)? != Way::Open

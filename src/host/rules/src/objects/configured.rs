@@ -3,12 +3,14 @@
 use serde_json::Value;
 
 use crate::hand_over::Settings;
+pub use crate::portmap::shadowed_by;
 use cnimble_cni::{NetworkList, json};
 
 pub const ACCEPTING: &str = "firewall";
 /// Their pods send through the host's rules.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
-const PORTMAP: &str = "portmap";
+/// It publishes ports.
+pub const PUBLISHING: &str = "portmap";
 
 /// The settings in a network's configuration that are needed to hand over the rules of its pods to the Go plugins.
 pub fn settings(list: &NetworkList) -> Settings {
@@ -19,7 +21,7 @@ pub fn settings(list: &NetworkList) -> Settings {
             text.filter(|text| !text.is_empty()).map(str::to_owned)
         };
         match plugin.plugin_type.as_str() {
-            PORTMAP => {
+            PUBLISHING => {
                 let bit = json::get(&plugin.document, "markMasqBit").and_then(Value::as_u64);
                 settings.portmap_backend = text("backend");
                 settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
@@ -34,6 +36,12 @@ pub fn settings(list: &NetworkList) -> Settings {
 /// Returns true if the pods of a network send through the host's rules.
 pub fn meet_rules(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
+}
+
+/// Returns true if portmap lets the published ports of a network pass.
+pub fn accepts_published(list: &NetworkList) -> bool {
+    let accepts = |document| json::get(document, "acceptPublished").and_then(Value::as_bool) == Some(true);
+    list.plugins.iter().any(|plugin| plugin.plugin_type == PUBLISHING && accepts(&plugin.document))
 }
 
 /// Returns true if they do, and none of the network's plugins accepts these packets.

@@ -1,3 +1,6 @@
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::capability::PortMapping;
 use cnimble_netlink::listeners::{Listener, listeners};
 
 use super::{Forward, Mapping, Protocol};
@@ -22,6 +25,18 @@ pub fn shadowed(forward: &Forward) -> cnimble_netlink::Result<Vec<(Mapping, List
         }
     }
     Ok(found)
+}
+
+/// The same for ports as a runtime publishes them, and the addresses of the pod.
+///
+/// # Errors
+/// Fails if the kernel refuses to list its sockets.
+pub fn shadowed_by(
+    ports: &[PortMapping],
+    addrs: Vec<IpNetwork>,
+) -> cnimble_netlink::Result<Vec<(Mapping, Listener)>> {
+    let mappings = ports.iter().filter_map(Mapping::of).collect();
+    shadowed(&Forward { mappings, addrs, ..Forward::default() })
 }
 
 impl Mapping {

@@ -32,7 +32,7 @@ use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink::nft::Nft;
 pub use holder::{Holder, IsGone};
-pub use listeners::shadowed;
+pub use listeners::{shadowed, shadowed_by};
 
 use super::command;
 use super::elements::{self, Changes, Layout};

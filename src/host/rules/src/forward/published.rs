@@ -1,0 +1,86 @@
+//! Published ports (`acceptPublished` of portmap) where `FORWARD` of iptables has rules of others. An accept in our own
+//! table overrules none of them, so a pod's rules are in the chain of the plugin firewall, behind `CNI-ADMIN`. Tools that
+//! fill chains of their own anew, like ufw, leave `FORWARD` to others.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use cnimble_cni::{Code, Error, Owner};
+use cnimble_netlink::nft::{Batch, Family, Nft};
+
+use super::others::{self, Found};
+use super::table::{PODS, filter};
+use super::{Applied, Forward, iptables, verify};
+use crate::failures::{Failures, has_nf_tables, not_available};
+use crate::retry::retry;
+use crate::{command, xtables};
+
+/// Fails if rules are needed and the commands are missing.
+fn needed(nft: &mut Nft) -> Result<Vec<Family>, Error> {
+    let mut families = Vec::new();
+    for family in xtables::FAMILIES {
+        if others::of_family(nft, family)? == Found::Rules {
+            families.push(family);
+        }
+    }
+    if families.is_empty() || command::installed() {
+        return Ok(families);
+    }
+    Err(Error::new(
+        Code::KERNEL,
+        "acceptPublished: FORWARD of iptables has rules, and the command iptables-restore is not installed",
+    )
+    .details("hint: install iptables, or leave acceptPublished out and let published ports pass yourself"))
+}
+
+fn wanted(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Forward, Error> {
+    let families = needed(nft)?;
+    let is_needed = |ip: &IpAddr| families.contains(if ip.is_ipv4() { &Family::Ipv4 } else { &Family::Ipv6 });
+    let addrs = addrs.iter().map(IpNetwork::ip).filter(is_needed).collect();
+    Ok(Forward { addrs, published: Some(owner.comment()), ..Forward::default() })
+}
+
+/// Accepts connections that were translated to a pod. Idempotent.
+pub fn accept(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
+    let forward = wanted(nft, owner, addrs)?;
+    iptables::add(nft, &forward)
+}
+
+/// Fails with code 103 if a rule is missing, or is of no use.
+pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+    let forward = wanted(nft, owner, addrs)?;
+    match iptables::check(nft, &forward)? {
+        None => verify::in_front(nft, &forward),
+        Some(missing) => Err(Error::check("rules for published ports are missing").details(missing)),
+    }
+}
+
+/// Fails with code 50 if rules are needed that can't be made.
+pub fn status(nft: &mut Nft) -> Result<(), Error> {
+    needed(nft).map(drop).map_err(not_available)
+}
+
+/// Removes the rules of owners that `choose` picks by their comments. Tries everything before it fails.
+pub fn remove(nft: &mut Nft, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    let nf_tables = has_nf_tables(nft, &mut failures);
+    for family in xtables::FAMILIES {
+        if nf_tables {
+            failures.note(retry(&[Errno::ENOENT], || {
+                let mut batch = Batch::new();
+                for rule in nft.rules(filter(family), Some(PODS))? {
+                    if choose(&rule.comment) {
+                        batch.delete_rule(filter(family).chain(PODS), rule.handle);
+                    }
+                }
+                nft.commit(&batch)
+            }));
+        }
+        let comment = |rule: &str| Some(rule.split_once("--comment \"")?.1.split_once('"')?.0.to_owned());
+        let is_chosen = |rule: &str| comment(rule).is_some_and(|comment| choose(&comment));
+        failures.note(iptables::remove_legacy_rules(family, is_chosen).map(drop));
+    }
+    failures.outcome()
+}
