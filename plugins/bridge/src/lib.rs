@@ -28,7 +28,7 @@ mod vlan_gateway;
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
-use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Place, Plugin, Role, delegate};
 use cnimble_rules::filters::Wanted;
 use cnimble_rules::{isolation, masquerade, spoof};
 
@@ -44,6 +44,10 @@ struct Bridge;
 impl Plugin for Bridge {
     fn name(&self) -> &'static str {
         "bridge"
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     fn starts_programs(&self, call: &Call) -> bool {

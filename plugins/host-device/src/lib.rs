@@ -28,7 +28,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, names, o
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
-use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 
 use config::{Config, Wanted};
 use place::Place;
@@ -45,6 +45,10 @@ struct HostDevice;
 impl Plugin for HostDevice {
     fn name(&self) -> &'static str {
         "host-device"
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

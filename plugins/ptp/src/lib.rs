@@ -29,7 +29,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::host::forward;
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
-use cnimble_plugin::{Call, Command, Place, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Place, Plugin, Role, delegate};
 use cnimble_rules::filters::{self, Wanted};
 use cnimble_rules::masquerade;
 
@@ -47,6 +47,10 @@ struct Ptp;
 impl Plugin for Ptp {
     fn name(&self) -> &'static str {
         "ptp"
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     fn starts_programs(&self, call: &Call) -> bool {

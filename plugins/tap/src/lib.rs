@@ -15,7 +15,7 @@ use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{Netlink, tap};
 use cnimble_plugin::interface::{alone, check, completed, remove, unusable, usable_netlink};
-use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 
 use config::Config;
 
@@ -30,6 +30,10 @@ struct TapDevice;
 impl Plugin for TapDevice {
     fn name(&self) -> &'static str {
         "tap"
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     /// For an SELinux context.

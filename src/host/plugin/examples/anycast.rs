@@ -5,7 +5,7 @@
 
 use cnimble_plugin::cni::{CniResult, Code, Error, IpNetwork, cidr::parse_cidr};
 use cnimble_plugin::netlink::{NetNs, Netlink, addr, sysctl};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Plugin, Role};
 
 const ARP_IGNORE: &str = "net/ipv4/conf/all/arp_ignore";
 
@@ -16,8 +16,8 @@ impl Plugin for Anycast {
         "anycast"
     }
 
-    fn needs(&self) -> Caps {
-        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

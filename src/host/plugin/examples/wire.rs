@@ -6,7 +6,7 @@
 use cnimble_plugin::cni::{CniResult, Error, Interface, hash16};
 use cnimble_plugin::netlink::link::{self, Change, NewVeth};
 use cnimble_plugin::netlink::{NetNs, Netlink, addr};
-use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Plugin, Role, delegate};
 use std::os::fd::AsFd;
 
 struct Wire;
@@ -14,6 +14,10 @@ struct Wire;
 impl Plugin for Wire {
     fn name(&self) -> &'static str {
         "wire"
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     fn needs(&self) -> Caps {

@@ -54,7 +54,7 @@ pub enum Role {
     Helper,
 }
 
-/// A CNI plugin with its verbs. All but ADD and DEL have a default that does nothing and succeeds.
+/// A CNI plugin with its verbs. All verbs but ADD and DEL have a default that does nothing and succeeds.
 pub trait Plugin: Sync {
     /// The name of the plugin: the `type` in a configuration, and the file in CNI_PATH.
     fn name(&self) -> &'static str;
@@ -64,10 +64,9 @@ pub trait Plugin: Sync {
         Version::ALL
     }
 
-    /// The role of the plugin in a chain.
-    fn role(&self) -> Role {
-        Role::Main
-    }
+    /// The role of the plugin in a chain. DEL of [`Role::Main`] ends the departure of the attachment: from then on, the
+    /// doctor of cnimble may treat what is left as a loss.
+    fn role(&self) -> Role;
 
     /// The capabilities that its verbs need. The skeleton drops the others. The default is to enter namespaces and
     /// change links.

@@ -26,9 +26,10 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig, Verb, Version, cidr};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, IpConfig, Owner, Verb, Version, cidr};
 use cnimble_netlink::link::{self, Change, Filter, NewVeth};
 use cnimble_netlink::{NetNs, Netlink, addr};
+use cnimble_os::files::begun;
 
 const CONTAINER: &str = "trial";
 const IFNAME: &str = "eth0";
@@ -147,6 +148,10 @@ impl Trial {
             must(Verb::Check, Some(&result));
         }
         must(Verb::Del, Some(&result));
+        assert!(
+            self.prev.is_none() || begun::is_noted(&self.tag()),
+            "a plugin behind another one has `Role::Chained`, because the departure goes on after its DEL"
+        );
         must(Verb::Del, Some(&result));
     }
 
@@ -207,6 +212,11 @@ impl Trial {
         Version::ALL.iter().copied().filter(|version| list.contains(&json!(version.as_str()))).collect()
     }
 
+    fn tag(&self) -> String {
+        let attachment = Attachment { container_id: CONTAINER.into(), ifname: IFNAME.into() };
+        Owner { network: CONTAINER.into(), attachment }.tag()
+    }
+
     /// The path of the pod's namespace.
     fn netns(&self) -> String {
         self.pod.path().display().to_string()
@@ -261,6 +271,13 @@ impl Trial {
         }
         state.sort();
         state
+    }
+}
+
+/// No plugin in front of it removes the note that DEL has begun.
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let _ = begun::clear(&self.tag());
     }
 }
 

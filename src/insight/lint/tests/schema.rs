@@ -84,9 +84,7 @@ fn refused(schema: &Value, value: &Value, all: &Value, at: &str) -> Vec<String> 
                 }
                 false
             }
-            "anyOf" => {
-                rule.as_array().unwrap().iter().all(|rule| !refused(rule, value, all, at).is_empty())
-            }
+            "anyOf" => rule.as_array().unwrap().iter().all(|rule| !refused(rule, value, all, at).is_empty()),
             "if" => {
                 if refused(rule, value, all, at).is_empty() {
                     wrong.extend(refused(&words["then"], value, all, at));

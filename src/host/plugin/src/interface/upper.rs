@@ -8,7 +8,7 @@ use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
 use super::{arp, check, completed, master, pod, remove};
-use crate::{Call, Command, Plugin, delegate};
+use crate::{Call, Command, Plugin, Role, delegate};
 
 const POD_INTERFACE: u32 = 0;
 
@@ -67,6 +67,10 @@ pub struct UpperPlugin {
 impl Plugin for UpperPlugin {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {
