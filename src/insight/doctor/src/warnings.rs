@@ -9,6 +9,7 @@ use cnimble_cni::{Error, json};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
+use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
@@ -72,7 +73,7 @@ pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
         log::warn!("listeners were not looked at: {err}");
         Vec::new()
     });
-    let text = |(mapping, listener)| {
+    let text = |(mapping, listener): (configured::Mapping, Listener)| {
         let process = match process(listener.inode) {
             Some((_, name)) if HOLDERS.contains(&name.as_str()) => return None,
             Some((pid, name)) => format!("process {pid} ({name})"),
@@ -133,7 +134,7 @@ fn of_rules(
     if !refused.is_empty() {
         warnings.extend(forward::shut(nft)?.into_iter().map(|chain| {
             format!(
-                "{chain} drops what comes for published ports of {refused}: set acceptPublished of portmap"
+                "{chain} drops what comes for published ports of {refused}: set acceptPublished of {PUBLISHING}"
             )
         }));
     }

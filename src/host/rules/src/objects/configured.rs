@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::hand_over::Settings;
-pub use crate::portmap::shadowed_by;
+pub use crate::portmap::{Mapping, shadowed_by};
 use cnimble_cni::{NetworkList, json};
 
 pub const ACCEPTING: &str = "firewall";
