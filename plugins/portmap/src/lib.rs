@@ -122,9 +122,13 @@ fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result
     Ok(())
 }
 
-/// Removes rules of `acceptPublished`. An unreadable configuration may have it.
+/// Removes rules of `acceptPublished`, which ADD may have had. Only with the key it runs iptables-legacy.
 fn refuse(nft: &mut Nft, config: Option<&Config>, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
-    if config.is_none_or(|config| config.accept_published) { published::remove(nft, choose) } else { Ok(()) }
+    published::remove(nft, choose)?;
+    match config.is_none_or(|config| config.accept_published) {
+        true => published::remove_legacy(choose),
+        false => Ok(()),
+    }
 }
 
 /// A process that listens on a port of the pod gets no new connections.

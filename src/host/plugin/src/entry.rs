@@ -127,8 +127,8 @@ fn about(plugin: &dyn Plugin) -> i32 {
 /// A panic, which is a defect, still prints JSON and rolls back the changes.
 fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
-        let err = Error::new(Code::INTERNAL, "a panic, which is a defect of the plugin")
-            .details(info.to_string());
+        let err =
+            Error::new(Code::INTERNAL, "a panic, which is a defect of the plugin").details(info.to_string());
         let left = undo::rollback_current();
         let err = left.into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")));
         super::log::outcome(Err(&err));

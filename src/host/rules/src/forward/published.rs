@@ -62,12 +62,11 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
     needed(nft).map(drop).map_err(not_available)
 }
 
-/// Removes the rules of owners that `choose` picks by their comments. Tries everything before it fails.
+/// Removes the rules of owners that `choose` picks by their comments from nf_tables. Tries everything before it fails.
 pub fn remove(nft: &mut Nft, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Failures::default();
-    let nf_tables = has_nf_tables(nft, &mut failures);
-    for family in xtables::FAMILIES {
-        if nf_tables {
+    if has_nf_tables(nft, &mut failures) {
+        for family in xtables::FAMILIES {
             failures.note(retry(&[Errno::ENOENT], || {
                 let mut batch = Batch::new();
                 for rule in nft.rules(filter(family), Some(PODS))? {
@@ -78,6 +77,14 @@ pub fn remove(nft: &mut Nft, choose: &dyn Fn(&str) -> bool) -> Result<(), Error>
                 nft.commit(&batch)
             }));
         }
+    }
+    failures.outcome()
+}
+
+/// The same for iptables-legacy.
+pub fn remove_legacy(choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    for family in xtables::FAMILIES {
         let comment = |rule: &str| Some(rule.split_once("--comment \"")?.1.split_once('"')?.0.to_owned());
         let is_chosen = |rule: &str| comment(rule).is_some_and(|comment| choose(&comment));
         failures.note(iptables::remove_legacy_rules(family, is_chosen).map(drop));
