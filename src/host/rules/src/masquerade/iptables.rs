@@ -183,3 +183,44 @@ pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
         "{text}"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use cnimble_cni::Attachment;
+
+    use super::*;
+
+    /// A hand-over writes these, and a repair after a change of the configuration.
+    #[test]
+    fn the_rules_of_exceptions_take_the_place_of_others() {
+        let attachment = Attachment { container_id: "c1".to_owned(), ifname: "eth0".to_owned() };
+        let owner = Owner { network: "net".to_owned(), attachment };
+        let addrs = ["10.1.0.2/16".parse().unwrap()];
+        let parts = ["10.0.0.0/8", "0.0.0.0/0", "to-192.0.2.9"];
+        let translation = &Translation::named(parts.into_iter()).unwrap();
+        let lines = |sources, saved: &str| {
+            let lines = missing(&owner, Family::Ipv4, sources, saved);
+            let chain = MASQUERADE.of(&owner);
+            let comment = "-m comment --comment \"name: \\\"net\\\" id: \\\"c1\\\"\" ";
+            lines.iter().map(|line| line.replace(&chain, "CHAIN").replace(comment, "")).collect::<Vec<_>>()
+        };
+        let with = Sources { addrs: &addrs, translation };
+        let whole = [
+            "-N CHAIN",
+            "-A CHAIN ! -d 224.0.0.0/4 -j SNAT --to-source 192.0.2.9",
+            "-I CHAIN -d 10.0.0.0/8 -j ACCEPT",
+            "-I CHAIN -j ACCEPT",
+            "-I CHAIN -d 10.1.0.0/16 -j ACCEPT",
+            "-A POSTROUTING -s 10.1.0.2/32 -j CHAIN",
+        ];
+        assert_eq!(lines(with, ""), whole);
+        let plain = Rules::new(&owner, Family::Ipv4, &[&addrs[0]], super::super::translation::PLAIN);
+        let rules: String = plain.lines.iter().map(|line| format!("-A {}\n", line.rule)).collect();
+        let saved = format!(":{} - [0:0]\n{rules}", plain.chain);
+        let changed: Vec<&str> = std::iter::once("-D CHAIN ! -d 224.0.0.0/4 -j MASQUERADE")
+            .chain(whole[1..4].iter().copied())
+            .collect();
+        assert_eq!(lines(with, &saved), changed);
+        assert!(lines((&addrs).into(), &saved).is_empty());
+    }
+}
