@@ -113,7 +113,9 @@ fn changes(
 ) -> netlink::Result<Option<Batch>> {
     let generation = nft.generation()?;
     let Some(rules) = shared(nft, family, forward)? else { return Ok(None) };
-    if addrs.iter().any(|ip| rules.iter().any(|rule| rule.mentions(&octets(*ip)))) {
+    // Those of published ports have comments.
+    let mut own = rules.iter().filter(|rule| rule.comment.is_empty());
+    if own.any(|rule| addrs.iter().any(|ip| rule.mentions(&octets(*ip)))) {
         return Ok(None);
     }
     let mut batch = Batch::only_in(generation);
