@@ -9,8 +9,7 @@ use cnimble_plugin::interface::host::ignore_router_advertisements;
 use cnimble_plugin::interface::pair::Pair;
 
 use crate::context::Context;
-use crate::ours::{self, OURS, OURS_REMOVABLE};
-use crate::{port, unused};
+use crate::{ours, port, unused, uplink};
 
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
@@ -59,6 +58,11 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
         ignore_router_advertisements(cx.call, &bridge.name)?;
     }
     switch_on(cx, &bridge, origin)?;
+    if let Some(name) = &config.uplink
+        && (origin == Origin::Made || ours::has_uplink(&bridge))
+    {
+        uplink::join(cx, &bridge, name)?;
+    }
     Ok(bridge)
 }
 
@@ -113,7 +117,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), 
     if up.is_none() && promisc.is_none() && mac.is_none() {
         return Ok(());
     }
-    let alias = is_new.then_some(if config.remove_unused { OURS_REMOVABLE } else { OURS });
+    let alias = is_new.then_some(ours::alias(config));
     let change = Change { up, promisc, mac, alias, ..Change::default() };
     cx.host.execute(link::set(bridge.index, &bridge.name, &change))?;
     if up.is_none() && promisc.is_none() {

@@ -12,7 +12,7 @@ use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::context::Context;
-use crate::{bridge, gateway, ours, place, port, unused, vlan_gateway};
+use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
@@ -66,7 +66,12 @@ impl Attached<'_> {
             self.join(cx, &bridge)
         };
         call.wants(Place::Host, cx, |cx| check_bridge(&mut cx.host, config), put_back)?;
-        check::find(&mut cx.host, &config.bridge, "on the host")
+        let bridge = check::find(&mut cx.host, &config.bridge, "on the host")?;
+        if let Some(name) = config.uplink.as_ref().filter(|_| ours::has_uplink(&bridge)) {
+            let verify = |cx: &mut Context<'_>| uplink::check(&mut cx.host, &bridge, name);
+            call.wants(Place::Host, cx, verify, |cx| uplink::join(cx, &bridge, name))?;
+        }
+        Ok(bridge)
     }
 
     fn port(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<Link, Error> {

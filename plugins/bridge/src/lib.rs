@@ -23,6 +23,7 @@ mod pod;
 mod port;
 mod remove;
 mod unused;
+mod uplink;
 mod vlan_gateway;
 
 use cnimble_cni::{Attachment, CniResult, Error};

@@ -3,20 +3,38 @@
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::{self, Change, Link, Mac};
 
+use crate::config::Config;
 use crate::context::Context;
 
-pub(crate) const OURS: &str = "bridge, made by cnimble";
+const OURS: &str = "bridge, made by cnimble";
 
 /// For a network with `removeUnusedBridge`.
-pub(crate) const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
+const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
 
-/// And its alias is unchanged.
+/// For a network with `uplink`, which leads to other hosts.
+const UPLINKED: &str = "bridge with an uplink, made by cnimble";
+const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
+
+pub(crate) fn alias(config: &Config) -> &'static str {
+    match (config.uplink.is_some(), config.remove_unused) {
+        (false, false) => OURS,
+        (false, true) => OURS_REMOVABLE,
+        (true, false) => UPLINKED,
+        (true, true) => UPLINKED_REMOVABLE,
+    }
+}
+
+/// And its alias is unchanged. No other host is on it.
 pub(crate) fn is_ours(bridge: &Link) -> bool {
-    bridge.alias == OURS || is_removable(bridge)
+    [OURS, OURS_REMOVABLE].contains(&bridge.alias.as_str())
+}
+
+pub(crate) fn has_uplink(bridge: &Link) -> bool {
+    [UPLINKED, UPLINKED_REMOVABLE].contains(&bridge.alias.as_str())
 }
 
 pub(crate) fn is_removable(bridge: &Link) -> bool {
-    bridge.alias == OURS_REMOVABLE
+    [OURS_REMOVABLE, UPLINKED_REMOVABLE].contains(&bridge.alias.as_str())
 }
 
 /// Of a bridge that has lost its last port. It can't be set.

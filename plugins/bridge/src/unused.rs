@@ -79,6 +79,8 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
     };
     let gateways = gateways(call);
     let mut ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    // The kernel takes it off with the bridge.
+    ports.retain(|port| config.uplink.as_ref() != Some(&port.name));
     if let Some(vlan) = config.vlan {
         let name = vlan_gateway_name(&bridge.name, vlan);
         let port = vlan_gateway::port_name(&name);

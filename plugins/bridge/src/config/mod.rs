@@ -43,6 +43,7 @@ struct Keys {
     enable_dad: bool,
     disable_container_interface: bool,
     remove_unused_bridge: bool,
+    uplink: String,
     dns: DnsKeys,
     args: Args,
     runtime_config: MacKey,
@@ -65,6 +66,9 @@ impl Keys {
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
         if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
             return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));
+        }
+        if let Some(problem) = names::interface_problem(&self.uplink).filter(|_| !self.uplink.is_empty()) {
+            return Err(Error::config(format!("uplink: invalid name \"{}\"", self.uplink)).details(problem));
         }
         if self.vlan > MAX_VLAN {
             return Err(Error::config(format!(
@@ -122,6 +126,8 @@ pub(crate) struct Config {
     pub(crate) container_up: bool,
     /// A new bridge is removed with its last pod.
     pub(crate) remove_unused: bool,
+    /// A port of a new bridge.
+    pub(crate) uplink: Option<String>,
     /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
     /// `None` makes a layer 2 network.
@@ -172,6 +178,7 @@ impl Config {
             enable_dad: keys.enable_dad,
             container_up: !keys.disable_container_interface,
             remove_unused: keys.remove_unused_bridge,
+            uplink: Some(keys.uplink).filter(|name| !name.is_empty()),
             dns: keys.dns.given(),
             ipam: config.ipam().map(str::to_owned),
             mac,

@@ -11,4 +11,5 @@ mod options;
 mod spoof;
 mod state;
 mod unused;
+mod uplink;
 mod vlan;
