@@ -74,8 +74,15 @@ async fn of_attachment(
     for plugin in &list.plugins {
         let compared = doctor.compare(known, &list, plugin, in_pod).await;
         match compared {
-            Ok(faults) => findings
-                .extend(faults.into_iter().map(|(fault, action)| finding(known, plugin, &fault, action))),
+            Ok(faults) => {
+                for (fault, action) in faults {
+                    let next = finding(known, plugin, &fault, action);
+                    // Two steps of a CHECK can miss the same object.
+                    if findings.last().is_none_or(|last| !last.is_again(&next) || last.why != next.why) {
+                        findings.push(next);
+                    }
+                }
+            }
             Err(why) => skipped.push(format!("plugin {} is not checked: {why}", plugin.plugin_type)),
         }
     }

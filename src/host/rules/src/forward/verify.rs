@@ -57,7 +57,7 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
     if configured.is_none() && forward.admin.needs_iptables() {
         let why =
             format!("the administrator's chain {} does not see the pod's packets", forward.admin.chain());
-        return Ok(Some(Error::check(why).details("delete the pod and add it again")));
+        return Ok(Some(Error::check(why).details("hint: cnimble doctor --repair")));
     }
     for family in xtables::FAMILIES {
         if forward.of_family(family).next().is_none() {
@@ -71,7 +71,7 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
         if shut {
             return Ok(Some(
                 Error::check(format!("{} FORWARD drops what the pod sends", table::filter(family))).details(
-                    "its rules are in nf_tables, which can't overrule that; delete the pod and add it again, \
+                    "its rules are in nf_tables, which can't overrule that; hint: cnimble doctor --repair, \
                      or let it pass there yourself and set \"backend\": \"nftables\"",
                 ),
             ));
