@@ -15,6 +15,7 @@ use cnimble_plugin::{Call, signal};
 use crate::allocate::{self, AllocateError, Choice, Holders};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
+use crate::memory::Memory;
 use crate::resolv;
 
 /// Where the range sets of an ADD come from.
@@ -60,7 +61,8 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     let leases = store.leases_of(&attachment.container_id, &[])?;
     store.sweep(&leases);
     let boot = Boot::current();
-    let ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
+    let mut ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
+    ledger.kept = Memory::of(call, config.keep_for).map(|memory| memory.recall(&store)).unwrap_or_default();
     let choices =
         allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger).map_err(|err| {
             if let (Some(source), AllocateError::Full { set, .. }) = (source, &err) {
@@ -113,7 +115,10 @@ fn write(
         if !journal.give(store, choice.ip, content, ledger.boot)? {
             return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
         }
-        journal.move_on(store, set, choice.ip)?;
+        // The turn goes on behind the latest new pod, so it reaches other remembered addresses last.
+        if !ledger.kept.contains(&choice.ip) {
+            journal.move_on(store, set, choice.ip)?;
+        }
     }
     Ok(removed)
 }

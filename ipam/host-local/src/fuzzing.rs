@@ -8,6 +8,11 @@ pub(crate) fn config(config: &Config) {
     }
 }
 
+/// Takes any bytes for the addresses that pods had.
+pub fn kept(bytes: &[u8]) {
+    String::from_utf8_lossy(bytes).lines().filter_map(crate::memory::parse).for_each(drop);
+}
+
 pub fn resolv(bytes: &[u8]) {
     let dns = crate::resolv::parse(&String::from_utf8_lossy(bytes));
     let words = dns.nameservers.iter().chain(&dns.search).chain(&dns.options).chain([&dns.domain]);

@@ -17,6 +17,8 @@ pub(crate) struct Ledger<'a> {
     dir: &'a Directory,
     leases: &'a Leases,
     own: Vec<IpAddr>,
+    /// Addresses that the pod had before.
+    pub(crate) kept: Vec<IpAddr>,
     pub(crate) boot: &'a Boot,
     /// Asked for only when it matters: most ADDs find a free address.
     shared: OnceCell<bool>,
@@ -33,7 +35,8 @@ impl<'a> Ledger<'a> {
         let own = leases.list.iter().filter(|lease| {
             attachment.is_some_and(|own| lease.owner.is(own) || lease.owner.is_container_of(own))
         });
-        Ledger { dir, leases, own: own.map(|lease| lease.ip).collect(), boot, shared: OnceCell::new() }
+        let own = own.map(|lease| lease.ip).collect();
+        Ledger { dir, leases, own, kept: Vec::new(), boot, shared: OnceCell::new() }
     }
 
     /// A file has to go before `ip` can be given.
@@ -71,6 +74,10 @@ impl Holders for Ledger<'_> {
 
     fn own(&self) -> &[IpAddr] {
         &self.own
+    }
+
+    fn kept(&self) -> &[IpAddr] {
+        &self.kept
     }
 
     fn last(&self, set: usize) -> Option<IpAddr> {

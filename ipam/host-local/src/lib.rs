@@ -7,6 +7,7 @@
 //! - Lease files appear whole or not at all, and broken ones are healed ([`cnimble_leases::files`]).
 //! - Leases from before this boot are taken back when nothing else is left ([`cnimble_leases::boot`]).
 //! - A gateway's address is never given out. On a bridge, neither is that of the network or the broadcast.
+//! - A pod may get the address again that it had (`memory`).
 //! - GC and STATUS do what the specification says.
 
 mod add;
@@ -15,6 +16,7 @@ mod allocate;
 pub mod fuzzing;
 mod journal;
 mod ledger;
+mod memory;
 mod resolv;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 pub use add::{Source, add_from};
 use ledger::Ledger;
+use memory::Memory;
 
 pub static PLUGIN: &dyn Plugin = &HostLocal;
 
@@ -63,9 +66,10 @@ impl Plugin for HostLocal {
         add::add(call, config)
     }
 
-    /// Also leases outside the present ranges.
+    /// Also leases outside the present ranges. `keepFor` remembers those of `prevResult`, which a failed ADD lacks: its
+    /// address may be another host's.
     fn del(&self, call: &Call) -> Result<(), Error> {
-        let path = config::store_path(&call.config)?;
+        let (path, keep_for) = config::store_path_and_keep_for(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
             return Ok(());
         };
@@ -78,6 +82,10 @@ impl Plugin for HostLocal {
         }
         store.sweep(&leases);
         let own = leases.of(&attachment);
+        if let Some(memory) = Memory::of(call, keep_for) {
+            let known: Vec<IpAddr> = own.iter().copied().filter(|ip| added.contains(ip)).collect();
+            memory.keep(&store, &known);
+        }
         release(&store, own.clone(), leases.hidden(|ip| added.contains(&ip)))?;
         store.note(&leases, &attachment.container_id, &[], &own);
         Ok(())

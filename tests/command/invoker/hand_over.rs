@@ -118,9 +118,9 @@ fn rules_that_are_handed_over_are_those_that_the_go_plugins_make_and_remove() {
     theirs.call(go, "add", &their_pod, &id('a')).run().result();
     ours.call(plugin_dir(), "add", &our_pod, &id('a')).run().result();
     let _server = Server::start(&our_pod, 80, "pod");
-    // The index that host-local keeps beside many leases.
-    let index = ours.host.data_dir().join("net/.cnimble-index");
-    std::fs::write(&index, "").unwrap();
+    // The index that host-local keeps beside many leases, and the addresses that pods had.
+    let notes = [".cnimble-index", ".cnimble-kept"].map(|name| ours.host.data_dir().join("net").join(name));
+    notes.iter().for_each(|note| std::fs::write(note, "").unwrap());
     let before = Snapshot::settled(&ours.host);
 
     let looked = document(&ours.hand_over(&[]), 0);
@@ -139,7 +139,7 @@ fn rules_that_are_handed_over_are_those_that_the_go_plugins_make_and_remove() {
         let ruleset = ours.host.nft("list ruleset");
         assert!(!ruleset.contains("cnimble") && !ruleset.contains("GUARD"), "{ruleset}");
         assert_eq!(ours.host.sysctl("ipv4/conf/br0/route_localnet"), "1");
-        assert!(!index.exists() && !ours.host.lock_dir().exists());
+        assert!(!notes.iter().any(|note| note.exists()) && !ours.host.lock_dir().exists());
         for to in ["127.0.0.1:8080", "127.0.0.1:8081", "10.211.1.1:8080", "[fd00:211:1::1]:8080"] {
             assert!(tcp(&ours.host, to).unwrap().starts_with("pod "), "{time}: {to}");
         }

@@ -11,7 +11,7 @@ mod spec;
 
 pub use cnimble_dhcp::fuzzing::{dhcp, dhcp6};
 pub use cnimble_doctor::fuzzing::doctor;
-pub use cnimble_leases::fuzzing::{index, lease};
+pub use cnimble_leases::fuzzing::index;
 pub use cnimble_netlink::fuzzing::{nft, route};
 pub use cnimble_os::dbus::fuzz as dbus;
 pub use cnimble_pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
@@ -26,6 +26,12 @@ pub use spec::{args, config, list, result};
 pub fn resolv(bytes: &[u8]) {
     cnimble_host_local::fuzzing::resolv(bytes);
     cnimble_pod::fuzzing::resolv(bytes);
+}
+
+/// Parses the files of a network's directory.
+pub fn lease(bytes: &[u8]) {
+    cnimble_leases::fuzzing::lease(bytes);
+    cnimble_host_local::fuzzing::kept(bytes);
 }
 
 /// A target: its name, which is also its directory in `fuzz/corpus`, and its function.

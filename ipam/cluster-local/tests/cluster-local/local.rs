@@ -128,3 +128,25 @@ fn with_routed_an_address_has_its_full_length_and_a_way_to_the_gateway() {
     assert_eq!(result["routes"], ways);
     node.run("CHECK", "p1", "", None).unwrap();
 }
+
+#[test]
+fn a_pod_of_the_same_name_gets_its_address_again_while_the_node_owns_it() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = nodes[0].clone().with("keepFor", 3600.into());
+    let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0";
+    let add = |id: &str| super::address(&node.run("ADD", id, args, None).unwrap());
+    let ip = add("p1");
+    node.run("DEL", "p1", args, Some(&ip)).unwrap();
+    assert_ne!(node.added("other"), ip);
+    assert_eq!(add("p2"), ip);
+    node.run("DEL", "p2", args, Some(&ip)).unwrap();
+    // An address of another node's block isn't given.
+    let kept = node.store().join(".cnimble-kept");
+    let foreign = nodes[1].added("q1");
+    let text = std::fs::read_to_string(&kept).unwrap();
+    let changed = text.replace(ip.trim_end_matches("/16"), foreign.trim_end_matches("/16"));
+    assert_ne!(changed, text);
+    std::fs::write(&kept, changed).unwrap();
+    assert_ne!(add("p3"), foreign);
+}

@@ -1,6 +1,6 @@
 //! Chooses an attachment's addresses, without I/O: one of each range set. A requested address is taken from the first
-//! set that holds it. Others give the next address in turn, so a freed address comes last. Leases of an earlier boot
-//! are taken back only if a set is full.
+//! set that holds it. Others give the address that the pod had before (`keepFor`), or the next in turn, so a freed
+//! address comes last. Leases of an earlier boot are taken back only if a set is full.
 
 use std::net::IpAddr;
 
@@ -38,6 +38,10 @@ pub(crate) trait Holders {
     fn is_void(&self, ip: IpAddr) -> bool;
     /// Leases of the attachment.
     fn own(&self) -> &[IpAddr];
+    /// Addresses that the pod had before.
+    fn kept(&self) -> &[IpAddr] {
+        &[]
+    }
     /// The latest address of set `set`.
     fn last(&self, set: usize) -> Option<IpAddr>;
 }
@@ -110,15 +114,16 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
         Ok(Choice { ip, range })
     }
 
-    /// The next free address in turn, else the next that can be taken back. Both walks take a few more steps than there
-    /// are leases.
+    /// A free address that the pod had before, else the next in turn, else the next that can be taken back. The walks
+    /// take a few more steps than there are leases.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
         let last = self.holders.last(self.n);
-        let usable =
-            || self.set.cycle(last).filter(|(ip, range)| !range.leaves_out(*ip) && !self.is_gateway(*ip));
-        usable()
+        let is_usable = |(ip, range): &(IpAddr, &Range)| !range.leaves_out(*ip) && !self.is_gateway(*ip);
+        let kept = self.holders.kept().iter().filter_map(|ip| Some((*ip, self.set.range_of(*ip)?)));
+        kept.chain(self.set.cycle(last))
+            .filter(is_usable)
             .find(|(ip, _)| !self.holders.is_taken(*ip) || self.is_own_and_void(*ip))
-            .or_else(|| usable().find(|(ip, _)| self.holders.is_void(*ip)))
+            .or_else(|| self.set.cycle(last).filter(is_usable).find(|(ip, _)| self.holders.is_void(*ip)))
             .map(|(ip, range)| Choice { ip, range })
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }

@@ -5,6 +5,7 @@ mod add;
 mod boot;
 mod damage;
 mod index;
+mod keep;
 mod lock;
 mod properties;
 mod read;

@@ -211,3 +211,56 @@ fn the_index_never_hides_what_the_reference_did() {
     assert_eq!(left.len(), 70, "{left:?}");
     assert!(left.values().all(|owner| owner.starts_with("old")), "{left:?}");
 }
+
+/// The memory of `keepFor` takes no address away from the Go plugin, and needs nothing from it.
+#[test]
+fn a_remembered_address_is_free_for_the_reference() {
+    let Some(go) = go_plugins().map(|dir| dir.join("host-local")) else { skip!("no reference plugins") };
+    let ipam = json!({ "subnet": "10.9.0.0/29", "keepFor": 3600 });
+    let call = |dir: &Path, program: &Path, verb, id: &str, args: &str| {
+        let mut config = config(dir, "1.0.0", &ipam);
+        if verb == "DEL" {
+            let own = leases(dir).into_iter().find(|(_, owner)| *owner == format!("{id}\r\neth0"));
+            let ips = own.map(|(ip, _)| json!({ "address": format!("{ip}/29") }));
+            config["prevResult"] =
+                json!({ "cniVersion": "1.0.0", "ips": ips.into_iter().collect::<Vec<_>>() });
+        }
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;{args}");
+        let output = run(program, &Step::new(verb, id, &args), &config);
+        assert!(output.status.success(), "{verb} {id}: {}", String::from_utf8_lossy(&output.stdout));
+        let ip = answer(&output)["ips"][0]["address"].as_str().map(str::to_owned);
+        ip.unwrap_or_default().trim_end_matches("/29").to_owned()
+    };
+    let (dir, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = dir.path();
+    let kept = || fs::read_to_string(at.join("net/.cnimble-kept")).unwrap();
+    let web = "K8S_POD_NAME=web-0";
+    assert_eq!(call(at, &ours(), "ADD", "a", web), "10.9.0.2");
+    call(at, &ours(), "DEL", "a", web);
+    assert!(kept().ends_with(" default/web-0/eth0 10.9.0.2\n"), "{}", kept());
+    let before = kept();
+
+    // Go gives a full range out, in the order and with the files of a directory that has no memory.
+    call(without.path(), &go, "ADD", "a", web);
+    call(without.path(), &go, "DEL", "a", web);
+    for (n, ip) in ["10.9.0.3", "10.9.0.4", "10.9.0.5", "10.9.0.6", "10.9.0.2"].iter().enumerate() {
+        for dir in [at, without.path()] {
+            assert_eq!(call(dir, &go, "ADD", &format!("go{n}"), "K8S_POD_NAME=web-0"), *ip);
+        }
+    }
+    let mut mixed = files(at);
+    mixed.remove(".cnimble-kept");
+    assert_eq!(mixed, files(without.path()));
+    assert_eq!(kept(), before);
+
+    // The address is taken: any other will do. When Go has released it, the pod gets it again.
+    call(at, &go, "DEL", "go2", "K8S_POD_NAME=job");
+    assert_eq!(call(at, &ours(), "ADD", "b", web), "10.9.0.5");
+    call(at, &go, "DEL", "b", web);
+    call(at, &go, "DEL", "go4", "K8S_POD_NAME=job");
+    assert_eq!(call(at, &ours(), "ADD", "c", web), "10.9.0.2");
+    // Go knows the lease, and Go in our place gives the next in turn.
+    call(at, &go, "CHECK", "c", web);
+    call(at, &ours(), "DEL", "c", web);
+    assert_eq!(call(at, &go, "ADD", "d", web), "10.9.0.2");
+}

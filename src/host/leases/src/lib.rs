@@ -27,6 +27,9 @@ pub const TEMPORARY: &str = ".cnimble-new-";
 /// It names no address, and the reference finds no lease in it.
 pub const INDEX: &str = ".cnimble-index";
 
+/// The addresses that pods had (`keepFor`). The reference finds no lease in it.
+pub const KEPT: &str = ".cnimble-kept";
+
 /// Whether `name` is a file of a killed writer.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)

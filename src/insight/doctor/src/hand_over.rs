@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::{Error, Owner};
-use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
+use cnimble_leases::{INDEX, KEPT};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::traces::judge;
 use cnimble_liveness::{Sight, Verdict};
@@ -89,11 +89,11 @@ impl Doctor<'_> {
             over.take_back(nft, &over.pods().iter().filter(is_gone).collect::<Vec<_>>())?;
         }
         report.left = hand_over::finish(nft)?;
-        for network in sight.node.leases.stores() {
-            let index = network.path.join(INDEX);
-            match std::fs::remove_file(&index) {
+        let stores = sight.node.leases.stores();
+        for file in stores.flat_map(|network| [INDEX, KEPT].map(|name| network.path.join(name))) {
+            match std::fs::remove_file(&file) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &index, &err));
+                    return Err(Error::io("remove", &file, &err));
                 }
                 _ => {}
             }

@@ -8,6 +8,7 @@
 //! | CNI_ARGS `IP`, `args.cni.ips`, `runtimeConfig.ips` | addresses that are asked for |
 //! | `ipam.routes` | copied to the result |
 //! | `ipam.resolvConf` | a file that becomes the result's `dns` |
+//! | `ipam.keepFor` | for how many seconds a pod's address is remembered |
 //! | `ipam.dataDir` | where the networks' directories are |
 //! | `ipam.notReadyWhenFull` | whether STATUS fails when a range set has no address left |
 //!
@@ -46,6 +47,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     pub resolv_conf: Option<PathBuf>,
     pub store: PathBuf,
+    /// For how many seconds after its release a pod gets its address again; 0 is never.
+    pub keep_for: u64,
     /// Whether STATUS fails when a set has no address left.
     pub not_ready_when_full: bool,
 }
@@ -77,6 +80,7 @@ struct Ipam {
     #[serde(deserialize_with = "fields::text_opt")]
     resolv_conf: Option<String>,
     not_ready_when_full: bool,
+    keep_for: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -111,6 +115,7 @@ struct StoreOnly {
 struct StoreOnlyIpam {
     #[serde(deserialize_with = "fields::text_opt")]
     data_dir: Option<String>,
+    keep_for: Value,
 }
 
 fn no_ipam() -> Error {
@@ -119,8 +124,13 @@ fn no_ipam() -> Error {
 
 /// Fails with code 7 if there is no `ipam`, or `dataDir` can't be a path.
 pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
+    store_path_and_keep_for(config).map(|(path, _)| path)
+}
+
+/// With the seconds of `keepFor`; 0 if they are invalid. Fails as [`store_path`] does.
+pub fn store_path_and_keep_for(config: &PluginConfig) -> Result<(PathBuf, u64), Error> {
     let ipam = config.decode::<StoreOnly>()?.ipam.ok_or_else(no_ipam)?;
-    join(ipam.data_dir.as_deref(), &config.name)
+    Ok((join(ipam.data_dir.as_deref(), &config.name)?, ipam.keep_for.as_u64().unwrap_or(0)))
 }
 
 /// Returns true if the runtime gives the ranges (capability `ipRanges`) but has given none: it passes them with an
@@ -222,6 +232,7 @@ impl Config {
             resolv_conf: path,
             store: join(ipam.data_dir.as_deref(), &config.name)?,
             not_ready_when_full: ipam.not_ready_when_full,
+            keep_for: ipam.keep_for,
         })
     }
 }

@@ -179,6 +179,11 @@ fn says_what_is_wrong_and_where() {
         (json!({ "ipam": null }), "IPAM config missing 'ipam' key", ""),
         (json!({ "ipam": {} }), "no IP ranges specified", "give ipam.ranges"),
         (ranges(json!([])), "no IP ranges specified", "give ipam.ranges"),
+        (
+            json!({ "ipam": { "subnet": "10.0.0.0/24", "keepFor": -1 } }),
+            "ipam.keepFor: invalid value: integer `-1`, expected u64",
+            "",
+        ),
         (ranges(json!([[]])), "invalid range set 0: empty range set", "see ipam.ranges[0]"),
         (ranges(json!([[{}]])), "invalid range set 0: subnet is missing", "see ipam.ranges[0][0]"),
         (
