@@ -4,6 +4,7 @@
 
 mod go_leftovers;
 mod interop;
+mod mtu_auto;
 mod pod_switches;
 mod routers;
 mod shapes;

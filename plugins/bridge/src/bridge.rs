@@ -7,6 +7,7 @@ use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge, VlanFilt
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 use cnimble_plugin::interface::pair::Pair;
+use cnimble_plugin::interface::uplink::is_a_pods;
 
 use crate::context::Context;
 use crate::{ours, port, unused, uplink};
@@ -79,7 +80,7 @@ fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Erro
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
         name: &config.bridge,
-        mtu: config.mtu,
+        mtu: cx.mtu,
         mac: mac.unwrap_or_else(Mac::random),
         vlan_filtering: config.filters_vlans,
     };
@@ -175,7 +176,7 @@ fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, E
     let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     let strange = ports.into_iter().find(|port| {
         // A port that is down without an alias is a concurrent ADD's.
-        let pods = port::is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
+        let pods = is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
         !pods && owner::tag(&port.alias).is_none()
     });
     Ok(strange.map(|port| port.name))

@@ -4,6 +4,7 @@ use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Call;
+use cnimble_plugin::interface::uplink::Mtu;
 use cnimble_rules::filters::{self, Wanted};
 
 use crate::config::Config;
@@ -13,11 +14,18 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) owner: Owner,
     pub(crate) host: Netlink,
+    /// Of a new bridge or port.
+    pub(crate) mtu: Option<u32>,
 }
 
 impl<'a> Context<'a> {
     pub(crate) fn open(call: &'a Call, config: &'a Config) -> Result<Self, Error> {
-        Ok(Context { call, config, owner: call.owner(), host: Netlink::open()? })
+        let mtu = match config.mtu {
+            Mtu::Fixed(mtu) => mtu,
+            // A bridge that is put back gets the MTU of its ports.
+            Mtu::Auto(_) => None,
+        };
+        Ok(Context { call, config, owner: call.owner(), host: Netlink::open()?, mtu })
     }
 
     pub(crate) fn filter(&self, nft: &mut Nft, wanted: &Wanted<'_>) -> Result<(), Error> {

@@ -64,11 +64,13 @@ impl Plugin for Bridge {
         let mac = config.requested_mac(call)?;
         let netns = call.open_netns()?;
         let cx = &mut Context::open(call, &config)?;
+        cx.mtu = config.mtu.of_new(&mut cx.host)?;
 
         let (mut bridge, mut pair) = bridge::join(cx, &netns, mac)?;
         ours::hold(cx, &mut bridge, &pair.host)?;
 
         let (mut result, mac_is_seen) = from_ipam(call, &config)?;
+        config.mtu.carries(cx.mtu, &result)?;
         let gateways = gateway::complete(&mut result, &config)?;
 
         let final_mac = mac.or(Some(pair.pod_mac).filter(|_| mac_is_seen));

@@ -7,9 +7,9 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::fdb::{self, Entry, NewEntry};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{IfPresent, Netlink};
+use cnimble_plugin::interface::uplink::is_a_pods;
 
 use crate::context::Context;
-use crate::port;
 
 /// Adds a fixed entry for `mac`. The kernel removes it with the port.
 ///
@@ -73,7 +73,7 @@ fn holder(
         return Ok(Some(format!("bridge {} or one of its ports itself", bridge.name)));
     }
     let Some(port) = host.link_at(found.port).if_present()? else { return Ok(None) };
-    let keeps = port::is_a_pods(&port) && (found.sticky || evidence == Evidence::Any);
+    let keeps = is_a_pods(&port) && (found.sticky || evidence == Evidence::Any);
     Ok(keeps.then(|| match port.alias.as_str() {
         "" => format!("the pod behind port {}", port.name),
         alias => format!("the pod behind port {} ({alias})", port.name),

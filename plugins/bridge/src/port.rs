@@ -19,7 +19,7 @@ pub(crate) fn create(
 ) -> Result<Pair, Error> {
     let config = cx.config;
     let host_mac = Some(Mac::random_port());
-    let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
+    let new = NewPair { master: Some(bridge.index), up: false, mtu: cx.mtu, mac, host_mac };
     let pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
     // The bridge receives the packets now, but the port may leave it later.
     ignore_router_advertisements_on_new(&pair.host)?;
@@ -67,9 +67,4 @@ pub(crate) fn configure_vlans(
     // A concurrent ADD may have switched filtering on, failed, and switched it off before it could see these vlans.
     requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On));
     Ok(cx.host.execute_all(requests)?)
-}
-
-/// Also of the Go plugins. The name decides: on a node in a container an uplink may be a veth, too.
-pub(crate) fn is_a_pods(port: &Link) -> bool {
-    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }

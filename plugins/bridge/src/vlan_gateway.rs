@@ -8,8 +8,9 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink::link::{self, Change, Link, NewVeth};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
+use cnimble_plugin::interface::uplink;
+use cnimble_plugin::{Call, Place};
 
 use crate::config::vlan_gateway_name;
 use crate::context::Context;
@@ -54,6 +55,18 @@ pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(
     let change = Change { master: Some(bridge.index), ..Change::default() };
     cx.host.execute(link::set(port.index, &port.name, &change))?;
     port::configure_vlans(cx, bridge, &port, &[port::untagged(vlan)])
+}
+
+/// Both ends have the MTU of the pods (`mtuAuto`), or the one with the smaller MTU would drop frames.
+pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, vlan: u16, mtu: u32) -> Result<(), Error> {
+    let (call, gateway) = (cx.call, vlan_gateway_name(&bridge.name, vlan));
+    for name in [port_name(&gateway), gateway] {
+        // The administrator may have made another kind of interface of that name.
+        let Some(link) = cx.host.find_link(&name)?.filter(|link| link.kind == "veth") else { continue };
+        let verify = |cx: &mut Context<'_>| uplink::verify_mtu(&cx.host.link_at(link.index)?, mtu);
+        call.wants(Place::Host, cx, verify, |cx| uplink::set_mtu(&mut cx.host, &link, mtu))?;
+    }
+    Ok(())
 }
 
 /// Makes `gateway` permanent: the last step of an ADD.

@@ -27,6 +27,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     check_routers(call, &mut inside)?;
     hosts_end(call, &mut host, &pod, &prev, &paths)?;
+    config.mtu.follow(call, &mut host, &mut inside, &prev)?;
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
     host::forwards(call, &mut host, &addrs)?;
     if config.ip_masq {

@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
-use cnimble_plugin::interface;
+use cnimble_plugin::interface::uplink::{self, Mtu};
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 
@@ -16,6 +16,8 @@ struct Keys {
     ip_masq_exclude: Vec<RequestedIp>,
     ip_masq_address: Addresses,
     mtu: i64,
+    mtu_auto: bool,
+    mtu_overhead: u32,
     dns: DnsKeys,
 }
 
@@ -26,8 +28,7 @@ pub(crate) struct Config {
     pub(crate) translation: Translation,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
-    /// In bytes. `None` keeps the kernel's default.
-    pub(crate) mtu: Option<u32>,
+    pub(crate) mtu: Mtu,
     /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
     pub(crate) ipam: String,
@@ -37,7 +38,7 @@ impl Config {
     /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        let mtu = interface::mtu(keys.mtu)?;
+        let mtu = uplink::Keys { mtu: keys.mtu, mtu_auto: keys.mtu_auto, mtu_overhead: keys.mtu_overhead };
         if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
             return Err(Error::config(format!(
                 "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
@@ -53,7 +54,7 @@ impl Config {
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
             translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
-            mtu,
+            mtu: Mtu::read(&mtu)?,
             dns: keys.dns.given(),
             ipam: ipam.to_owned(),
         })
@@ -79,11 +80,11 @@ mod tests {
     #[test]
     fn defaults_null_and_any_case() {
         let config = read(r#"{"name":"n","ipam":{"type":"x"},"mtu":null,"dns":null}"#).unwrap();
-        assert!(!config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
+        assert!(!config.ip_masq && config.mtu == Mtu::Fixed(None) && config.ip_masq_backend.is_none());
         assert_eq!(config.dns, None);
         let config = read(r#"{"name":"n","IPAM":{"Type":"x"},"MTU":0,"IPMasq":true,"ipmasqbackend":""}"#);
         let config = config.unwrap();
-        assert!(config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
+        assert!(config.ip_masq && config.mtu == Mtu::Fixed(None) && config.ip_masq_backend.is_none());
         assert_eq!(config.ipam, "x");
     }
 

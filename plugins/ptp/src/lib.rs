@@ -66,15 +66,17 @@ impl Plugin for Ptp {
         let netns = call.open_netns()?;
         let mut host = Netlink::open()?;
         let owner = call.owner();
+        let mtu = config.mtu.of_new(&mut host)?;
 
         let pair = call.step(&format!("make the veth pair of {}", call.ifname), || {
-            let new = NewPair { mtu: config.mtu, ..NewPair::default() };
+            let new = NewPair { mtu, ..NewPair::default() };
             let pair = pair::create(call, &mut host, &owner, &netns, &new)?;
             host.execute(pair.claim(&owner))?;
             Ok::<Pair, Error>(pair)
         })?;
 
         let mut result = delegate::assigned(call, &config.ipam)?.result;
+        config.mtu.carries(mtu, &result)?;
         let paths = path::paths(&mut result, &config.ipam)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 

@@ -7,8 +7,9 @@ use serde::Deserialize;
 use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
+use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
-use cnimble_plugin::{Call, interface};
+use cnimble_plugin::interface::uplink::{self, Mtu};
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 use cnimble_rules::objects::bridge;
@@ -31,6 +32,8 @@ struct Keys {
     ip_masq_exclude: Vec<RequestedIp>,
     ip_masq_address: Addresses,
     mtu: i64,
+    mtu_auto: bool,
+    mtu_overhead: u32,
     hairpin_mode: bool,
     promisc_mode: bool,
     vlan: u16,
@@ -107,8 +110,7 @@ pub(crate) struct Config {
     pub(crate) translation: Translation,
     /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
-    /// In bytes. `None` keeps the kernel's default.
-    pub(crate) mtu: Option<u32>,
+    pub(crate) mtu: Mtu,
     pub(crate) hairpin: bool,
     pub(crate) promisc: bool,
     /// The vlan of the network and of its gateway.
@@ -141,7 +143,7 @@ impl Config {
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         keys.check(config)?;
-        let mtu = interface::mtu(keys.mtu)?;
+        let mtu = uplink::Keys { mtu: keys.mtu, mtu_auto: keys.mtu_auto, mtu_overhead: keys.mtu_overhead };
         let trunk = trunk::ranges(keys.vlan_trunk.as_deref().unwrap_or_default())?;
         let vlan = Some(keys.vlan).filter(|vlan| *vlan != 0);
         let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
@@ -165,7 +167,7 @@ impl Config {
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
             translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
-            mtu,
+            mtu: Mtu::read(&mtu)?,
             hairpin: keys.hairpin_mode,
             promisc: keys.promisc_mode,
             vlan,
@@ -228,7 +230,7 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let config = read(r#"{"cniVersion":"1.1.0","name":"n","type":"bridge"}"#).unwrap();
         assert_eq!(config.bridge, "cni0");
-        assert_eq!(config.mtu, None);
+        assert_eq!(config.mtu, Mtu::Fixed(None));
         assert!(!config.preserve_default_vlan && config.container_up);
         assert!(!config.is_gateway && !config.layer3() && !config.uses_vlans());
     }

@@ -1,8 +1,9 @@
 //! Notifications of changes of the host that can take something from pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
+use super::link::Filter;
 use super::link::read::family_and_index;
 use super::monitor::{each, listen};
 use super::socket::{Protocol, Socket};
@@ -12,12 +13,12 @@ use super::uapi::nf_tables::{
 };
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
 use super::uapi::rtnetlink::{
-    IFINFOMSG, RTM_DELADDR, RTM_DELLINK, RTM_DELROUTE, RTM_NEWLINK, RTM_NEWNETCONF, RTMSG,
-    RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_NETCONF,
-    RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
+    IFINFOMSG, RT_TABLE_MAIN, RTM_DELADDR, RTM_DELLINK, RTM_DELROUTE, RTM_NEWLINK, RTM_NEWNETCONF,
+    RTM_NEWROUTE, RTMSG, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_IPV6_NETCONF, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
 };
-use super::wire::{Attributes, Message, u32_ne};
-use super::{Errno, Result};
+use super::wire::{Attributes, Message, u8_at, u32_ne};
+use super::{Errno, Netlink, Result};
 
 /// A link of these kinds has the addresses of gateways. A pod's own link is of another kind.
 const SHARED: [&str; 2] = ["bridge", "vlan"];
@@ -30,6 +31,8 @@ pub struct Disturbances {
     rules: Option<Rules>,
     /// Links that are down, or have lost a bridge, an address or a route. If the link itself goes, so does its pod.
     suspects: BTreeSet<u32>,
+    /// The MTUs of links that may be an uplink.
+    mtus: BTreeMap<u32, u32>,
     found: Option<String>,
 }
 
@@ -61,7 +64,9 @@ impl Disturbances {
             Err(err) => return Err(err),
         };
         let host = listen(Protocol::Route, &groups)?;
-        Ok(Disturbances { host, rules, suspects: BTreeSet::new(), found: None })
+        let links = Netlink::open()?.links(&Filter::default())?;
+        let mtus = links.iter().map(|link| (link.index, link.mtu)).collect();
+        Ok(Disturbances { host, rules, suspects: BTreeSet::new(), mtus, found: None })
     }
 
     /// Returns the descriptors that are readable (poll(2)) after a change.
@@ -71,9 +76,9 @@ impl Disturbances {
 
     /// Reads the waiting notifications. Returns whether one of them may be a disturbance.
     pub fn read(&mut self) -> Result<bool> {
-        let (suspects, found) = (&mut self.suspects, &mut self.found);
+        let (suspects, mtus, found) = (&mut self.suspects, &mut self.mtus, &mut self.found);
         let host = each(&mut self.host, "read notifications about links", |message| {
-            if of_host(message, suspects) {
+            if of_host(message, suspects) || of_uplink(message, mtus) {
                 found.get_or_insert_with(|| "of interfaces, addresses or forwarding".to_owned());
             }
         });
@@ -146,6 +151,27 @@ fn of_host(message: &Message<'_>, suspects: &mut BTreeSet<u32>) -> bool {
         RTM_NEWNETCONF => {
             let index = Attributes::behind(message.body, NETCONFMSG).get(NETCONFA_IFINDEX);
             index.and_then(|bytes| u32_ne(bytes, 0)) == Some(NETCONFA_IFINDEX_ALL as u32)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the message tells of another MTU, or of a default route. A pod's link changes only with the uplink.
+fn of_uplink(message: &Message<'_>, mtus: &mut BTreeMap<u32, u32>) -> bool {
+    match (message.kind, family_and_index(message)) {
+        (RTM_NEWLINK, Some((0, index))) => {
+            let link = || Attributes::behind(message.body, IFINFOMSG);
+            let is_a_pods = link().text(libc::IFLA_IFNAME).is_some_and(|name| name.starts_with("veth"));
+            let mtu = link().get(libc::IFLA_MTU).and_then(|mtu| u32_ne(mtu, 0)).filter(|_| !is_a_pods);
+            mtu.is_some_and(|mtu| mtus.insert(index, mtu).is_some_and(|before| before != mtu))
+        }
+        (RTM_DELLINK, Some((0, index))) => {
+            mtus.remove(&index);
+            false
+        }
+        (RTM_NEWROUTE, _) => {
+            let header = |at| u8_at(message.body, at).map(u32::from);
+            header(1) == Some(0) && header(4) == Some(RT_TABLE_MAIN)
         }
         _ => false,
     }

@@ -79,14 +79,23 @@ impl Netlink {
 
     /// The index of the link of the default route, of IPv4 if there is one, else of IPv6; the lowest metric counts.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
+        Ok(self.default_routes()?.first().map(|route| route.index))
+    }
+
+    /// The default routes of the lowest metric, one for every next hop, of IPv4 if there are some, else of IPv6.
+    pub fn default_routes(&mut self) -> Result<Vec<NewRoute>> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let found = self.routes_of(family, "list routes", &MAIN)?;
-            let defaults = found.into_iter().map(|(route, _)| route).filter(|route| route.dst.prefix() == 0);
-            if let Some(route) = defaults.min_by_key(|route| route.priority.unwrap_or(0)) {
-                return Ok(Some(route.index));
+            let mut defaults: Vec<NewRoute> =
+                found.into_iter().map(|(route, _)| route).filter(|route| route.dst.prefix() == 0).collect();
+            let metric = |route: &NewRoute| route.priority.unwrap_or(0);
+            let lowest = defaults.iter().map(metric).min();
+            defaults.retain(|route| Some(metric(route)) == lowest);
+            if !defaults.is_empty() {
+                return Ok(defaults);
             }
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 
     /// `ip route get ADDRESS`: the index of the link for packets of this host to `to`. `None` without a route.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use cnimble_tests::stream::Stream;
-use cnimble_tests::{Background, PATIENCE, Pod, need, plugin_dir, wait_until};
+use cnimble_tests::{Background, Lan, PATIENCE, Pod, need, plugin_dir, wait_until};
 
 use super::faults::network;
 use super::{Node, findings, kinds, veths};
@@ -133,5 +133,88 @@ fn a_guard_gives_up_a_fight_and_serves_the_other_networks() {
     node.host.ip("addr flush dev br1");
     node.host.ip("addr flush dev br2");
     node.comes_to(&["host-state found one"], "after it gave up", &guard);
+    guard.stop();
+}
+
+/// The MTUs of both ends of the pod's pair.
+fn mtus(node: &Node, pod: &Pod, end: &str) -> [Value; 2] {
+    [node.host.link(end)["mtu"].clone(), pod.link("eth0")["mtu"].clone()]
+}
+
+#[test]
+fn both_ends_of_a_pair_follow_the_uplink() {
+    need!("ip", "nft", "ping");
+    let node = Node::new();
+    let lan = Lan::behind(&node.host, "up0");
+    lan.ip("link set lan0 mtu 9000");
+    lan.ip("route add 10.213.0.0/16 via 10.7.0.2");
+    node.host.ip("address add 10.7.0.2/24 dev up0");
+    node.host.ip("route add default via 10.7.0.1 dev up0");
+    let mut bridged = network(&node, "auto", "10.213.26.0/24");
+    bridged["plugins"][0]["mtuAuto"] = json!(true);
+    bridged["plugins"][0]["mtuOverhead"] = json!(50);
+    let mut tagged = bridged.clone();
+    (tagged["name"], tagged["plugins"][0]["bridge"]) = (json!("tagged"), json!("br2"));
+    tagged["plugins"][0]["vlan"] = json!(7);
+    tagged["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] = json!("10.213.28.0/24");
+    let mut routed = bridged.clone();
+    (routed["name"], routed["plugins"][0]["type"]) = (json!("routed"), json!("ptp"));
+    routed["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] = json!("10.213.27.0/24");
+    let (pods, mut ends) = ([Pod::new(), Pod::new(), Pod::new(), Pod::new()], Vec::new());
+    let names = ["auto", "auto", "routed", "tagged"];
+    for (config, name) in [(&bridged, "auto"), (&routed, "routed"), (&tagged, "tagged")] {
+        node.network(name, config);
+    }
+    for ((pod, name), port) in pods.iter().zip(names).zip(8001..) {
+        ends.push(veths(&node.add(plugin_dir(), name, pod, &format!("c{port}"), port)).remove(0));
+    }
+    let all_have = |expected: u32| {
+        let pairs = pods.iter().zip(&ends).map(|(pod, end)| mtus(&node, pod, end));
+        pairs
+            .flatten()
+            .chain(["br1", "br2", "br2.7"].map(|name| node.host.link(name)["mtu"].clone()))
+            .all(|mtu| mtu == expected)
+    };
+    assert!(all_have(1450));
+    // A runtime may end pods after a CHECK that fails.
+    node.host.ip("link set up0 mtu 1400");
+    node.cnimble(plugin_dir(), &["check", "auto", pods[0].path(), "--container-id", "c8001"]).run().success();
+    let found = findings(&node.doctor(&["--grace", "0"]), 6);
+    assert_eq!(found.len(), 5, "{found:?}");
+    assert!(found[0].to_string().contains("expected 1350"), "{found:?}");
+
+    let guard = Guard::start(&node);
+    let follows = |expected: u32, when: &str| {
+        let found = || pods.iter().zip(&ends).map(|(pod, end)| mtus(&node, pod, end)).collect::<Vec<_>>();
+        assert!(wait_until(PATIENCE, || all_have(expected)), "{when}: {:?}; {}", found(), guard.log());
+        node.comes_to(&[], when, &guard);
+        for pod in &pods[..3] {
+            let full = format!("ping -M do -c 1 -W 5 -s {} 10.7.0.1", expected - 28);
+            pod.sh(&full);
+        }
+        let (first, size) = (pods[1].addrs("eth0"), expected - 28);
+        pods[0].sh(&format!("ping -M do -c 1 -W 5 -s {size} {}", first[0].split('/').next().unwrap()));
+        pods[3].sh(&format!("ping -M do -c 1 -W 5 -s {size} 10.213.28.1"));
+    };
+    follows(1350, "before the guard began");
+    for mtu in [9000, 1300, 1500] {
+        node.host.ip(&format!("link set up0 mtu {mtu}"));
+        follows(mtu - 50, "another MTU");
+    }
+    node.host.ip("route replace default via 10.7.0.1 dev up0 mtu 1450");
+    follows(1400, "another route");
+    node.host.ip("route del default");
+    node.host.ip("route add default via 10.7.0.1 dev up0");
+    follows(1450, "the route is back");
+
+    // A smaller MTU is the pod's wish, and the uplink can be too small.
+    pods[0].ip("link set eth0 mtu 1200");
+    node.host.ip("link set up0 mtu 1400");
+    let expected = [json!(1350), json!(1200)];
+    assert!(wait_until(PATIENCE, || mtus(&node, &pods[0], &ends[0]) == expected), "{}", guard.log());
+    node.comes_to(&[], "a smaller MTU in a pod", &guard);
+    node.host.ip("link set up0 mtu 100");
+    guard.wait_for("mtuAuto: the pod would have 50 of the 100 bytes of up0");
+    assert_eq!(mtus(&node, &pods[0], &ends[0]), expected);
     guard.stop();
 }

@@ -12,6 +12,7 @@
 //! - [`upper`] has the verbs of macvlan, ipvlan, vlan and dummy.
 //! - [`arp`] probes for IPv4 addresses, if the configuration asks for it.
 //! - [`pod`] and [`host`] set the switches and routes of the pod's interface and of the host, with their undo.
+//! - [`uplink`] has the MTU of pairs that follow the host's default route.
 //! - [`check`] compares the state with the result, for CHECK.
 //! - [`remove`] implements DEL and GC. `inside` finds the owner of an interface in the pod.
 
@@ -27,6 +28,7 @@ pub mod pinned;
 pub mod pod;
 pub mod remove;
 mod result;
+pub mod uplink;
 pub mod upper;
 
 use serde_json::Value;

@@ -37,7 +37,16 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
 
 /// Checks the MTU. For 0 or an accepted negative number the kernel chooses.
 fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+    let is_auto = entry.node.is_true("mtuAuto");
+    if let Some(member) = entry.node.member("mtuOverhead").filter(|_| !is_auto) {
+        let message = "mtuOverhead does nothing without mtuAuto".to_owned();
+        found.push(Finding::warning(Rule::NoEffect, member.range.clone(), message));
+    }
     let Some(node) = entry.node.get("mtu") else { return };
+    if is_auto && node.integer().is_some_and(|mtu| mtu > 0) {
+        let message = "mtu and mtuAuto exclude each other".to_owned();
+        found.push(Finding::error(Rule::Conflict, node.range.clone(), message));
+    }
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
         let message = format!("mtu: {mtu} is outside 68 to 65535");
         found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));

@@ -1,0 +1,172 @@
+//! The MTU of the uplink, the link of the host's default route, for pairs that follow it (`mtuAuto`).
+
+use cnimble_cni::{CniResult, Code, Error};
+use cnimble_netlink::link::{self, Change, Filter, Link};
+use cnimble_netlink::{self as netlink, IfPresent, Netlink};
+
+use super::{MTU_RANGE, check};
+use crate::{Call, Place};
+
+/// IPv6 needs this MTU (RFC 8200, section 5). With a smaller one the kernel ends IPv6 on the interface.
+const IPV6_MTU: u32 = 1280;
+
+/// The keys of a plugin's configuration.
+#[derive(Debug)]
+#[allow(missing_docs)] // named as in the configuration
+pub struct Keys {
+    pub mtu: i64,
+    pub mtu_auto: bool,
+    pub mtu_overhead: u32,
+}
+
+/// The MTU of a veth pair, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mtu {
+    /// `None` keeps the kernel's default.
+    Fixed(Option<u32>),
+    /// The uplink's less this overhead.
+    Auto(u32),
+}
+
+impl Mtu {
+    /// Fails with code 7 for an MTU that no pair can have, and for two sources of it.
+    pub fn read(keys: &Keys) -> Result<Self, Error> {
+        match super::mtu(keys.mtu)? {
+            Some(_) if keys.mtu_auto => Err(Error::config("mtu, mtuAuto: they exclude each other")),
+            None if keys.mtu_auto => Ok(Mtu::Auto(keys.mtu_overhead)),
+            mtu => Ok(Mtu::Fixed(mtu)),
+        }
+    }
+
+    /// Returns the MTU for a new pair. Without a default route, pods reach only this host: the kernel's default is right.
+    pub fn of_new(self, host: &mut Netlink) -> Result<Option<u32>, Error> {
+        let mtu = self.now(host)?;
+        if mtu.is_none() && matches!(self, Mtu::Auto(_)) {
+            log::warn!("mtuAuto: the host has no default route; the pod has the kernel's default MTU");
+        }
+        Ok(mtu)
+    }
+
+    /// Fails with code 102 if the pod has IPv6 addresses and the uplink's `mtu` is too small for them.
+    pub fn carries(self, mtu: Option<u32>, result: &CniResult) -> Result<(), Error> {
+        let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
+        match mtu.filter(|mtu| *mtu < IPV6_MTU && has_ipv6 && matches!(self, Mtu::Auto(_))) {
+            None => Ok(()),
+            Some(mtu) => Err(too_small(&format!("an MTU of {mtu}, and IPv6 needs {IPV6_MTU}"))),
+        }
+    }
+
+    fn now(self, host: &mut Netlink) -> Result<Option<u32>, Error> {
+        let overhead = match self {
+            Mtu::Fixed(mtu) => return Ok(mtu),
+            Mtu::Auto(overhead) => overhead,
+        };
+        let Some((uplink, mtu)) = of_uplink(host)? else { return Ok(None) };
+        let (least, most) = MTU_RANGE.into_inner();
+        let left = i64::from(mtu) - i64::from(overhead);
+        match u32::try_from(left.min(most)) {
+            Ok(mtu) if left >= least => Ok(Some(mtu)),
+            _ => Err(too_small(&format!(
+                "{left} of the {mtu} bytes of {uplink}, and an MTU has at least {least}"
+            ))),
+        }
+    }
+
+    /// Verifies that both ends of the pair follow the uplink. Only an examination does: a caller of CHECK may end all
+    /// pods after a change. Returns the MTU that they follow. A pod's smaller one is its own wish.
+    ///
+    /// The ends differ for a moment, and the end with the smaller MTU drops larger frames without a message. The pod's
+    /// end is the first. Then the host goes on to answer what is too large for the uplink.
+    pub fn follow(
+        self,
+        call: &Call,
+        host: &mut Netlink,
+        inside: &mut Netlink,
+        prev: &CniResult,
+    ) -> Result<Option<u32>, Error> {
+        if !call.is_examined() || matches!(self, Mtu::Fixed(_)) {
+            return Ok(None);
+        }
+        let mtu = match self.now(host).and_then(|mtu| self.carries(mtu, prev).map(|()| mtu)) {
+            Ok(Some(mtu)) => mtu,
+            Ok(None) => return Ok(None),
+            Err(err) => {
+                return call.expects(Place::Host, Err(err.with_code(Code::CHECK_FAILED))).map(|()| None);
+            }
+        };
+        let look = |(host, inside): &mut (&mut Netlink, &mut Netlink)| {
+            let pod = inside.link(&call.ifname)?;
+            let end = check::host_end(host, &pod)?;
+            Ok::<_, Error>((pod, end))
+        };
+        let verify = |ends: &mut (&mut Netlink, &mut Netlink)| {
+            let (pod, end) = look(ends)?;
+            verify_mtu(&end, mtu)?;
+            check::mtu(&pod, Some(mtu))
+        };
+        call.wants(Place::Host, &mut (host, inside), verify, |ends| {
+            let (pod, end) = look(ends)?;
+            if pod.mtu > mtu || pod.mtu == end.mtu {
+                set_mtu(ends.1, &pod, mtu)?;
+            }
+            set_mtu(ends.0, &end, mtu)
+        })?;
+        Ok(Some(mtu))
+    }
+}
+
+fn too_small(what: &str) -> Error {
+    Error::new(Code::CONFLICT, format!("mtuAuto: the pod would have {what}"))
+        .details("hint: raise the MTU of the uplink, or lower mtuOverhead")
+}
+
+/// Checks the MTU of a link that follows the uplink.
+///
+/// # Errors
+/// Fails with code 103.
+pub fn verify_mtu(link: &Link, mtu: u32) -> Result<(), Error> {
+    if link.mtu == mtu {
+        return Ok(());
+    }
+    Err(Error::check(format!("mtuAuto: interface {} has MTU {}, expected {mtu}", link.name, link.mtu)))
+}
+
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub fn set_mtu(netlink: &mut Netlink, link: &Link, mtu: u32) -> Result<(), Error> {
+    let change = Change { mtu: Some(mtu), ..Change::default() };
+    Ok(netlink.execute(link::set(link.index, &link.name, &change))?)
+}
+
+/// Returns the name and the MTU of the default route's link, the smallest of several.
+fn of_uplink(host: &mut Netlink) -> netlink::Result<Option<(String, u32)>> {
+    let mut found: Vec<(String, u32)> = Vec::new();
+    for route in host.default_routes()? {
+        let Some(link) = host.link_at(route.index).if_present()? else { continue };
+        let mtu = without_pods(host, &link)?;
+        let of_route = route.mtu.filter(|mtu| *mtu != 0);
+        found.push((link.name, of_route.unwrap_or(mtu).min(mtu)));
+    }
+    Ok(found.into_iter().min_by_key(|(_, mtu)| *mtu))
+}
+
+/// Returns the MTU of the link; of a bridge, also below a vlan, that of its other ports. The kernel gives a bridge the
+/// smallest MTU of all ports, so pods would follow themselves.
+fn without_pods(host: &mut Netlink, link: &Link) -> netlink::Result<u32> {
+    let below = match link.peer.filter(|_| link.kind == "vlan" && link.far.is_none()) {
+        Some(index) => host.link_at(index).if_present()?,
+        None => None,
+    };
+    let bridge = below.as_ref().unwrap_or(link);
+    if bridge.kind != "bridge" {
+        return Ok(link.mtu);
+    }
+    let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    Ok(ports.iter().filter(|port| !is_a_pods(port)).map(|port| port.mtu).min().unwrap_or(link.mtu))
+}
+
+/// Whether the port of a bridge is a pod's, also of the Go plugins. The name decides: on a node in a container an uplink
+/// may be a veth, too.
+pub fn is_a_pods(port: &Link) -> bool {
+    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
+}
