@@ -27,9 +27,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let port = attached.port(cx, &bridge)?;
     let mtu = config.mtu.follow(call, &mut cx.host, &mut inside, prev)?;
     attached.gateways(cx, &bridge)?;
-    if let (Some(vlan), Some(mtu), true) = (config.vlan, mtu, config.is_gateway) {
-        vlan_gateway::follow(cx, &bridge, vlan, mtu)?;
-    }
+    vlan_gateway::follow(cx, &bridge, mtu)?;
     attached.rules(cx, &port)?;
     if config.container_up {
         let routes = pod::routes(attached.pod.index, prev);

@@ -58,7 +58,8 @@ pub(crate) fn rejoin(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<(
 }
 
 /// Both ends have the MTU of the pods (`mtuAuto`), or the one with the smaller MTU would drop frames.
-pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, vlan: u16, mtu: u32) -> Result<(), Error> {
+pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, mtu: Option<u32>) -> Result<(), Error> {
+    let (Some(vlan), Some(mtu)) = (cx.config.vlan, mtu) else { return Ok(()) };
     let (call, gateway) = (cx.call, vlan_gateway_name(&bridge.name, vlan));
     for name in [port_name(&gateway), gateway] {
         // The administrator may have made another kind of interface of that name.

@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
-use cnimble_plugin::interface::uplink::{self, Mtu};
+use cnimble_plugin::interface::uplink::Mtu;
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 
@@ -38,7 +38,7 @@ impl Config {
     /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        let mtu = uplink::Keys { mtu: keys.mtu, mtu_auto: keys.mtu_auto, mtu_overhead: keys.mtu_overhead };
+        let overhead = keys.mtu_auto.then_some(keys.mtu_overhead);
         if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
             return Err(Error::config(format!(
                 "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
@@ -54,7 +54,7 @@ impl Config {
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
             translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
-            mtu: Mtu::read(&mtu)?,
+            mtu: Mtu::read(keys.mtu, overhead)?,
             dns: keys.dns.given(),
             ipam: ipam.to_owned(),
         })

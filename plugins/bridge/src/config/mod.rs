@@ -9,7 +9,7 @@ use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
-use cnimble_plugin::interface::uplink::{self, Mtu};
+use cnimble_plugin::interface::uplink::Mtu;
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 use cnimble_rules::objects::bridge;
@@ -143,7 +143,7 @@ impl Config {
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         keys.check(config)?;
-        let mtu = uplink::Keys { mtu: keys.mtu, mtu_auto: keys.mtu_auto, mtu_overhead: keys.mtu_overhead };
+        let overhead = keys.mtu_auto.then_some(keys.mtu_overhead);
         let trunk = trunk::ranges(keys.vlan_trunk.as_deref().unwrap_or_default())?;
         let vlan = Some(keys.vlan).filter(|vlan| *vlan != 0);
         let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
@@ -167,7 +167,7 @@ impl Config {
             ip_masq_families: Families::read(&keys.ip_masq_family)?,
             translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
-            mtu: Mtu::read(&mtu)?,
+            mtu: Mtu::read(keys.mtu, overhead)?,
             hairpin: keys.hairpin_mode,
             promisc: keys.promisc_mode,
             vlan,

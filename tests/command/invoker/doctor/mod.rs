@@ -5,6 +5,7 @@ mod faults;
 mod guard;
 mod leaves;
 mod repairs;
+mod vlan_in_vm;
 mod warned;
 
 use std::fs;

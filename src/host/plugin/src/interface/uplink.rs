@@ -10,15 +10,6 @@ use crate::{Call, Place};
 /// IPv6 needs this MTU (RFC 8200, section 5). With a smaller one the kernel ends IPv6 on the interface.
 const IPV6_MTU: u32 = 1280;
 
-/// The keys of a plugin's configuration.
-#[derive(Debug)]
-#[allow(missing_docs)] // named as in the configuration
-pub struct Keys {
-    pub mtu: i64,
-    pub mtu_auto: bool,
-    pub mtu_overhead: u32,
-}
-
 /// The MTU of a veth pair, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mtu {
@@ -29,12 +20,12 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Fails with code 7 for an MTU that no pair can have, and for two sources of it.
-    pub fn read(keys: &Keys) -> Result<Self, Error> {
-        match super::mtu(keys.mtu)? {
-            Some(_) if keys.mtu_auto => Err(Error::config("mtu, mtuAuto: they exclude each other")),
-            None if keys.mtu_auto => Ok(Mtu::Auto(keys.mtu_overhead)),
-            mtu => Ok(Mtu::Fixed(mtu)),
+    /// Reads `mtu`, and with `mtuAuto` the `overhead`. Fails with code 7 for an MTU that no pair can have, and for both.
+    pub fn read(mtu: i64, overhead: Option<u32>) -> Result<Self, Error> {
+        match (super::mtu(mtu)?, overhead) {
+            (Some(_), Some(_)) => Err(Error::config("mtu, mtuAuto: they exclude each other")),
+            (None, Some(overhead)) => Ok(Mtu::Auto(overhead)),
+            (mtu, None) => Ok(Mtu::Fixed(mtu)),
         }
     }
 
@@ -96,16 +87,14 @@ impl Mtu {
         };
         let look = |(host, inside): &mut (&mut Netlink, &mut Netlink)| {
             let pod = inside.link(&call.ifname)?;
-            let end = check::host_end(host, &pod)?;
-            Ok::<_, Error>((pod, end))
+            Ok::<_, Error>((check::host_end(host, &pod)?, pod))
         };
         let verify = |ends: &mut (&mut Netlink, &mut Netlink)| {
-            let (pod, end) = look(ends)?;
-            verify_mtu(&end, mtu)?;
-            check::mtu(&pod, Some(mtu))
+            let (end, pod) = look(ends)?;
+            verify_mtu(&end, mtu).and_then(|()| check::mtu(&pod, Some(mtu)))
         };
         call.wants(Place::Host, &mut (host, inside), verify, |ends| {
-            let (pod, end) = look(ends)?;
+            let (end, pod) = look(ends)?;
             if pod.mtu > mtu || pod.mtu == end.mtu {
                 set_mtu(ends.1, &pod, mtu)?;
             }
@@ -125,10 +114,8 @@ fn too_small(what: &str) -> Error {
 /// # Errors
 /// Fails with code 103.
 pub fn verify_mtu(link: &Link, mtu: u32) -> Result<(), Error> {
-    if link.mtu == mtu {
-        return Ok(());
-    }
-    Err(Error::check(format!("mtuAuto: interface {} has MTU {}, expected {mtu}", link.name, link.mtu)))
+    let wrong = || Error::check(format!("interface {} has MTU {}, expected {mtu}", link.name, link.mtu));
+    if link.mtu == mtu { Ok(()) } else { Err(wrong()) }
 }
 
 /// # Errors
