@@ -140,9 +140,12 @@ impl Cache {
     fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Entry>, CacheError> {
         let paths = self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))?;
         let read = paths.into_iter().filter_map(|path| {
-            let bytes = files::read(&path, LIMIT, Links::Refuse).map_err(|err| err.to_string());
-            let outcome = bytes.and_then(|bytes| entry::decode_v1(&bytes));
-            match outcome {
+            let bytes = match files::read(&path, LIMIT, Links::Refuse) {
+                // A concurrent DEL has removed it.
+                Err(err) if files::is_absent(&err) => return None,
+                read => read.map_err(|err| err.to_string()),
+            };
+            match bytes.and_then(|bytes| entry::decode_v1(&bytes)) {
                 Ok(entry) => Some(entry),
                 Err(why) => {
                     log::warn!("result cache: skipped {}: {why}", path.display());
