@@ -88,7 +88,19 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// Fails if it is refused, or without an answer for a long time.
 pub fn tcp(from: &Ns, to: &str) -> io::Result<String> {
-    tcp_within(Duration::from_secs_f32(PATIENCE), from, to)
+    let limit = Duration::from_secs_f32(PATIENCE);
+    let mut answer = tcp_within(limit, from, to);
+    // A neighbour that is slow to answer is unreachable after three seconds.
+    let unreachable = |answer: &io::Result<String>| {
+        answer.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::HostUnreachable)
+    };
+    crate::wait_until(PATIENCE, || {
+        if unreachable(&answer) {
+            answer = tcp_within(limit, from, to);
+        }
+        !unreachable(&answer)
+    });
+    answer
 }
 
 /// Whether TCP is refused or stays without an answer.

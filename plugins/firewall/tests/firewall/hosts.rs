@@ -86,7 +86,10 @@ fn check_tells_when_forward_has_been_shut_since() {
                 net.check(&a.att, &a.prev).success();
                 iptables(&host, script);
                 let error = net.check(&a.att, &a.prev).error();
-                assert!(error.code == 103 && error.all().contains("add it again"), "{name}: {error:?}");
+                assert!(
+                    error.code == 103 && error.all().contains("cnimble doctor --repair"),
+                    "{name}: {error:?}"
+                );
                 assert!(a.misses(&b), "{name}");
                 // A new pod's packets would pass.
                 net.with("/cniVersion", json!("1.1.0")).status().success();
