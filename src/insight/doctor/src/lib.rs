@@ -21,6 +21,7 @@ mod warnings;
 use std::collections::BTreeMap;
 
 use cnimble_cni::{Attachment, Error};
+use cnimble_liveness::node::Node;
 use cnimble_liveness::{Evidence, Sight};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Plugin;
@@ -202,7 +203,7 @@ impl Doctor<'_> {
 
     /// Returns what living pods lack on the host and [`Doctor::repair`] can put back.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
-        let node = Sight::look(&self.evidence)?.node;
+        let node = Node::look(&self.evidence)?;
         let mut findings = attachments::compare(self, &node, Reach::Host, |_| true).await.findings;
         findings.retain(|of| of.doubt.is_none() && matches!(of.action, Action::Attachment(_)));
         Ok(findings)

@@ -12,7 +12,7 @@ use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::leases::{JudgedLease, Network};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
-use cnimble_liveness::{Sight, young};
+use cnimble_liveness::young;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_runtime::Cache;
 
@@ -46,8 +46,8 @@ pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Fin
         return Ok(first);
     }
     tokio::time::sleep(PAUSE).await;
-    let sight = Sight::look(&doctor.evidence)?;
-    let second = Look { doctor, node: &sight.node, runtime }.findings()?;
+    let again = Node::look(&doctor.evidence)?;
+    let second = Look { doctor, node: &again, runtime }.findings()?;
     first.retain(|finding| second.iter().any(|again| again.is_again(finding)));
     Ok(first)
 }

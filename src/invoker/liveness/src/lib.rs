@@ -103,11 +103,18 @@ pub struct Sight {
     pub node: Node,
 }
 
+impl Node {
+    /// Looks at the network namespace of the calling thread, and at the files. The packet rules have no part in it.
+    pub fn look(evidence: &Evidence) -> Result<Self, Error> {
+        judge::look(evidence)
+    }
+}
+
 impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        Ok(Sight { traces, node: judge::look(evidence)? })
+        Ok(Sight { traces, node: Node::look(evidence)? })
     }
 
     /// The valid attachments for the verb GC: all but dead ones. Fails if an attachment may live without a readable
