@@ -9,6 +9,7 @@ macro_rules! examples {
 
 pub(crate) mod config;
 pub(crate) mod cri;
+pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod ipam;
 pub(crate) mod node;
@@ -27,6 +28,7 @@ use super::names;
 use super::report::{Report, usage};
 use config::{Completions, Explain, Init, Man, Schema, Validate};
 use cri::Cri;
+use doctor::{Doctor, Guard, HandOver};
 use follow::{Events, Stats};
 use ipam::Ipam;
 use node::Node;
@@ -310,50 +312,6 @@ pub(super) struct Tree {
     /// Ask the container runtime for pod names, and show the doctor's findings
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Doctor {
-    /// Repair the findings
-    #[arg(long)]
-    pub(super) repair: bool,
-    /// Repair living pods inside their namespaces, too: addresses, routes, interfaces that are down
-    #[arg(long, requires = "repair")]
-    pub(super) pods: bool,
-    #[command(flatten)]
-    pub(super) leases: Leases,
-    /// Ignore younger objects, which may belong to a running `add`
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub(super) grace: u64,
-    /// Ask the container runtime, too. Objects of its sandboxes are no orphans, and each sandbox
-    /// is compared with the kernel
-    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
-    pub(super) cri: Option<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Guard {
-    #[command(flatten)]
-    pub(super) leases: Leases,
-    /// The format of logs
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub(super) log_format: LogFormat,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct HandOver {
-    /// Convert the rules. If one pod can't be converted, nothing changes
-    #[arg(long)]
-    pub(super) yes: bool,
-    /// Convert all pods that can be converted. Rules of the others stay in cnimble's tables, where
-    /// the Go plugins don't find them
-    #[arg(long, requires = "yes")]
-    pub(super) force: bool,
-    #[command(flatten)]
-    pub(super) leases: Leases,
-    /// The directory with the records of `cnimble pod` and `cnimble run`
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/cnimble")]
-    pub(super) state_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

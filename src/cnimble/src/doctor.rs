@@ -44,7 +44,7 @@ struct Health {
     plugins: PluginFiles,
 }
 
-pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<(), Report> {
+pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> Result<(), Report> {
     let what = "can't examine this node";
     must_be_root(what)?;
     let mut doctor = new(session, &given.leases.data_dir, given.grace);

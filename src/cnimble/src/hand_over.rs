@@ -15,7 +15,7 @@ use super::report::{Exit, Report, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, doctor, run};
 
-pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
+pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
     must_be_root(what)?;
     let mode = match (given.yes, given.force) {

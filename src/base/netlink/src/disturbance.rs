@@ -40,7 +40,7 @@ pub struct Disturbances {
 struct Rules {
     socket: Socket,
     tables: &'static [&'static str],
-    own: Vec<String>,
+    own: &'static [&'static str],
     /// Whether the transaction that is being read changes one of the tables.
     concerns: bool,
 }
@@ -48,7 +48,7 @@ struct Rules {
 impl Disturbances {
     /// Follows the current namespace from now on. `tables` of nf_tables are of interest, and each deleted table.
     /// Transactions of processes with an `own` name (proc_pid_comm(5)) are not.
-    pub fn open(tables: &'static [&'static str], own: Vec<String>) -> Result<Self> {
+    pub fn open(tables: &'static [&'static str], own: &'static [&'static str]) -> Result<Self> {
         let groups = [
             RTNLGRP_LINK,
             RTNLGRP_IPV4_IFADDR,
@@ -78,7 +78,8 @@ impl Disturbances {
     pub fn read(&mut self) -> Result<bool> {
         let (suspects, mtus, found) = (&mut self.suspects, &mut self.mtus, &mut self.found);
         let host = each(&mut self.host, "read notifications about links", |message| {
-            if of_host(message, suspects) || of_uplink(message, mtus) {
+            // Both keep what they read.
+            if of_host(message, suspects) | of_uplink(message, mtus) {
                 found.get_or_insert_with(|| "of interfaces, addresses or forwarding".to_owned());
             }
         });
@@ -86,7 +87,7 @@ impl Disturbances {
             let Rules { socket, tables, own, concerns } = rules;
             each(socket, "read notifications about packet rules", |message| {
                 if let Some(process) = of_rules(message, tables, concerns)
-                    && !own.contains(&process.0)
+                    && !own.contains(&process.0.as_str())
                 {
                     *found = Some(format!("of packet rules by process {} ({})", process.0, process.1));
                 }

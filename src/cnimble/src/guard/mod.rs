@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use cnimble_cni::Error;
 use cnimble_doctor::{Doctor, Finding, Reach, Repair};
+use cnimble_netlink as netlink;
 use cnimble_netlink::disturbance::Disturbances;
 use cnimble_rules::survey::FOLLOWED;
 
@@ -28,11 +29,11 @@ use pace::{Outcome, Pace};
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// The processes that change packet rules as cnimble. Their changes are no losses.
-const OWN: [&str; 5] = ["cnimble", "bridge", "firewall", "portmap", "ptp"];
+const OWN: &[&str] = &["cnimble", "bridge", "firewall", "portmap", "ptp"];
 
 const WHAT: &str = "can't guard this node";
 
-pub(super) async fn guard(session: &Session, given: &args::Guard) -> Result<(), Report> {
+pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Result<(), Report> {
     must_be_root(WHAT)?;
     let mut signals = Signals::listen()?;
     let mut changes = follow()?;
@@ -68,40 +69,35 @@ pub(super) async fn guard(session: &Session, given: &args::Guard) -> Result<(), 
 /// Follows the changes of the node, in words. The thread never ends, unless a notification can't be read.
 fn follow() -> Result<watch::Receiver<String>, Report> {
     let failed = |err: &dyn std::error::Error| Report::because(Exit::Files, WHAT, err);
-    let mut kernel =
-        Disturbances::open(FOLLOWED, OWN.map(str::to_owned).into()).map_err(|err| failed(&err))?;
+    let mut kernel = Disturbances::open(FOLLOWED, OWN).map_err(|err| failed(&err))?;
     let (sender, receiver) = watch::channel("before the guard began".to_owned());
     let wait = move || {
         loop {
-            let mut fds: Vec<PollFd<'_>> =
-                kernel.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            if let Err(err) = poll(&mut fds, PollTimeout::NONE)
-                && err != Errno::EINTR
-            {
-                return log::error!("poll: {err}");
-            }
-            let mut read = || match kernel.read() {
-                Ok(disturbed) => Some(disturbed),
-                Err(err) => {
-                    log::error!("{err}");
-                    None
-                }
-            };
-            match read() {
-                Some(true) => std::thread::sleep(SETTLE),
-                Some(false) => continue,
-                None => return,
-            }
-            if read().is_none() {
-                return;
-            }
-            if let Some(change) = kernel.take() {
-                sender.send_replace(format!("by a change {change}"));
+            match next(&mut kernel) {
+                Ok(Some(change)) => drop(sender.send_replace(format!("by a change {change}"))),
+                Ok(None) => {}
+                Err(err) => return log::error!("{err}"),
             }
         }
     };
     std::thread::Builder::new().name("changes".to_owned()).spawn(wait).map_err(|err| failed(&err))?;
     Ok(receiver)
+}
+
+/// Waits for notifications. Returns the change that they tell of, once its notifications are there.
+fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
+    let mut fds: Vec<PollFd<'_>> =
+        kernel.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    match poll(&mut fds, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(netlink::Error::io("wait for notifications", &errno.into())),
+    }
+    if !kernel.read()? {
+        return Ok(None);
+    }
+    std::thread::sleep(SETTLE);
+    kernel.read()?;
+    Ok(kernel.take())
 }
 
 struct Guard {
