@@ -7,7 +7,7 @@ use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge, VlanFilt
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 use cnimble_plugin::interface::pair::Pair;
-use cnimble_plugin::interface::uplink::is_a_pods;
+use cnimble_plugin::interface::pair::is_a_pods;
 
 use crate::context::Context;
 use crate::{ours, port, unused, uplink};

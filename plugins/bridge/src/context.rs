@@ -4,7 +4,7 @@ use cnimble_cni::{Error, Owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::uplink::Mtu;
+use cnimble_plugin::interface::pair_mtu::Mtu;
 use cnimble_rules::filters::{self, Wanted};
 
 use crate::config::Config;

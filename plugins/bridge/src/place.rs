@@ -7,7 +7,7 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::fdb::{self, Entry, NewEntry};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{IfPresent, Netlink};
-use cnimble_plugin::interface::uplink::is_a_pods;
+use cnimble_plugin::interface::pair::is_a_pods;
 
 use crate::context::Context;
 

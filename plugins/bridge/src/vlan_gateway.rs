@@ -9,7 +9,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::link::{self, Change, Link, NewVeth};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
-use cnimble_plugin::interface::uplink;
+use cnimble_plugin::interface::pair_mtu;
 use cnimble_plugin::{Call, Place};
 
 use crate::config::vlan_gateway_name;
@@ -64,8 +64,8 @@ pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, mtu: Option<u32>) -> R
     for name in [port_name(&gateway), gateway] {
         // The administrator may have made another kind of interface of that name.
         let Some(link) = cx.host.find_link(&name)?.filter(|link| link.kind == "veth") else { continue };
-        let verify = |cx: &mut Context<'_>| uplink::verify_mtu(&cx.host.link_at(link.index)?, mtu);
-        call.wants(Place::Host, cx, verify, |cx| uplink::set_mtu(&mut cx.host, &link, mtu))?;
+        let verify = |cx: &mut Context<'_>| pair_mtu::verify_mtu(&cx.host.link_at(link.index)?, mtu);
+        call.wants(Place::Host, cx, verify, |cx| pair_mtu::set_mtu(&mut cx.host, &link, mtu))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
-use cnimble_plugin::interface::uplink::Mtu;
+use cnimble_plugin::interface::pair_mtu::Mtu;
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 

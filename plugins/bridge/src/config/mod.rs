@@ -9,7 +9,7 @@ use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
-use cnimble_plugin::interface::uplink::Mtu;
+use cnimble_plugin::interface::pair_mtu::Mtu;
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::{Families, Translation};
 use cnimble_rules::objects::bridge;

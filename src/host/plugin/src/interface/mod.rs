@@ -12,7 +12,7 @@
 //! - [`upper`] has the verbs of macvlan, ipvlan, vlan and dummy.
 //! - [`arp`] probes for IPv4 addresses, if the configuration asks for it.
 //! - [`pod`] and [`host`] set the switches and routes of the pod's interface and of the host, with their undo.
-//! - [`uplink`] has the MTU of pairs that follow the host's default route.
+//! - [`pair_mtu`] chooses the MTU of a pair, also of one that follows the host's default route.
 //! - [`check`] compares the state with the result, for CHECK.
 //! - [`remove`] implements DEL and GC. `inside` finds the owner of an interface in the pod.
 
@@ -24,11 +24,11 @@ mod inside;
 pub mod mac;
 pub mod master;
 pub mod pair;
+pub mod pair_mtu;
 pub mod pinned;
 pub mod pod;
 pub mod remove;
 mod result;
-pub mod uplink;
 pub mod upper;
 
 use serde_json::Value;

@@ -137,3 +137,9 @@ fn already_attached(call: &Call, taken: &Link) -> Error {
     )
     .details(format!("its veth on the host is {}; hint: call DEL first", taken.name))
 }
+
+/// Whether the port of a bridge is a pod's, also of the Go plugins. The name decides: on a node in a container an uplink
+/// may be a veth, too.
+pub fn is_a_pods(port: &Link) -> bool {
+    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
+}

@@ -1,9 +1,10 @@
-//! The MTU of the uplink, the link of the host's default route, for pairs that follow it (`mtuAuto`).
+//! The MTU of a veth pair, also of one that follows the uplink, the link of the host's default route (`mtuAuto`).
 
 use cnimble_cni::{CniResult, Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::{self as netlink, IfPresent, Netlink};
 
+use super::pair::is_a_pods;
 use super::{MTU_RANGE, check};
 use crate::{Call, Place};
 
@@ -118,6 +119,8 @@ pub fn verify_mtu(link: &Link, mtu: u32) -> Result<(), Error> {
     if link.mtu == mtu { Ok(()) } else { Err(wrong()) }
 }
 
+/// Sets the MTU of a link.
+///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn set_mtu(netlink: &mut Netlink, link: &Link, mtu: u32) -> Result<(), Error> {
@@ -150,10 +153,4 @@ fn without_pods(host: &mut Netlink, link: &Link) -> netlink::Result<u32> {
     }
     let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     Ok(ports.iter().filter(|port| !is_a_pods(port)).map(|port| port.mtu).min().unwrap_or(link.mtu))
-}
-
-/// Whether the port of a bridge is a pod's, also of the Go plugins. The name decides: on a node in a container an uplink
-/// may be a veth, too.
-pub fn is_a_pods(port: &Link) -> bool {
-    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }
