@@ -8,8 +8,8 @@
 //! has a time limit, and every error carries the kernel's own words (extended ack).
 //!
 //! One socket (`socket`) with one way to ask and to list (`exchange`) and one reader of attributes (`wire`) serve
-//! NETLINK_ROUTE ([`Netlink`]), NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]) and NETLINK_SOCK_DIAG ([`listeners`]). The types of rtnetlink and
-//! netlink-packet-route, which encode some requests, don't leave this crate.
+//! NETLINK_ROUTE ([`Netlink`]), NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]) and NETLINK_SOCK_DIAG ([`listeners`]).
+//! The types of rtnetlink and netlink-packet-route, which encode some requests, don't leave this crate.
 //!
 //! A function that talks to the kernel fails if the kernel refuses the request. Its section "Errors" names only other
 //! reasons.

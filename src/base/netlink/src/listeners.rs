@@ -32,9 +32,6 @@ pub struct Listener {
 
 /// Lists the listeners of an IP protocol (tcp is 6). `port` lets the kernel choose those of one port. A kernel without
 /// sock_diag for the protocol lists none.
-///
-/// # Errors
-/// See the crate.
 pub fn listeners(protocol: u8, port: Option<u16>) -> Result<Vec<Listener>> {
     let mut found = Vec::new();
     let mut socket = match Socket::open(Protocol::Sockets) {

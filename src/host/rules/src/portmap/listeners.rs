@@ -1,3 +1,5 @@
+//! Sockets of the host that wait on published ports.
+
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::capability::PortMapping;
