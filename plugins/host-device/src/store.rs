@@ -15,6 +15,9 @@ use cnimble_os::files::{self, Links, is_absent};
 use crate::record::Record;
 use crate::sysfs;
 
+/// The name of a device's lock begins so.
+const LOCK: &str = ".lock-";
+
 /// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 
@@ -40,7 +43,7 @@ impl Records {
     /// `None` without the directory: there are no records either. On a read-only file system ADD moves nothing, and DEL
     /// and GC share the directory's lock. Fails with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
-        let own = self.0.join(format!(".lock-{device}"));
+        let own = self.0.join(format!("{LOCK}{device}"));
         let mut create = OpenOptions::new();
         create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
         loop {
@@ -95,11 +98,14 @@ impl Records {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
-    /// Removes temporary files with a stale tag.
+    /// Removes temporary files with a stale tag, and the locks of killed verbs. Waits for a verb that holds one.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
                 remove(&self.0.join(&name))?;
+            }
+            if let Some(device) = name.strip_prefix(LOCK) {
+                drop(self.hold(device)?);
             }
         }
         Ok(())
@@ -190,6 +196,10 @@ mod tests {
         drop(records.hold("eth7").unwrap().unwrap());
         assert_eq!(count(), 2);
         drop((one, two));
+        assert_eq!(count(), 0);
+        // As from a killed process.
+        fs::write(dir.path().join(".lock-eth7"), "").unwrap();
+        records.tidy(|_| false).unwrap();
         assert_eq!(count(), 0);
         // The previous holder's file is removed, so a waiter locks the next one.
         std::thread::scope(|scope| {
