@@ -151,16 +151,15 @@ impl Sample {
         config
     }
 
-    /// Makes what the host has before anything else, once: samples may have the same.
+    /// Runs the commands for the host that have not run yet: samples may have the same.
     pub fn prepare(&self, host: &Host) {
-        let done = host.dir().join(format!("prepared-{}", cnimble_cni::hash16(&self.host.join(";"))));
-        if self.host.is_empty() || done.exists() {
-            return;
-        }
         for command in &self.host {
-            host.ip(command);
+            let done = host.dir().join(format!("prepared-{}", cnimble_cni::hash16(command)));
+            if !done.exists() {
+                host.ip(command);
+                std::fs::write(done, "").unwrap();
+            }
         }
-        std::fs::write(done, "").unwrap();
     }
 
     /// Whether it needs kinds of interfaces that not every kernel has.

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use cnimble_cni::{DnsKeys, Error, PluginConfig};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper::{Addresses, Upper};
-use cnimble_plugin::interface::{any_mtu, master};
+use cnimble_plugin::interface::{any_mtu, master, shim};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -29,14 +29,16 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         Error::config(format!("mode: unknown ipvlan mode \"{}\"", keys.mode))
             .details("expected l2, l3 or l3s")
     })?;
+    let kind = Kind::Ipvlan(mode);
     Ok(Upper {
+        host_shim: shim::read(config, kind, master.in_pod)?,
         master: Some(master),
         mtu: any_mtu(keys.mtu)?,
         // Same as the Go plugin.
         mtu_is_free: true,
         addresses: Addresses::read(config, Addresses::Previous),
         dns: keys.dns.given(),
-        ..Upper::new(Kind::Ipvlan(mode), config)
+        ..Upper::new(kind, config)
     })
 }
 

@@ -289,3 +289,29 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
         assert_eq!(seen[0], seen[1], "{mode}");
     }
 }
+
+#[test]
+fn the_host_reaches_its_pods_by_a_shim_in_each_mode() {
+    with_kind!("ipvlan");
+    for mode in ["l2", "l3", "l3s"] {
+        let (host, pod) = (Host::hasty(), Pod::new());
+        let _lan = Lan::behind(&host, "uplink");
+        host.ip("address add 10.7.0.2/24 dev uplink");
+        let before = Snapshot::of(&host).without("leases");
+        let network = Network::new(&host, config(&host)).with("/mode", json!(mode));
+        let network = network.with("/ipam/routes", json!([])).with("/hostShim", json!(true));
+        let attachment = Attachment::new("c1", &pod);
+        if mode == "l2" {
+            // The pod's packets would arrive at the master.
+            host.set_sysctl("ipv4/conf/all/rp_filter", "1");
+            refused(&network.add(&attachment), 100, "hostShim: rp_filter of uplink drops what pods answer");
+            host.set_sysctl("ipv4/conf/all/rp_filter", "0");
+            before.assert_same(&Snapshot::of(&host).without("leases"), "after a failed ADD");
+        }
+        let result = network.added(&attachment);
+        assert!(host.pings("10.7.0.10") && host.pings("fd00:7::10"), "{mode}");
+        network.check(&attachment, &result).success();
+        network.deleted(&attachment, Some(&result));
+        before.assert_same(&Snapshot::of(&host).without("leases"), mode);
+    }
+}

@@ -9,6 +9,7 @@ mod keys;
 mod leftovers;
 mod life;
 mod meeting;
+mod shim;
 
 use serde_json::{Value, json};
 

@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
-use super::request::encode;
+use super::request::{Mode, encode};
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u16_ne, u32_ne};
-use super::{Netlink, Result, link::Mac};
+use super::{Netlink, Request, Result, link::Mac};
 
 pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
@@ -22,6 +24,15 @@ pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     message.header.ifindex = index;
     message.attributes.push(NeighbourAttribute::Destination(destination));
     message
+}
+
+/// `ip neighbour add IP lladdr MAC dev LINK nud permanent`
+pub fn add(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = entry(index, ip);
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+    let what = format!("add neighbour {ip} to {link}");
+    Request::new(what, Mode::Create, RouteNetlinkMessage::NewNeighbour(message))
 }
 
 impl Netlink {

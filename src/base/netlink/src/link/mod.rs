@@ -19,7 +19,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use super::Request;
 use super::request::Mode;
-use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
+use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY, IPV4_DEVCONF_ARPFILTER};
 use kind::Kind;
 use port::Port;
 
@@ -166,17 +166,29 @@ pub(super) fn changed<K>(
     named(what, Mode::Change, change.name.as_slice(), wrap(message.build()))
 }
 
-/// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel announces the link's
-/// addresses when it comes up.
-pub fn set_arp_notify(index: u32, name: &str) -> Request {
-    let on = DefaultNla::new(IPV4_DEVCONF_ARP_NOTIFY, 1_u32.to_ne_bytes().to_vec());
+/// A switch in `net/ipv4/conf/LINK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArpSwitch {
+    /// `arp_filter`: the link answers only hosts that a route by this link leads to.
+    Filter,
+    /// `arp_notify`: the kernel announces the link's addresses when it comes up.
+    Notify,
+}
+
+/// Switches it on, without /proc/sys (IFLA_INET_CONF, linux/if_link.h).
+pub fn set_arp(index: u32, name: &str, switch: ArpSwitch) -> Request {
+    let (what, number) = match switch {
+        ArpSwitch::Filter => ("arp_filter", IPV4_DEVCONF_ARPFILTER),
+        ArpSwitch::Notify => ("arp_notify", IPV4_DEVCONF_ARP_NOTIFY),
+    };
+    let on = DefaultNla::new(number, 1_u32.to_ne_bytes().to_vec());
     let mut nested = vec![0; on.buffer_len()];
     on.emit(&mut nested);
     let conf = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, nested));
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![conf])]));
-    Request::new(format!("set arp_notify of {name}"), Mode::Change, RouteNetlinkMessage::SetLink(message))
+    Request::new(format!("set {what} of {name}"), Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
 /// IFALIASZ without the NUL.

@@ -46,7 +46,7 @@ impl Wanted {
         Ok(Master { link, netlink, in_pod: self.in_pod })
     }
 
-    fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
+    pub(super) fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
         let place = self.place();
         match &self.name {
             Some(name) => netlink.find_link(name)?.ok_or_else(|| {

@@ -61,7 +61,7 @@ pub struct Start {
 
 /// The requests that configure the interface and bring it up. Routes follow.
 pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Request> {
-    let announce = start.announced.then(|| link::set_arp_notify(index, name));
+    let announce = start.announced.then(|| link::set_arp(index, name, link::ArpSwitch::Notify));
     let add = match start.detection {
         Detection::Off => addr::add,
         Detection::On => addr::add_probed,

@@ -3,11 +3,12 @@
 //! does the same for attachments that are not valid, in namespaces that are pinned by a mount.
 
 use cnimble_cni::{Attachment, CniResult, Dns, Error, PluginConfig};
+use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
-use super::{arp, check, completed, master, pod, remove};
+use super::{arp, check, completed, master, pod, remove, shim};
 use crate::{Call, Command, Plugin, Role, delegate};
 
 const POD_INTERFACE: u32 = 0;
@@ -25,6 +26,8 @@ pub struct Upper {
     /// `None` for the kernel's choice.
     pub mac: Option<Mac>,
     pub addresses: Addresses,
+    /// `hostShim`, by [`shim::read`].
+    pub host_shim: bool,
     /// The configuration's DNS replaces IPAM's.
     pub dns: Option<Dns>,
 }
@@ -48,7 +51,8 @@ impl Upper {
     /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
     pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
         let addresses = Addresses::read(config, Addresses::None);
-        Upper { kind, master: None, mtu: None, mtu_is_free: false, mac: None, addresses, dns: None }
+        let (mtu, mac, host_shim) = (None, None, false);
+        Upper { kind, master: None, mtu, mtu_is_free: false, mac, addresses, host_shim, dns: None }
     }
 
     fn bounded_mtu(&self) -> Option<u32> {
@@ -62,6 +66,12 @@ pub struct UpperPlugin {
     pub any: Kind,
     pub read: fn(&PluginConfig) -> Result<Upper, Error>,
     pub read_for_add: fn(&Call) -> Result<Upper, Error>,
+}
+
+impl UpperPlugin {
+    fn may_have_shim(&self) -> bool {
+        matches!(self.any, Kind::Macvlan(_) | Kind::Ipvlan(_))
+    }
 }
 
 impl Plugin for UpperPlugin {
@@ -84,7 +94,7 @@ impl Plugin for UpperPlugin {
         if let Some(master) = master.as_ref().filter(|_| !upper.mtu_is_free) {
             master.allows(upper.mtu)?;
         }
-        let Upper { kind, mtu, mac, .. } = upper;
+        let (kind, mtu, mac) = (upper.kind, upper.mtu, upper.mac);
         let asked = master.as_ref().map(|master| (master.link.clone(), master.in_pod));
         let new = NewInterface { kind, master, mtu, mac };
         let what = format!("make {} {} in the pod", kind.name(), call.ifname);
@@ -103,18 +113,24 @@ impl Plugin for UpperPlugin {
             }
             alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
         })?;
+        if let (true, Some((master, _))) = (upper.host_shim, &asked) {
+            call.step("lead the host to the pod", || shim::add(call, &upper, master, &result))?;
+        }
         Ok(completed(result, vec![alone::described(call, &link)], upper.dns))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         let interface = alone::delete(call, self.any);
+        let shim = self.may_have_shim().then(|| shim::delete(&mut Netlink::open()?, &call.owner()));
+        let interface = remove::all([shim.unwrap_or(Ok(())), interface]);
         let lease = delegate::release(call, &interface, Command::Del);
         remove::all([interface, lease])
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let upper = (self.read)(&call.config)?;
-        let own = check_interface(call, &upper, prev);
+        let own = check_interface(call, &upper, prev)
+            .and_then(|()| if upper.host_shim { shim::check(call, &upper, prev) } else { Ok(()) });
         match &upper.addresses {
             Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
             Addresses::None | Addresses::Previous => own,
@@ -122,7 +138,8 @@ impl Plugin for UpperPlugin {
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        let interfaces = alone::stale(call, self.any, valid);
+        let shims = self.may_have_shim().then(|| shim::stale(call, self.any, valid));
+        let interfaces = remove::all([shims.unwrap_or(Ok(())), alone::stale(call, self.any, valid)]);
         let leases = delegate::release(call, &interfaces, Command::Gc);
         remove::all([interfaces, leases])
     }

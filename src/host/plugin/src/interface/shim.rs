@@ -1,0 +1,165 @@
+//! The shim of `hostShim`, by which the host reaches a pod on its macvlan or ipvlan. The kernel passes no packets between
+//! a master and the interfaces on it, so each pod gets a second one, in the host's namespace. Its alias names the owner.
+//! It has a route to each address of the pod:
+//! ```text
+//! 192.0.2.10 dev shim… scope link src 192.0.2.1   (an address of the master)
+//! 2001:db8::10 dev shim… src fe80::…              (an address of the shim)
+//! ```
+//! With `arp_filter` the shim answers its pod only, so other hosts see one hardware address for the master's address.
+//! Neighbour discovery has no such filter, so an IPv6 pod sees a link-local address of the shim instead.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnetwork::{IpNetwork, Ipv6Network};
+use nix::errno::Errno;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, PluginConfig, cidr, hash16};
+use cnimble_netlink::addr::{self, Addr};
+use cnimble_netlink::kind::{self, IpvlanMode, Kind, Macvlan, MacvlanMode, NewLink};
+use cnimble_netlink::link::{self, ArpSwitch, Change, Link};
+use cnimble_netlink::route::{self, NewRoute};
+use cnimble_netlink::{Netlink, neigh, sysctl};
+
+use super::upper::Upper;
+use super::{check, host, remove};
+use crate::{Call, Place};
+
+/// fe80::/64
+const LINK_LOCAL: u128 = 0xfe80 << 112;
+
+/// Reads the key. Fails with code 7 if an interface of this kind and place can have no shim.
+pub fn read(config: &PluginConfig, kind: Kind, in_pod: bool) -> Result<bool, Error> {
+    let is_wanted = super::flag(config, "hostShim")?.unwrap_or(false);
+    let only_bridge = |of: Macvlan| of.mode != MacvlanMode::Bridge;
+    let refused = match kind {
+        _ if in_pod => "the master is in the pod (linkInContainer)",
+        Kind::Macvlan(of) if only_bridge(of) => "only macvlans of the mode bridge hear each other",
+        _ => return Ok(is_wanted),
+    };
+    if is_wanted { Err(Error::config("hostShim: impossible here").details(refused)) } else { Ok(false) }
+}
+
+/// `shim` and eleven hex digits of a hash of the attachment.
+fn name(owner: &Owner) -> String {
+    format!("shim{}", hash16(&owner.tag()).get(..11).unwrap_or_default())
+}
+
+/// Makes the shim, with its undo. Fails with code 100 if the master has no address in a network of the pod, and with 102
+/// if the host has another route to an address of the pod.
+pub(super) fn add(call: &Call, upper: &Upper, master: &Link, result: &CniResult) -> Result<(), Error> {
+    let (owner, mut netlink) = (call.owner(), Netlink::open()?);
+    let kind = match upper.kind {
+        Kind::Macvlan(_) => Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }),
+        kind => kind,
+    };
+    let name = name(&owner);
+    let undone = owner.clone();
+    call.undo.push(format!("remove the shim {name}"), move || delete(&mut Netlink::open()?, &undone));
+    let wanted = NewLink { parent: Some(master.index), mtu: upper.mtu, ..NewLink::new(&name, kind) };
+    let shim = match netlink.create_link(kind::add(&wanted)) {
+        // An ADD that was killed has left it.
+        Err(err) if err.is(Errno::EEXIST) => {
+            delete(&mut netlink, &owner)?;
+            netlink.create_link(kind::add(&wanted))?
+        }
+        made => made?,
+    };
+    let (alias, addrgenmode_none) = (owner.comment(), shim.accept_ra.is_some());
+    let claimed = Change { alias: Some(&alias), addrgenmode_none, ..Change::default() };
+    netlink.execute(link::set(shim.index, &name, &claimed))?;
+    host::ignore_router_advertisements_on_new(&shim)?;
+    let routes = routes(&owner, shim.index, master, &netlink.addrs(master.index)?, result)?;
+    let up = Change { up: Some(true), ..Change::default() };
+    let mut requests =
+        vec![link::set_arp(shim.index, &name, ArpSwitch::Filter), link::set(shim.index, &name, &up)];
+    if routes.iter().any(|route| route.dst.is_ipv6()) {
+        requests.push(addr::add(shim.index, &name, link_local(&owner)));
+    }
+    if let (Kind::Ipvlan(IpvlanMode::L2), Some(mac)) = (kind, shim.mac) {
+        let ipv4 = || routes.iter().map(|route| route.dst.ip()).filter(IpAddr::is_ipv4);
+        ipv4().next().map_or(Ok(()), |_| answers_arrive(&master.name))?;
+        // The pod's answers by ARP reach the master only.
+        requests.extend(ipv4().map(|ip| neigh::add(shim.index, &name, ip, mac)));
+    }
+    requests.extend(routes.iter().map(|wanted| route::add(wanted, &name)));
+    netlink.execute_all(requests).map_err(|err| match err.errno {
+        Errno::EEXIST => Error::new(Code::CONFLICT, "hostShim: the host has a route to the pod already")
+            .details(format!("{err}; hint: `ip route get ADDRESS` tells by which interface")),
+        _ => err.into(),
+    })
+}
+
+fn link_local(owner: &Owner) -> IpNetwork {
+    let id = u64::from_str_radix(&hash16(&owner.tag()), 16).unwrap_or(1);
+    let ip = Ipv6Addr::from(LINK_LOCAL | u128::from(id));
+    Ipv6Network::new(ip, 64).map_or_else(|_| cidr::host(ip.into()), IpNetwork::V6)
+}
+
+/// The routes to the pod. `own` are the addresses of the master.
+fn routes(
+    owner: &Owner,
+    shim: u32,
+    master: &Link,
+    own: &[Addr],
+    result: &CniResult,
+) -> Result<Vec<NewRoute>, Error> {
+    let source = |pod: IpNetwork| match own.iter().find(|own| pod.contains(own.net.ip())) {
+        _ if pod.is_ipv6() => Ok(link_local(owner).ip()),
+        Some(own) => Ok(own.net.ip()),
+        None => {
+            let msg = format!("hostShim: {} has no address in the network of {pod}", master.name);
+            Err(Error::new(Code::KERNEL, msg).details("the pod answers to it; hint: give the master one"))
+        }
+    };
+    let to = |pod: IpNetwork| NewRoute::to(cidr::host(pod.ip()), shim);
+    let pods = result.ips.iter().map(|ip| ip.address);
+    pods.map(|pod| Ok(NewRoute { src: Some(source(pod)?), ..to(pod) })).collect()
+}
+
+/// Fails with code 100 if the master drops the packets of pods, which arrive there with ipvlan's mode `l2`: their way
+/// back is another interface (`rp_filter`, Documentation/networking/ip-sysctl.rst).
+fn answers_arrive(master: &str) -> Result<(), Error> {
+    let of = |name: &str| sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
+    if of("all").max(of(master)) != "1" {
+        return Ok(());
+    }
+    Err(Error::new(Code::KERNEL, format!("hostShim: rp_filter of {master} drops what pods answer"))
+        .details(format!("hint: set net.ipv4.conf.{master}.rp_filter=2 on the host, or use the mode l3")))
+}
+
+fn is_of(owner: &Owner, link: &Link) -> bool {
+    // An ADD may have been killed before it wrote the alias.
+    owner.owns(&link.alias) || (link.alias.is_empty() && ["macvlan", "ipvlan"].contains(&link.kind.as_str()))
+}
+
+/// DEL: removes the attachment's shim, if it has one, with any configuration.
+pub(super) fn delete(netlink: &mut Netlink, owner: &Owner) -> Result<(), Error> {
+    match netlink.find_link(&name(owner))?.filter(|link| is_of(owner, link)) {
+        Some(link) => remove::delete(netlink, &link),
+        None => Ok(()),
+    }
+}
+
+/// GC: removes the shims of attachments of the network that are not `valid`.
+pub(super) fn stale(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
+    remove::stale(&mut Netlink::open()?, kind.name(), &call.config.name, valid)
+}
+
+/// CHECK: the shim is up, with a route to each address of the pod. A repair makes it again.
+pub(super) fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
+    let (owner, ours) = (call.owner(), check::of_this_interface(call, prev));
+    let verify = |netlink: &mut Netlink| {
+        let shim = check::find(netlink, &name(&owner), "on the host (hostShim)")?;
+        if !shim.up || !is_of(&owner, &shim) {
+            return Err(Error::check(format!("interface {} (hostShim) is down, or another", shim.name)));
+        }
+        let to_pod = |ip: IpAddr| NewRoute::to(cidr::host(ip), shim.index);
+        let wanted: Vec<_> = ours.ips.iter().map(|ip| to_pod(ip.address.ip())).collect();
+        check::routes(netlink, &shim, &wanted, "on the host (hostShim)")
+    };
+    call.wants(Place::Host, &mut Netlink::open()?, verify, |netlink| {
+        delete(netlink, &owner)?;
+        let Some(master) = &upper.master else { return Ok(()) };
+        add(call, upper, &master.look(netlink)?, &ours)
+    })
+}
