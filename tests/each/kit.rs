@@ -47,6 +47,21 @@ fn a_plugin_of_the_kit_adds_checks_and_deletes() {
     assert_eq!(pod.addrs("lo"), before);
 }
 
+/// Without CNI_COMMAND, as a person starts it.
+#[test]
+fn a_plugin_of_the_kit_claims_no_version_of_the_go_plugins() {
+    let Some(examples) = examples() else { skip!("the example is not built: cargo build --examples") };
+    let about = |program: PathBuf| {
+        let outcome = std::process::Command::new(program).env_remove("CNI_COMMAND").output().unwrap();
+        String::from_utf8(outcome.stderr).unwrap()
+    };
+    let own = about(examples.join("anycast"));
+    assert!(own.starts_with("CNI anycast plugin\nCNI protocol versions supported: 0.1.0, "), "{own}");
+    assert!(!own.contains("cnimble"), "{own}");
+    let ours = about(plugin_dir().join("bridge"));
+    assert!(ours.starts_with("CNI bridge plugin v1.9.1\n") && ours.contains("This is cnimble v"), "{ours}");
+}
+
 #[test]
 fn the_kit_walks_a_plugin_through_all_versions_and_kills_it_at_each_step() {
     need!();

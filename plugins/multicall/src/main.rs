@@ -1,7 +1,7 @@
 //! All plugins in one binary, which runs the plugin that it is called by: a hard link, a symbolic link or a copy.
 //!
 //! It starts at C's `main`. The standard library's reads /proc/self/maps, and makes a signal stack and handlers for a
-//! stack overflow: sixteen system calls. [`cnimble_plugin::main`] does what a plugin needs.
+//! stack overflow: sixteen system calls. [`cnimble_plugin::main_like`] does what a plugin needs.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -13,6 +13,9 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
 use cnimble_plugins::PLUGINS;
+
+/// The release of the Go reference plugins with the same features.
+const REFERENCE: &str = "1.9.1";
 
 #[global_allocator]
 static ALLOCATOR: arena::Arena<{ 512 << 10 }> = arena::Arena::new();
@@ -33,5 +36,5 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     if let Some(status) = args.get(1..).and_then(install::asked) {
         return status;
     }
-    cnimble_plugin::main(PLUGINS, args)
+    cnimble_plugin::main_like(PLUGINS, args, Some(REFERENCE))
 }

@@ -17,15 +17,22 @@ use super::{Call, Command, Plugin, begun, delegate, restrain, signal, start, und
 /// The largest configuration. A GC list of 10,000 attachments has 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
 
-/// The release of the Go reference plugins with the same features.
-const REFERENCE: &str = "1.9.1";
-
 const SUCCESS: i32 = 0;
 const FAILURE: i32 = 1;
 
 /// Runs the plugin among `plugins` that has the name of this process, which is the file name of the first of `args`.
 /// Returns the exit status: 0, or 1 after printing an error.
 pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
+    main_like(plugins, args, None)
+}
+
+/// As [`main`], for plugins with the features of this release of the Go reference plugins.
+#[doc(hidden)]
+pub fn main_like(
+    plugins: &'static [&'static dyn Plugin],
+    args: impl IntoIterator<Item = OsString>,
+    reference: Option<&str>,
+) -> i32 {
     start::prepare();
     super::log::init();
     let mut args = args.into_iter();
@@ -52,7 +59,8 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
         return status;
     }
     let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
-        return about(plugin);
+        let _ = writeln!(std::io::stderr(), "{}", about(plugin, reference));
+        return SUCCESS;
     };
     install_panic_hook();
     signal::install();
@@ -110,18 +118,26 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
-/// Prints the version. nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables
-/// features that a Go plugin of that version lacks.
-fn about(plugin: &dyn Plugin) -> i32 {
+/// nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables features that a Go plugin of
+/// that version lacks.
+fn about(plugin: &dyn Plugin, reference: Option<&str>) -> String {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
-    let _ = writeln!(
-        std::io::stderr(),
-        "CNI {} plugin v{REFERENCE}\nCNI protocol versions supported: {}\nThis is cnimble v{}, with the features of that version of the reference plugin.\nA container runtime calls it with CNI_COMMAND and a configuration on stdin.",
+    let (version, own) = match reference {
+        Some(reference) => (
+            format!(" v{reference}"),
+            format!(
+                "This is cnimble v{}, with the features of that version of the reference plugin.\n",
+                env!("CARGO_PKG_VERSION")
+            ),
+        ),
+        None => (String::new(), String::new()),
+    };
+    format!(
+        "CNI {} plugin{version}\nCNI protocol versions supported: {}\n\
+         {own}A container runtime calls it with CNI_COMMAND and a configuration on stdin.",
         plugin.name(),
         versions.join(", "),
-        env!("CARGO_PKG_VERSION"),
-    );
-    SUCCESS
+    )
 }
 
 /// A panic, which is a defect, still prints JSON and rolls back the changes.

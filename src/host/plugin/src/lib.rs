@@ -27,6 +27,8 @@ pub use call::Call;
 pub use cnimble_os::child::signal;
 pub use entry::main;
 #[doc(hidden)]
+pub use entry::main_like;
+#[doc(hidden)]
 pub use log::level_name;
 pub use undo::Undo;
 #[doc(hidden)]

@@ -49,10 +49,7 @@ impl Invoker {
                 Err(Error::Plugins(failed)) => {
                     let Failures { first, others, .. } = *failed;
                     failures.extend(std::iter::once(first).chain(others).map(|mut failure| {
-                        failure.attachment = Some(Attachment {
-                            container_id: attach.container_id.clone(),
-                            ifname: attach.ifname.clone(),
-                        });
+                        failure.attachment = Some(attach.attachment());
                         failure
                     }));
                 }

@@ -101,7 +101,7 @@ pub use locking::Alone;
 pub use observe::{Execution, Observer};
 pub use versions::Versions;
 
-use cnimble_cni::{Code, names};
+use cnimble_cni::{Attachment, Code, names};
 
 use abandoned::Abandoned;
 use exec::Exec;
@@ -157,6 +157,11 @@ impl Attach {
             args: entry.args.clone(),
             capability_args: entry.capability_args.clone(),
         }
+    }
+
+    /// The attachment in the form of the specification, for [`Invoker::gc`].
+    pub fn attachment(&self) -> Attachment {
+        Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }
 
     fn key<'a>(&'a self, network: &'a str) -> Key<'a> {
