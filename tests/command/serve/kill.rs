@@ -73,6 +73,38 @@ fn killed_at_any_moment_nothing_is_lost_or_doubled() {
     }
 }
 
+/// The server takes no plugin of the undo for one that a crash has left.
+#[test]
+fn a_call_whose_caller_gives_up_is_undone_by_the_invoker_alone() {
+    need!("ip", "python3");
+    let shop = Shop::new(&bridge("10.7.0.0/24", &[serde_json::json!({"type": "slow"})]));
+    let begun = shop.path("begun");
+    shop.plugin(
+        "slow",
+        &format!(
+            "[ \"$CNI_COMMAND\" != ADD ] || {{ trap 'sleep 1; exit 1' TERM; touch {}; while :; do sleep 0.05; done; }}",
+            begun.display()
+        ),
+    );
+    let serve = shop.start();
+    let gives_up = async || {
+        while !begun.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let answer = shop.ok(|client| async move {
+        tokio::select! {
+            answer = client.run(pod("web"), "") => Ok(Some(answer)),
+            () = gives_up() => Ok(None),
+        }
+    });
+    assert!(answer.is_none(), "{answer:?}");
+    assert!(wait_until(PATIENCE, || shop.list().is_empty()), "{}", shop.log());
+    shop.is_whole();
+    assert!(shop.leases().is_empty() && !shop.log().contains("left by a crash"), "{}", shop.log());
+    serve.stop();
+}
+
 /// The record shows the progress of the stop, so the next server completes it.
 #[test]
 fn a_stop_that_was_interrupted_is_finished_by_the_next_server() {

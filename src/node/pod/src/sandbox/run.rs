@@ -59,8 +59,11 @@ impl Sandboxes {
                     Err(cause) => (cause, Left::Network),
                 }
             }
-            // A plugin was ended in the middle.
-            Err(Cause::Cancelled) => (Cause::Cancelled, Left::Network),
+            Err(Cause::Cancelled) => {
+                // The invoker is undoing it, so its plugins are no orphans. The stop waits for them.
+                sandbox.state = State::Ready;
+                (Cause::Cancelled, Left::Network)
+            }
             Err(Cause::Network(err)) if !err.is_clean() => (Cause::Network(err), Left::Unknown),
             Err(cause) => (cause, Left::NoNetwork),
         };
