@@ -171,7 +171,9 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
             return log::warn!("no spare block: {err}");
         }
     }
-    let is_old = share.age().is_ok_and(|age| age.is_some_and(|age| age > share.identity.offline / 2));
+    // Only the time between confirmations counts until the blocks of other boots return.
+    let limit = share.identity.offline / if share.others.is_empty() { 2 } else { 60 };
+    let is_old = share.age().is_ok_and(|age| age.is_some_and(|age| age > limit));
     if is_old
         && !ask::was_tried(cluster)
         && let Err(err) = ask::etcd(call, &Request::Confirm)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use cnimble_tests::{Host, PATIENCE, wait_until};
 use serde_json::{Value, json};
@@ -146,6 +147,28 @@ fn a_node_that_boots_often_returns_the_blocks_of_its_earlier_boots() {
             node.in_boot(boot).operate("confirm").unwrap();
         }
         claimed(&node.in_boot(boot)).is_empty()
+    };
+    assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
+}
+
+/// Without an agent the ADDs confirm the boot, and each boot is shorter than half the time `offline`.
+#[test]
+fn the_adds_of_short_boots_return_the_blocks_of_earlier_ones() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = short(&nodes[0], 6);
+    node.in_boot(0).added("p0");
+    let earlier = owned(&node.in_boot(0));
+    let mut boot = 0;
+    let has_returned = || {
+        boot += 1;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            let ip = node.in_boot(boot).added("p");
+            node.in_boot(boot).run("DEL", "p", "", Some(&ip)).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        claimed(&node).is_disjoint(&earlier)
     };
     assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
 }
