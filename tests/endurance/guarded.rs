@@ -149,7 +149,10 @@ fn flushes_beside_a_guard_cost_no_pod_its_rules() {
     kill(Pid::from_raw(i32::try_from(guard.pid()).unwrap()), Signal::SIGTERM).unwrap();
     assert!(guard.finish(Duration::from_secs_f32(PATIENCE)).status.success());
     let told = fs::read_to_string(&log).unwrap();
-    assert!(!told.contains("warning:") && !told.contains("panicked"), "{told}");
+    // On a busy machine it says that it waits for the network's lock.
+    let harmless = |line: &str| line.contains("warning: waiting for network");
+    let is_wrong = |line: &str| line.contains("warning:") && !harmless(line) || line.contains("panicked");
+    assert!(!told.lines().any(is_wrong), "{told}");
     // No rule of a deleted pod was put back.
     let doctor =
         Outcome::of(&mut node.cnimble(&["doctor", "--grace", "0", "--data-dir", data.to_str().unwrap()]));
