@@ -100,6 +100,13 @@ fn packages_have_every_plugin_unit_page_and_licence() {
         assert_eq!(names(&systemd), units);
         for unit in &units {
             let text = fs::read_to_string(systemd.join(unit)).unwrap();
+            // With `-` systemd ignores a path that does not exist, and the service then cannot write there.
+            let writable =
+                text.lines().find_map(|line| line.strip_prefix("ReadWritePaths=")).unwrap_or_default();
+            let made = text.lines().find(|line| line.starts_with("ExecStartPre=+/bin/mkdir -p "));
+            for path in writable.split(' ').filter_map(|path| path.strip_prefix('-')) {
+                assert!(made.is_some_and(|line| line.contains(path)), "{unit}: {path} may be missing");
+            }
             for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/")) {
                 let program = line.split(' ').next().unwrap();
                 let is_there = [&tree.plugins, &tree.command].iter().any(|dir| dir.join(program).exists());
