@@ -4,8 +4,9 @@ use serde::Deserialize;
 
 use cnimble_cni::{DnsKeys, Error, PluginConfig};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
+use cnimble_plugin::interface::shim::Shim;
 use cnimble_plugin::interface::upper::{Addresses, Upper};
-use cnimble_plugin::interface::{any_mtu, master, shim};
+use cnimble_plugin::interface::{any_mtu, master};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -29,11 +30,11 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         Error::config(format!("mode: unknown ipvlan mode \"{}\"", keys.mode))
             .details("expected l2, l3 or l3s")
     })?;
-    let kind = Kind::Ipvlan(mode);
+    let (kind, mtu) = (Kind::Ipvlan(mode), any_mtu(keys.mtu)?);
     Ok(Upper {
-        host_shim: shim::read(config, kind, master.in_pod)?,
+        shim: Shim::read(config, kind, mtu, master.in_pod)?,
         master: Some(master),
-        mtu: any_mtu(keys.mtu)?,
+        mtu,
         // Same as the Go plugin.
         mtu_is_free: true,
         addresses: Addresses::read(config, Addresses::Previous),

@@ -5,7 +5,7 @@ use cnimble_netlink::kind::{Kind, Macvlan, MacvlanMode};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
 use cnimble_plugin::interface::master;
-use cnimble_plugin::interface::shim;
+use cnimble_plugin::interface::shim::Shim;
 use cnimble_plugin::interface::upper::Upper;
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,9 +53,9 @@ fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
             .details("expected bridge, private, vepa or passthru")
     })?;
     let kind = Kind::Macvlan(Macvlan { mode, bcqueuelen: keys.bc_queue_len });
-    let host_shim = shim::read(config, kind, master.in_pod)?;
+    let shim = Shim::read(config, kind, keys.mtu, master.in_pod)?;
     let (master, dns) = (Some(master), keys.dns.given());
-    Ok(Upper { master, mtu: keys.mtu, host_shim, dns, ..Upper::new(kind, config) })
+    Ok(Upper { master, mtu: keys.mtu, shim, dns, ..Upper::new(kind, config) })
 }
 
 #[cfg(test)]

@@ -20,23 +20,42 @@ use cnimble_netlink::link::{self, ArpSwitch, Change, Link};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{Netlink, neigh, sysctl};
 
-use super::upper::Upper;
-use super::{check, host, remove};
+use super::{check, host, master, remove};
 use crate::{Call, Place};
 
 /// fe80::/64
 const LINK_LOCAL: u128 = 0xfe80 << 112;
 
-/// Reads the key. Fails with code 7 if an interface of this kind and place can have no shim.
-pub fn read(config: &PluginConfig, kind: Kind, in_pod: bool) -> Result<bool, Error> {
-    let is_wanted = super::flag(config, "hostShim")?.unwrap_or(false);
-    let only_bridge = |of: Macvlan| of.mode != MacvlanMode::Bridge;
-    let refused = match kind {
-        _ if in_pod => "the master is in the pod (linkInContainer)",
-        Kind::Macvlan(of) if only_bridge(of) => "only macvlans of the mode bridge hear each other",
-        _ => return Ok(is_wanted),
-    };
-    if is_wanted { Err(Error::config("hostShim: impossible here").details(refused)) } else { Ok(false) }
+/// The wanted shim.
+#[derive(Debug, Clone, Copy)]
+pub struct Shim {
+    kind: Kind,
+    /// In bytes, or `None` for the master's.
+    mtu: Option<u32>,
+}
+
+impl Shim {
+    /// Reads the key. `kind` and `mtu` are those of the pod's interface. Fails with code 7 if it can have no shim.
+    pub fn read(
+        config: &PluginConfig,
+        kind: Kind,
+        mtu: Option<u32>,
+        in_pod: bool,
+    ) -> Result<Option<Self>, Error> {
+        if super::flag(config, "hostShim")? != Some(true) {
+            return Ok(None);
+        }
+        let refused = |why: &str| Err(Error::config("hostShim: impossible here").details(why));
+        match kind {
+            _ if in_pod => refused("the master is in the pod (linkInContainer)"),
+            Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, .. }) => {
+                let kind = Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None });
+                Ok(Some(Shim { kind, mtu }))
+            }
+            Kind::Macvlan(_) => refused("only macvlans of the mode bridge hear each other"),
+            kind => Ok(Some(Shim { kind, mtu })),
+        }
+    }
 }
 
 /// `shim` and eleven hex digits of a hash of the attachment.
@@ -46,16 +65,13 @@ fn name(owner: &Owner) -> String {
 
 /// Makes the shim, with its undo. Fails with code 100 if the master has no address in a network of the pod, and with 102
 /// if the host has another route to an address of the pod.
-pub(super) fn add(call: &Call, upper: &Upper, master: &Link, result: &CniResult) -> Result<(), Error> {
+pub(super) fn add(call: &Call, shim: Shim, master: &Link, result: &CniResult) -> Result<(), Error> {
     let (owner, mut netlink) = (call.owner(), Netlink::open()?);
-    let kind = match upper.kind {
-        Kind::Macvlan(_) => Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }),
-        kind => kind,
-    };
+    let Shim { kind, mtu } = shim;
     let name = name(&owner);
     let undone = owner.clone();
     call.undo.push(format!("remove the shim {name}"), move || delete(&mut Netlink::open()?, &undone));
-    let wanted = NewLink { parent: Some(master.index), mtu: upper.mtu, ..NewLink::new(&name, kind) };
+    let wanted = NewLink { parent: Some(master.index), mtu, ..NewLink::new(&name, kind) };
     let shim = match netlink.create_link(kind::add(&wanted)) {
         // An ADD that was killed has left it.
         Err(err) if err.is(Errno::EEXIST) => {
@@ -146,20 +162,19 @@ pub(super) fn stale(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(),
 }
 
 /// CHECK: the shim is up, with a route to each address of the pod. A repair makes it again.
-pub(super) fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
+pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &CniResult) -> Result<(), Error> {
     let (owner, ours) = (call.owner(), check::of_this_interface(call, prev));
     let verify = |netlink: &mut Netlink| {
-        let shim = check::find(netlink, &name(&owner), "on the host (hostShim)")?;
-        if !shim.up || !is_of(&owner, &shim) {
-            return Err(Error::check(format!("interface {} (hostShim) is down, or another", shim.name)));
+        let link = check::find(netlink, &name(&owner), "on the host (hostShim)")?;
+        if !link.up || !is_of(&owner, &link) {
+            return Err(Error::check(format!("interface {} (hostShim) is down, or another", link.name)));
         }
-        let to_pod = |ip: IpAddr| NewRoute::to(cidr::host(ip), shim.index);
+        let to_pod = |ip: IpAddr| NewRoute::to(cidr::host(ip), link.index);
         let wanted: Vec<_> = ours.ips.iter().map(|ip| to_pod(ip.address.ip())).collect();
-        check::routes(netlink, &shim, &wanted, "on the host (hostShim)")
+        check::routes(netlink, &link, &wanted, "on the host (hostShim)")
     };
     call.wants(Place::Host, &mut Netlink::open()?, verify, |netlink| {
         delete(netlink, &owner)?;
-        let Some(master) = &upper.master else { return Ok(()) };
-        add(call, upper, &master.look(netlink)?, &ours)
+        add(call, shim, &master.look(netlink)?, &ours)
     })
 }

@@ -8,7 +8,8 @@ use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
-use super::{arp, check, completed, master, pod, remove, shim};
+use super::shim::{self, Shim};
+use super::{arp, check, completed, master, pod, remove};
 use crate::{Call, Command, Plugin, Role, delegate};
 
 const POD_INTERFACE: u32 = 0;
@@ -26,8 +27,7 @@ pub struct Upper {
     /// `None` for the kernel's choice.
     pub mac: Option<Mac>,
     pub addresses: Addresses,
-    /// `hostShim`, by [`shim::read`].
-    pub host_shim: bool,
+    pub shim: Option<Shim>,
     /// The configuration's DNS replaces IPAM's.
     pub dns: Option<Dns>,
 }
@@ -51,8 +51,8 @@ impl Upper {
     /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
     pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
         let addresses = Addresses::read(config, Addresses::None);
-        let (mtu, mac, host_shim) = (None, None, false);
-        Upper { kind, master: None, mtu, mtu_is_free: false, mac, addresses, host_shim, dns: None }
+        let (mtu, mac, shim) = (None, None, None);
+        Upper { kind, master: None, mtu, mtu_is_free: false, mac, addresses, shim, dns: None }
     }
 
     fn bounded_mtu(&self) -> Option<u32> {
@@ -113,8 +113,8 @@ impl Plugin for UpperPlugin {
             }
             alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
         })?;
-        if let (true, Some((master, _))) = (upper.host_shim, &asked) {
-            call.step("lead the host to the pod", || shim::add(call, &upper, master, &result))?;
+        if let (Some(shim), Some((master, _))) = (upper.shim, &asked) {
+            call.step("lead the host to the pod", || shim::add(call, shim, master, &result))?;
         }
         Ok(completed(result, vec![alone::described(call, &link)], upper.dns))
     }
@@ -129,8 +129,10 @@ impl Plugin for UpperPlugin {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let upper = (self.read)(&call.config)?;
-        let own = check_interface(call, &upper, prev)
-            .and_then(|()| if upper.host_shim { shim::check(call, &upper, prev) } else { Ok(()) });
+        let own = check_interface(call, &upper, prev).and_then(|()| match (upper.shim, &upper.master) {
+            (Some(shim), Some(master)) => shim::check(call, shim, master, prev),
+            _ => Ok(()),
+        });
         match &upper.addresses {
             Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
             Addresses::None | Addresses::Previous => own,
