@@ -5,9 +5,32 @@ use std::fs;
 use serde_json::{Value, json};
 
 use cnimble_cni::{Attachment, Owner};
-use cnimble_tests::{Pod, need, need_go, plugin_dir};
+use cnimble_tests::{Lan, Pod, need, need_go, plugin_dir, with_kind};
 
 use super::{Node, chain, findings, heals, kinds, same, veths};
+
+#[test]
+fn the_way_of_the_host_to_a_macvlan_is_restored() {
+    need!("ip", "ping");
+    with_kind!("macvlan");
+    let (node, pod) = (Node::new(), Pod::new());
+    let _lan = Lan::behind(&node.host, "uplink");
+    node.host.ip("address add 10.7.0.2/24 dev uplink");
+    let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(),
+        "ranges": [[{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.10"}]]});
+    let plugin = json!({"type": "macvlan", "master": "uplink", "hostShim": true, "ipam": ipam});
+    node.network("lan", &json!({"cniVersion": "1.0.0", "name": "lan", "plugins": [plugin]}));
+    node.add(plugin_dir(), "lan", &pod, "one", 8001);
+    let shim = node.host.links().into_iter().find(|name| name.starts_with("shim")).unwrap();
+    for damage in ["route del 10.7.0.10/32".to_owned(), format!("link del {shim}")] {
+        node.host.ip(&damage);
+        let looked = node.doctor(&["--grace", "0"]);
+        assert_eq!(kinds(&findings(&looked, 6)), ["host-state found one"], "{damage}");
+        let repaired = node.doctor(&["--grace", "0", "--repair"]);
+        assert_eq!(kinds(&findings(&repaired, 0)), ["host-state repaired one"], "{damage}");
+        assert!(node.host.pings("10.7.0.10"), "{damage}");
+    }
+}
 
 #[test]
 fn doctor_repairs_what_our_plugins_left() {
