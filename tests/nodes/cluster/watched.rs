@@ -68,8 +68,9 @@ fn pages_tell_of_each_state_and_faults_of_other_nodes_are_no_illness() {
     node.is(200, "");
     // A fault of this node makes it unhealthy.
     let dir = node.host.dir().join("net.d");
-    std::fs::remove_dir_all(&dir).unwrap();
-    std::fs::write(&dir, "").unwrap();
+    // The agent may write a draft meanwhile.
+    let is_replaced = || std::fs::remove_dir_all(&dir).is_ok() && std::fs::write(&dir, "").is_ok();
+    assert!(wait_until(PATIENCE, is_replaced));
     site.api.put(object(8));
     node.is(503, "net.d");
     node.counts(&[("failures", 1), ("routes", 4)]);
