@@ -49,6 +49,20 @@ fn trees(dir: &Path) -> [Tree; 3] {
     })
 }
 
+/// `scripts/package.d/stage` reads the release of the Go plugins, for the field `Provides`, from a line of the source.
+#[test]
+fn packages_find_the_release_of_the_go_plugins() {
+    let stage = fs::read_to_string(script("package.d/stage")).unwrap();
+    let line = stage.lines().find(|line| line.starts_with("reference() ")).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &format!("{line}\nreference")])
+        .env("ROOT", script("").parent().unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.trim().split('.').all(|part| part.parse::<u32>().is_ok()), "{text:?}");
+}
+
 #[test]
 fn packages_have_every_plugin_unit_page_and_licence() {
     let Some(command) = std::env::var_os("CNIMBLE_COMMAND") else {
