@@ -89,6 +89,7 @@ fn a_delegate_that_hangs_is_ended_with_the_verb() {
             let config = json!({"cniVersion": "1.1.0", "name": "n", "type": "bridge", "bridge": "br0",
                 "ipam": {"type": "hangs"}});
             let att = Attachment::new("c1", &pod);
+            let before_these = undone;
             for verb in ["ADD", "DEL", "GC", "STATUS"] {
                 if verb == "DEL" && hangs != "true" {
                     continue;
@@ -104,12 +105,16 @@ fn a_delegate_that_hangs_is_ended_with_the_verb() {
                 // Its work has been undone. If the undo hangs, too, the error says so.
                 let left = error.all().contains("left behind: could not call DEL of delegate hangs");
                 // On a busy machine the time after the signal may end before DEL does.
-                let is_late = hangs != "true" && error.all().contains("no time left");
-                assert!(is_late || left == (verb == "ADD" && hangs == "true"), "{}", error.all());
+                let is_late = error.all().contains("no time left");
+                assert_eq!(left, verb == "ADD" && (hangs == "true" || is_late), "{}", error.all());
                 undone += u32::from(verb == "ADD" && !left);
             }
             let calls = std::fs::read_to_string(&calls).unwrap_or_default();
-            assert!(["", "DEL\n"].contains(&calls.as_str()), "{calls}");
+            match hangs {
+                "true" => assert_eq!(calls, ""),
+                _ if undone > before_these => assert_eq!(calls, "DEL\n"),
+                _ => {}
+            }
         }
     }
     assert!(undone > 0, "no ADD was undone in time");

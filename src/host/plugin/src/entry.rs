@@ -118,20 +118,18 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
-/// nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables features that a Go plugin of
+/// Returns the text for a person. nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables features that a Go plugin of
 /// that version lacks.
 fn about(plugin: &dyn Plugin, reference: Option<&str>) -> String {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
-    let (version, own) = match reference {
-        Some(reference) => (
-            format!(" v{reference}"),
-            format!(
-                "This is cnimble v{}, with the features of that version of the reference plugin.\n",
-                env!("CARGO_PKG_VERSION")
-            ),
-        ),
-        None => (String::new(), String::new()),
-    };
+    let version = reference.map(|release| format!(" v{release}")).unwrap_or_default();
+    let own = reference.map_or("", |_| {
+        concat!(
+            "This is cnimble v",
+            env!("CARGO_PKG_VERSION"),
+            ", with the features of that version of the reference plugin.\n"
+        )
+    });
     format!(
         "CNI {} plugin{version}\nCNI protocol versions supported: {}\n\
          {own}A container runtime calls it with CNI_COMMAND and a configuration on stdin.",

@@ -1,6 +1,6 @@
-//! The shim of `hostShim`, by which the host reaches a pod on its macvlan or ipvlan. The kernel passes no packets between
-//! a master and the interfaces on it, so each pod gets a second one, in the host's namespace. Its alias names the owner.
-//! It has a route to each address of the pod:
+//! The shim of `hostShim` leads the host to a pod on a macvlan or an ipvlan. The kernel passes no packets between a master
+//! and the interfaces on it. So each pod gets a second interface, in the host's namespace. Its alias names the owner. It
+//! has a route to each address of the pod:
 //! ```text
 //! 192.0.2.10 dev shim… scope link src 192.0.2.1   (an address of the master)
 //! 2001:db8::10 dev shim… src fe80::…              (an address of the shim)
@@ -23,10 +23,10 @@ use cnimble_netlink::{Netlink, neigh, sysctl};
 use super::{check, host, master, remove};
 use crate::{Call, Place};
 
-/// fe80::/64
+/// The first address of the network of link-local addresses (RFC 4291, section 2.5.6).
 const LINK_LOCAL: u128 = 0xfe80 << 112;
 
-/// The wanted shim.
+/// The settings of a shim, from a configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Shim {
     kind: Kind,
@@ -63,8 +63,8 @@ fn name(owner: &Owner) -> String {
     format!("shim{}", hash16(&owner.tag()).get(..11).unwrap_or_default())
 }
 
-/// Makes the shim, with its undo. Fails with code 100 if the master has no address in a network of the pod, and with 102
-/// if the host has another route to an address of the pod.
+/// Makes the shim, with its undo. Fails with code 100 if the master has no address in a network of the pod. Fails with
+/// code 102 if the host has another route to the pod.
 pub(super) fn add(call: &Call, shim: Shim, master: &Link, result: &CniResult) -> Result<(), Error> {
     let (owner, mut netlink) = (call.owner(), Netlink::open()?);
     let Shim { kind, mtu } = shim;
@@ -73,7 +73,7 @@ pub(super) fn add(call: &Call, shim: Shim, master: &Link, result: &CniResult) ->
     call.undo.push(format!("remove the shim {name}"), move || delete(&mut Netlink::open()?, &undone));
     let wanted = NewLink { parent: Some(master.index), mtu, ..NewLink::new(&name, kind) };
     let shim = match netlink.create_link(kind::add(&wanted)) {
-        // An ADD that was killed has left it.
+        // An ADD that was killed has left it, or a repair replaces it.
         Err(err) if err.is(Errno::EEXIST) => {
             delete(&mut netlink, &owner)?;
             netlink.create_link(kind::add(&wanted))?
@@ -174,7 +174,6 @@ pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &Cni
         check::routes(netlink, &link, &wanted, "on the host (hostShim)")
     };
     call.wants(Place::Host, &mut Netlink::open()?, verify, |netlink| {
-        delete(netlink, &owner)?;
         add(call, shim, &master.look(netlink)?, &ours)
     })
 }

@@ -122,7 +122,7 @@ impl Plugin for UpperPlugin {
     fn del(&self, call: &Call) -> Result<(), Error> {
         let interface = alone::delete(call, self.any);
         let shim = self.may_have_shim().then(|| shim::delete(&mut Netlink::open()?, &call.owner()));
-        let interface = remove::all([shim.unwrap_or(Ok(())), interface]);
+        let interface = remove::all(shim.into_iter().chain([interface]));
         let lease = delegate::release(call, &interface, Command::Del);
         remove::all([interface, lease])
     }
@@ -141,7 +141,7 @@ impl Plugin for UpperPlugin {
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let shims = self.may_have_shim().then(|| shim::stale(call, self.any, valid));
-        let interfaces = remove::all([shims.unwrap_or(Ok(())), alone::stale(call, self.any, valid)]);
+        let interfaces = remove::all(shims.into_iter().chain([alone::stale(call, self.any, valid)]));
         let leases = delegate::release(call, &interfaces, Command::Gc);
         remove::all([interfaces, leases])
     }
