@@ -118,6 +118,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
             "default": key.default,
             "example": key.example,
             "about": key.about,
+            "inGo": key.is_in_go,
         })
     });
     tell(session, &text, &list.collect())
@@ -195,6 +196,9 @@ fn shown(owner: Option<&str>, key: &Key) -> String {
         if !value.is_empty() {
             let _ = writeln!(text, "  {name:7}  {}", value.replace('`', ""));
         }
+    }
+    if !key.is_in_go {
+        text.push_str("  the Go plugins have no such key\n");
     }
     text
 }

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 
 use cnimble_doctor::Subject;
 use cnimble_doctor::hand_over::{Mode, Report as Outcome};
+use cnimble_lint::{Document, Lost, lost_with_go};
 
 use super::finding::describe;
 use super::interrupt::interruptible;
 use super::output::View;
 use super::report::{Exit, Report, must_be_root};
 use super::style::{self, Paint};
-use super::{Session, args, doctor, run};
+use super::{Session, args, doctor, lint, run};
 
 pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
@@ -29,6 +30,8 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
         false => None,
     };
     let records = records(&given.state_dir);
+    let networks = lint::files::in_directory(session.conf.dir())?;
+    let networks = networks.into_iter().filter_map(|file| Document::parse(file).ok()).collect();
     if records > 0 && mode == Mode::All {
         return Err(Report::because(
             Exit::Left,
@@ -51,7 +54,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
     let is_incomplete = mode != Mode::Possible && (!outcome.refused.is_empty() || records > 0);
-    session.show(&HandedOver { outcome, records })?;
+    session.show(&HandedOver { outcome, records, networks })?;
     match is_incomplete {
         false => Ok(()),
         true => Err(Report::new(Exit::Left, "")),
@@ -70,10 +73,19 @@ fn records(state_dir: &Path) -> usize {
         .count()
 }
 
-/// The outcome, and the pods of `cnimble pod` and `cnimble run` on record.
+/// The outcome, the number of pods of `cnimble pod` and `cnimble run` on record, and the networks' files.
 struct HandedOver {
     outcome: Outcome,
     records: usize,
+    networks: Vec<Document>,
+}
+
+impl HandedOver {
+    /// Returns each network with the parts of it that stop working.
+    fn lost(&self) -> impl Iterator<Item = (&Document, Vec<Lost>)> {
+        let lost = self.networks.iter().map(|network| (network, lost_with_go(network)));
+        lost.filter(|(_, lost)| !lost.is_empty())
+    }
 }
 
 impl Serialize for HandedOver {
@@ -86,6 +98,12 @@ impl Serialize for HandedOver {
             of.iter().map(object).collect()
         }
         let Outcome { pods, addresses, policies, orphans, refused, left, done } = &self.outcome;
+        let lost = self.lost().flat_map(|(network, lost)| {
+            let file = &network.file.path;
+            lost.into_iter().map(move |Lost { plugin, key, about }| {
+                json!({"file": file, "plugin": plugin, "key": key, "about": about})
+            })
+        });
         let document = json!({
             "done": done,
             "pods": list("rules", pods),
@@ -95,6 +113,7 @@ impl Serialize for HandedOver {
             "refused": list("why", refused),
             "onRecord": self.records,
             "left": left,
+            "stopsWorking": lost.collect::<Vec<_>>(),
         });
         document.serialize(serializer)
     }
@@ -102,7 +121,7 @@ impl Serialize for HandedOver {
 
 impl View for HandedOver {
     fn text(&self, paint: Paint) -> String {
-        let HandedOver { outcome, records } = self;
+        let HandedOver { outcome, records, .. } = self;
         let mut out = String::new();
         let mut part = |headline: &str, rows: &[_]| out.push_str(&style::part(headline, rows, paint));
         for (of, has) in &outcome.pods {
@@ -125,6 +144,14 @@ impl View for HandedOver {
             part(&what, &[("try", "cnimble pod down --all".to_owned())]);
         }
         outcome.left.iter().for_each(|left| part(&format!("{left}, stays"), &[]));
+        for (network, lost) in self.lost() {
+            let told = |Lost { plugin, key, about }: &Lost| match key {
+                Some(key) => format!("{key} of {plugin}: {about}"),
+                None => format!("{plugin}, which the Go plugins lack: {about}"),
+            };
+            let rows: Vec<_> = lost.iter().map(|lost| ("stops working", told(lost))).collect();
+            part(&network.file.path, &rows);
+        }
         let pods = style::count(outcome.pods.len(), "pod");
         let (removed, refused) = (outcome.orphans.len(), outcome.refused.len());
         out + &match (outcome.done, outcome.is_empty()) {

@@ -295,6 +295,23 @@ fn addresses_by_dhcp_become_permanent_as_the_go_plugins_do_not_know_their_leases
     call("del");
 }
 
+#[test]
+fn options_that_the_go_plugins_ignore_are_named_with_their_file() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let bridge =
+        json!({"type": "bridge", "bridge": "br0", "acceptRA": false, "ipMasqExclude": ["10.0.0.0/8"]});
+    let portmap = json!({"type": "portmap", "acceptPublished": true, "snat": false});
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, portmap]}));
+    let found = document(&node.hand_over(&[]), 0);
+    let lost: Vec<_> = found["stopsWorking"].as_array().unwrap().iter().collect();
+    let keys: Vec<_> = lost.iter().map(|lost| (&lost["plugin"], &lost["key"])).collect();
+    let expected = [("bridge", "ipMasqExclude"), ("bridge", "acceptRA"), ("portmap", "acceptPublished")]
+        .map(|(plugin, key)| (json!(plugin), json!(key)));
+    assert_eq!(keys, expected.iter().map(|(plugin, key)| (plugin, key)).collect::<Vec<_>>());
+    assert!(lost.iter().all(|lost| lost["file"].as_str().unwrap().ends_with("net.conflist")), "{found:#}");
+}
+
 /// Returns a PATH in which a shell script runs before and after each iptables-restore. Its arguments are the number of
 /// the call, counted from 1, and `before` or `after`.
 fn met(node: &Node, script_lines: &str) -> String {

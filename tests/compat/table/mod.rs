@@ -142,6 +142,29 @@ fn every_key_of_a_plugin_has_a_row() {
 }
 
 #[test]
+fn a_key_is_marked_if_and_only_if_the_go_plugin_has_no_field_of_that_name() {
+    let go = match newest_go() {
+        Ok(go) => go,
+        Err(why) => skip!("{why}"),
+    };
+    let mut wrong = Vec::new();
+    for table in rows::all() {
+        // A Go program has the tags of its types, such as `json:"ipMasq,omitempty"`.
+        let program = std::fs::read(go.join(&table.plugin)).unwrap();
+        let program = String::from_utf8_lossy(&program).to_ascii_lowercase();
+        for (key, is_marked) in page::marked_keys(&table.plugin) {
+            let name = key.rsplit('.').next().unwrap().trim_end_matches("[]").to_ascii_lowercase();
+            let tags = [format!("json:\"{name}\""), format!("json:\"{name},")];
+            let is_in_go = tags.iter().any(|tag| program.contains(tag));
+            if is_in_go == is_marked {
+                wrong.push(format!("{}: {key}: in Go: {is_in_go}, marked: {is_marked}", table.plugin));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn the_page_has_the_rows() {
     page::assert_current(&rows::all());
 }

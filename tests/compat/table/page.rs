@@ -14,11 +14,19 @@ fn path() -> PathBuf {
 
 /// Returns the keys on a plugin's page, in their spelling there.
 pub(super) fn keys(plugin: &str) -> Vec<String> {
+    marked_keys(plugin).into_iter().map(|(key, _)| key).collect()
+}
+
+/// Returns the keys on a plugin's page, and whether `†` marks them as unknown to the Go plugin.
+pub(super) fn marked_keys(plugin: &str) -> Vec<(String, bool)> {
     let page = std::fs::read_to_string(folder(plugin).join("README.md")).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    rows.flat_map(|row| row.split(" | ").next().unwrap().split('`').skip(1).step_by(2))
-        .map(str::to_owned)
-        .collect()
+    let mut keys = Vec::new();
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split(" | ").next().unwrap().split('`').skip(1).collect();
+        let key = |pair: &[&str]| (pair[0].to_owned(), pair[1].starts_with('†'));
+        keys.extend(cells.chunks(2).map(key));
+    }
+    keys
 }
 
 /// Returns the test that runs the row with both sets.

@@ -3,6 +3,7 @@
 mod document;
 mod entry;
 mod finding;
+mod go;
 mod host;
 mod network;
 mod page;
@@ -15,6 +16,7 @@ mod walk;
 
 pub use document::{Data, Document, File, Member, Node};
 pub use finding::{Finding, Level, Rule};
+pub use go::{Lost, lost_with_go};
 pub use host::{Host, Route, on_host};
 pub use network::{Named, lint, lint_entry, meant, named};
 pub use page::{Page, Role, network as network_keys, page, pages, understood};

@@ -62,6 +62,11 @@ fn row(line: &'static str) -> Vec<Key> {
     let mut cell = || cells.next().unwrap_or_default();
     let (paths, kind, default, example) = (cell(), cell(), cell(), cell().trim_matches('`'));
     let about = cell();
-    let paths = paths.split('`').skip(1).step_by(2);
-    paths.map(|path| Key { path, kind, default, example, about }).collect()
+    let mut parts = paths.split('`').skip(1);
+    let mut paths = Vec::new();
+    while let Some(path) = parts.next() {
+        let is_in_go = !parts.next().is_some_and(|after| after.starts_with('†'));
+        paths.push(Key { path, kind, default, example, about, is_in_go });
+    }
+    paths
 }

@@ -24,6 +24,8 @@ pub struct Key {
     /// An example of the key, or of one key in a row that several share.
     pub example: &'static str,
     pub about: &'static str,
+    /// Whether the Go plugin of the same name reads the key. On the page `†` marks the others.
+    pub is_in_go: bool,
 }
 
 impl Key {
