@@ -218,7 +218,7 @@ fn errors_in_ptp() {
 
 #[test]
 fn errors_in_a_chain() {
-    failures("chain", ALL, 12);
+    failures("chain", ALL, 8);
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub fn killed(kind: &str, verbs: &[Verb], otherwise: usize, alone: bool) {
 
 #[test]
 fn killed_in_bridge() {
-    deaths("bridge", &[Verb::Add, Verb::Del], usize::MAX - 1);
+    deaths("bridge", &[Verb::Add, Verb::Del], 60);
     deaths("bridge", &[Verb::Gc], 20);
 }
 
@@ -153,7 +153,7 @@ fn killed_in_ptp() {
 
 #[test]
 fn killed_in_a_chain() {
-    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 12);
+    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 8);
 }
 
 #[test]

@@ -68,12 +68,12 @@ fn lost_answers_in_ptp() {
 
 #[test]
 fn lost_answers_in_a_chain() {
-    lost("chain", ALL, 24);
+    lost("chain", ALL, 12);
 }
 
 #[test]
 fn lost_answers_in_every_other_plugin() {
     for sample in others().filter(|sample| sample.missing().is_none()) {
-        lost(&sample.plugin, ALL, 8);
+        lost(&sample.plugin, ALL, FEWEST);
     }
 }

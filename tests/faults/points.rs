@@ -87,7 +87,7 @@ pub struct Tally {
 const PROGRESS: usize = 500;
 
 /// The minimum size of a sample. With fewer points the program was not traced.
-pub const FEWEST: usize = 8;
+pub const FEWEST: usize = 4;
 
 /// The number of attempts to reach a point.
 const ATTEMPTS: usize = 3;

@@ -165,6 +165,9 @@ fn fresh() -> (Host, Snapshot) {
     (host, before)
 }
 
+/// The number of calls between two snapshots, which take longer than the calls.
+const BETWEEN_SNAPSHOTS: usize = 8;
+
 #[test]
 fn one_error_and_nothing_changed() {
     need!("ip", "nft");
@@ -189,18 +192,21 @@ fn one_error_and_nothing_changed() {
                     let pod_before = Snapshot::of_ns(&pod);
                     let mut failures = Vec::new();
                     let mut host = fresh();
-                    for row in rows.iter().skip(worker).step_by(workers) {
-                        let mut wrong: Vec<String> =
-                            judge(row, &call(&host.0, &pod, row)).into_iter().collect();
+                    let name = |row: &Row| format!("{} {}, {}", row.plugin, row.verb, row.name);
+                    let own: Vec<&Row> = rows.iter().skip(worker).step_by(workers).collect();
+                    for rows in own.chunks(BETWEEN_SNAPSHOTS) {
+                        let wrong = |row: &Row| judge(row, &call(&host.0, &pod, row));
+                        failures.extend(
+                            rows.iter().filter_map(|row| Some(format!("{}: {}", name(row), wrong(row)?))),
+                        );
                         let diff =
                             host.1.diff(&Snapshot::of(&host.0)) + &pod_before.diff(&Snapshot::of_ns(&pod));
                         if !diff.is_empty() {
-                            wrong.push(format!("changes the host:\n{diff}"));
+                            let names: Vec<String> = rows.iter().map(|row| name(row)).collect();
+                            failures
+                                .push(format!("one of these changes the host: {}\n{diff}", names.join("; ")));
                             // The next rows start on a clean host.
                             host = fresh();
-                        }
-                        for wrong in wrong {
-                            failures.push(format!("{} {}, {}: {wrong}", row.plugin, row.verb, row.name));
                         }
                     }
                     failures
