@@ -102,7 +102,10 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
                     Code::CONFLICT,
                     format!("\"{}\" already has an IP address different from {wanted}", link.name),
                 )
-                .details(format!("it has {}; hint: forceAddress replaces it", other.net)));
+                .details(format!(
+                    "it has {0}; hint: use another bridge; forceAddress replaces {0}, and pods that use it lose their gateway",
+                    other.net
+                )));
             }
             replace(call, host, link, other.net)?;
         }

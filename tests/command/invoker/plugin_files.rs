@@ -125,3 +125,14 @@ fn a_plugin_that_is_a_script_is_not_run() {
     assert_eq!(files[0], "other bridge");
     assert!(follows.is_empty() && !ran.exists(), "{follows:?}");
 }
+
+#[test]
+fn a_missing_directory_is_a_warning_only_if_no_other_one_exists() {
+    let node = Node::new();
+    let missing = node.host.dir().join("missing");
+    let both = std::env::join_paths([missing.as_path(), plugin_dir()]).unwrap();
+    let outcome = node.cnimble(Path::new(&both), &["plugins"]).run().success();
+    assert!(outcome.stderr.is_empty(), "{}", outcome.describe());
+    let outcome = node.cnimble(&missing, &["plugins"]).run();
+    assert!(outcome.stderr.contains("can't list the plugin directory"), "{}", outcome.describe());
+}

@@ -236,3 +236,10 @@ fn completions_manual_and_explanations_are_there() {
     let schema: Value = serde_json::from_slice(&run(&["schema", "bridge"]).success().stdout).unwrap();
     assert_eq!(schema["properties"]["isGateway"]["type"], "boolean");
 }
+
+#[test]
+fn a_directory_without_networks_is_a_warning() {
+    let node = Node::new();
+    let outcome = strict(&node, &["--offline"]).success();
+    assert!(outcome.stderr.contains("no file of a network is in "), "{}", outcome.describe());
+}

@@ -20,6 +20,9 @@ struct Checked {
 
 pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Report> {
     let mut sources = sources(session, given)?;
+    if sources.wanted.is_empty() {
+        log::warn!("no file of a network is in {}", session.conf.dir().display());
+    }
     let host = if given.offline { None } else { Some(host::read()?) };
     let mut checked = Vec::new();
     // A file that isn't JSON is reported but not compared with the others.

@@ -50,7 +50,7 @@ pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
             let mut others = addresses.filter(|has| share(**has, wanted) && **has != wanted);
             if let Some(has) = others.next() {
                 let message = format!(
-                    "subnet: {link} has the address {has}, and {wanted} would be added: the same network twice; forceAddress replaces it"
+                    "subnet: {link} has the address {has}, and {wanted} would be added: the same network twice; use another bridge, as forceAddress takes the gateway from living pods"
                 );
                 found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
             }

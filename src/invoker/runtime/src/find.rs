@@ -1,6 +1,7 @@
 //! Finding a plugin's file: the first regular file of its name in CNI_PATH.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -23,12 +24,13 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
 }
 
 /// Every executable file in CNI_PATH by name, each as [`find`] would find it. Unreadable directories are skipped with a
-/// warning.
+/// warning. A missing directory is a warning only if no other one exists.
 pub fn all(path: &[PathBuf]) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for dir in path {
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
+            Err(err) if err.kind() == ErrorKind::NotFound && path.iter().any(|dir| dir.is_dir()) => continue,
             Err(err) => {
                 log::warn!("can't list the plugin directory {}: {err}", dir.display());
                 continue;
