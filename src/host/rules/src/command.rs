@@ -34,8 +34,12 @@ pub(super) fn tool(family: Family, action: &str) -> String {
 
 /// Makes all changes, or none.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
+    restore_by(&tool(family, "restore"), table, lines)
+}
+
+pub(super) fn restore_by(name: &str, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
-    run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
+    run(name, &["--noflush", "--wait=10"], &input).map(drop)
 }
 
 pub(super) fn installed() -> bool {

@@ -16,6 +16,7 @@ use super::failures::is_unsupported;
 use super::isolation::{self, Isolation};
 use super::masquerade::nftables::{self as masquerading, Masquerade};
 use super::masquerade::{self, Sources, Translation};
+use super::retry::OVERTAKEN;
 use super::spoof::{self, Spoof};
 pub use super::undo::Applied;
 use super::undo::undone;
@@ -106,7 +107,7 @@ fn add_together(
     let masquerade =
         wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, of.sources())).unwrap_or_default();
     // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
-    let overtaken = [Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
+    let overtaken = OVERTAKEN.into_iter().filter(|errno| *errno != Errno::ENOENT).collect::<Vec<_>>();
     let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
         Ok((
             transaction.add::<Spoof>(nft, &mac)?,

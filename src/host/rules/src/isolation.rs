@@ -13,7 +13,7 @@ use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::packet::{DESTINATION, load_address};
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
+    Batch, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
 };
 
 use super::elements::{self, Claim, Layout, Placed, first};
@@ -88,7 +88,7 @@ pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed>
     let places = std::iter::once((PORTS, Key::ifname(port)));
     places
         .chain(addrs.iter().map(|ip| (pods(*ip), Key::ip(*ip))))
-        .map(|(set, key)| Placed { set: set.to_owned(), element: Element::new(key, &comment) })
+        .map(|(set, key)| Placed::new(set, key, &comment))
         .collect()
 }
 

@@ -10,8 +10,7 @@ use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule, Table,
-    Verdict,
+    Batch, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule, Table, Verdict,
 };
 
 use super::elements::{self, Changes, Claim, Layout, Placed};
@@ -107,8 +106,8 @@ fn mac_of(comment: &str) -> Option<Mac> {
 
 pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
     vec![
-        Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
-        Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
+        Placed::new(PORTS, Key::ifname(port), &port_comment(owner, mac)),
+        Placed::new(SOURCES, pair(port, mac), &owner.comment()),
     ]
 }
 

@@ -13,6 +13,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Destination, Family, Nft, Table};
 
 use super::command;
+use super::portmap::Protocol;
 use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;
@@ -135,13 +136,18 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
     command::run(&save, &["-t", table], "").map(Some)
 }
 
-pub(super) fn delete_legacy_rules(family: Family, rules: &[String]) -> Result<(), Error> {
-    let lines: Vec<String> = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
-    restore_legacy(family, &format!("*nat\n{}\nCOMMIT\n", lines.join("\n")))
+/// The line that deletes a saved rule.
+pub(super) fn deletion(rule: &str) -> String {
+    rule.replacen("-A ", "-D ", 1)
 }
 
-pub(super) fn restore_legacy(family: Family, input: &str) -> Result<(), Error> {
-    command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], input).map(drop)
+/// Makes all changes to a legacy table, or none. Runs no command without changes.
+pub(super) fn restore_legacy(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
+    if lines.is_empty() {
+        Ok(())
+    } else {
+        command::restore_by(&legacy_command(family, "restore"), table, lines)
+    }
 }
 
 /// Removes the chains that `choose` finds among the rules, and the jumps of `parent` to them.
@@ -152,26 +158,28 @@ pub(super) fn remove_legacy_chains(
     for family in FAMILIES {
         retry_command(|| {
             let rules = legacy_rules(family)?.unwrap_or_default();
-            match choose(&rules) {
-                chains if chains.is_empty() => Ok(()),
-                chains => restore_legacy(family, &removal(&rules, parent, &chains)),
-            }
+            restore_legacy(family, "nat", &removal(&rules, parent, &choose(&rules)))
         })?;
     }
     Ok(())
 }
 
-pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
-    let mut input = String::from("*nat\n");
+/// Removes a chain and the jumps of `parent` to it.
+pub(super) fn remove_legacy_chain(parent: &str, chain: &str) -> Result<(), Error> {
+    remove_legacy_chains(parent, |rules| {
+        let exists = rules.iter().any(|rule| in_chain(rule, chain) || jumps_to(rule, parent, chain));
+        exists.then(|| chain.to_owned()).into_iter().collect()
+    })
+}
+
+pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> Vec<String> {
+    let mut lines = Vec::new();
     for chain in chains {
-        for rule in rules.iter().filter(|rule| jumps_to(rule, parent, chain)) {
-            input.push_str(&rule.replacen("-A ", "-D ", 1));
-            input.push('\n');
-        }
-        input.push_str(&format!("-F {chain}\n-X {chain}\n"));
+        let jumps = rules.iter().filter(|rule| jumps_to(rule, parent, chain));
+        lines.extend(jumps.map(|rule| deletion(rule)));
+        lines.extend([format!("-F {chain}"), format!("-X {chain}")]);
     }
-    input.push_str("COMMIT\n");
-    input
+    lines
 }
 
 pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
@@ -186,12 +194,7 @@ pub(super) fn destination(rule: &str) -> Destination {
         let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
         words.get(at + 1).filter(|_| !negated).copied()
     };
-    let number = |name: &str| match name {
-        "tcp" => Some(6),
-        "udp" => Some(17),
-        "sctp" => Some(132),
-        other => other.parse().ok(),
-    };
+    let number = |name: &str| Protocol::parse(name).map_or_else(|| name.parse().ok(), |of| Some(of.number()));
     let ports = behind("--dport").or_else(|| behind("--dports")).unwrap_or_default();
     let ports = ports.split(',').filter_map(|ports| {
         let (first, last) = ports.split_once(':').unwrap_or((ports, ports));

@@ -7,7 +7,7 @@ use cnimble_netlink::{Error, Result};
 
 use super::plan::{Changes, Refusal, create_part};
 use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
-use crate::retry::{ATTEMPTS, retry};
+use crate::retry::{ATTEMPTS, OVERTAKEN, retry};
 
 /// Checks that the kernel could make the part, and a set of those that come and go.
 pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
@@ -51,9 +51,6 @@ fn insert_if_free<L: Layout>(
     }
     Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY).into())
 }
-
-/// A concurrent process has made or removed what the plan is about.
-const OVERTAKEN: [Errno; 3] = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY];
 
 /// Makes the changes. If the kernel had no memory for its answer, a look tells whether they have been made.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {

@@ -21,7 +21,7 @@ pub(super) use unused::{Scope, drop_all_unused, drop_part, drop_unused};
 use cnimble_cni::Attachment;
 use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
-use cnimble_netlink::nft::{Batch, Element, Nft, Rule, Set, Table};
+use cnimble_netlink::nft::{Batch, Element, Key, Nft, Rule, Set, Table};
 
 use super::listed::{Effect, Listed, RuleOwner};
 
@@ -149,6 +149,12 @@ pub(super) enum Claim {
 pub(super) struct Placed {
     pub(super) set: String,
     pub(super) element: Element,
+}
+
+impl Placed {
+    pub(super) fn new(set: impl Into<String>, key: Key, comment: &str) -> Self {
+        Placed { set: set.into(), element: Element::new(key, comment) }
+    }
 }
 
 fn is_fixed<L: Layout>(set: &str) -> bool {

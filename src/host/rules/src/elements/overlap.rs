@@ -64,13 +64,6 @@ impl LookUp {
             LookUp::Missing => Err(format!("set {set} has no element {key}")),
         }
     }
-
-    pub(crate) fn own(self) -> Option<Placed> {
-        match self {
-            LookUp::Own(placed) => Some(placed),
-            LookUp::Foreign(_) | LookUp::Missing => None,
-        }
-    }
 }
 
 /// Looks for the owner's element with this key in a set, and beside it.

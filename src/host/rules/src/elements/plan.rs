@@ -28,8 +28,8 @@ impl From<Error> for Refusal {
 pub(crate) struct Changes {
     without_elements: bool,
     made_table: bool,
-    pub(super) made_part: bool,
-    pub(super) made_sets: Vec<String>,
+    pub(crate) made_part: bool,
+    pub(crate) made_sets: Vec<String>,
     /// Chains and rules that had been deleted from under the sets. An undo keeps them.
     repairs: Repairs,
     /// Each with the element that it replaced, of another owner.
@@ -66,14 +66,6 @@ impl Changes {
     pub(crate) fn also_made(&mut self, other: Changes) {
         self.made_part |= other.made_part;
         self.made_sets.extend(other.made_sets);
-    }
-
-    pub(crate) fn also_made_sets(&mut self, sets: Vec<String>) {
-        self.made_sets.extend(sets);
-    }
-
-    pub(crate) fn has_made_part(&self) -> bool {
-        self.made_part
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -7,7 +7,7 @@ use cnimble_netlink::{Error, Result};
 
 use super::plan::{Changes, Refusal};
 use super::{Layout, Placed, is_in_place};
-use crate::retry::retry;
+use crate::retry::{OVERTAKEN, retry};
 
 #[derive(Default)]
 pub(crate) struct Transaction {
@@ -55,7 +55,8 @@ pub(crate) fn transact<T>(
     overtaken: &[Errno],
     mut fill: impl FnMut(&mut Transaction, &mut Nft) -> Result<T>,
 ) -> Result<T> {
-    retry(overtaken, || {
+    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
+    retry(&[overtaken, &[Errno::ENOBUFS]].concat(), || {
         let mut transaction = Transaction::default();
         let changes = fill(&mut transaction, nft)?;
         transaction.commit(nft)?;
@@ -64,7 +65,5 @@ pub(crate) fn transact<T>(
 }
 
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
-    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
-    let overtaken = [Errno::ENOENT, Errno::EEXIST, Errno::EBUSY, Errno::ENOBUFS];
-    transact(nft, &overtaken, |transaction, nft| transaction.add::<L>(nft, wanted))
+    transact(nft, &OVERTAKEN, |transaction, nft| transaction.add::<L>(nft, wanted))
 }

@@ -15,7 +15,7 @@ use cnimble_cni::Error;
 use super::isolation::STAGE2;
 use super::table::{FORWARD, PODS, Plan, STAGE1, TO_ADMIN, TO_PODS, filter};
 use super::{Forward, Policy, table};
-use crate::retry::retry;
+use crate::retry::remove_rules;
 use crate::undo::undone;
 use crate::{command, xtables};
 
@@ -145,16 +145,8 @@ pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
         if octets.is_empty() {
             continue;
         }
-        retry(&[Errno::ENOENT], || {
-            let mut batch = Batch::new();
-            for rule in nft.rules(filter(family), Some(PODS))? {
-                any = true;
-                if rule.constants().any(|constant| octets.iter().any(|ip| ip == constant)) {
-                    batch.delete_rule(filter(family).chain(PODS), rule.handle);
-                }
-            }
-            nft.commit(&batch)
-        })?;
+        let names_one = |rule: &Rule| rule.constants().any(|constant| octets.iter().any(|ip| ip == constant));
+        any |= remove_rules(nft, filter(family), Some(PODS), names_one)?;
     }
     Ok(any)
 }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use cnimble_cni::{Code, Error};
+use cnimble_cni::{Code, Error, cidr};
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_os::dbus::{self as dbus, Bus, Method};
 
@@ -31,7 +31,7 @@ pub(super) struct Made {
 }
 
 fn source(ip: IpAddr) -> String {
-    format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 })
+    cidr::host(ip).to_string()
 }
 
 fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::Answer, dbus::Error> {
@@ -69,7 +69,7 @@ pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
 }
 
 /// Whether firewalld decides about forwarding here. Looks for its table first: one message to the kernel.
-pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
+pub(crate) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     if !has_table(nft)? {
         return Ok(false);
     }
@@ -82,7 +82,8 @@ pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     })
 }
 
-fn running() -> Result<(), Error> {
+/// Fails unless it is running.
+pub(super) fn running() -> Result<(), Error> {
     let owner = Method {
         destination: "org.freedesktop.DBus",
         path: "/org/freedesktop/DBus",
@@ -90,11 +91,6 @@ fn running() -> Result<(), Error> {
         member: "GetNameOwner",
     };
     connect()?.call(&owner, &[NAME]).map(drop).map_err(|err| failed("look for the service", &err))
-}
-
-/// Code 50 unless it is running.
-pub(super) fn usable() -> Result<(), Error> {
-    running()
 }
 
 pub(super) fn add(zone_name: &str, addrs: &[IpAddr]) -> Result<Made, Error> {

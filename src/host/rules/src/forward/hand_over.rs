@@ -6,14 +6,9 @@ use std::net::IpAddr;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::Nft;
 
-use super::{Admin, Forward, Policy, direct, firewalld, iptables};
+use super::{Admin, Forward, Policy, direct, iptables};
 use crate::undo::Applied;
 use crate::xtables::FAMILIES;
-
-/// Whether the Go plugin would turn to firewalld.
-pub(crate) fn uses_firewalld(nft: &mut Nft) -> Result<bool, Error> {
-    firewalld::is_running(nft)
-}
 
 /// Rules of pods behind the administrator's chain, and policies. Idempotent. Written rules stay after a failure.
 pub(crate) fn write(

@@ -195,10 +195,8 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
 pub(super) fn remove_legacy_rules(family: Family, choose: impl Fn(&str) -> bool) -> Result<bool, Error> {
     let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { return Ok(false) };
     let chosen = rules.iter().filter(|rule| xtables::in_chain(rule, PODS) && choose(rule));
-    let lines: Vec<String> = chosen.map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
-    if !lines.is_empty() {
-        xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n")))?;
-    }
+    let lines: Vec<String> = chosen.map(|rule| xtables::deletion(rule)).collect();
+    xtables::restore_legacy(family, "filter", &lines)?;
     Ok(true)
 }
 

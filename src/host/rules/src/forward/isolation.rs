@@ -229,18 +229,15 @@ pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
                 dead.push((bridge, rule));
             }
         }
-        let restore = |lines: Vec<String>| match lines.as_slice() {
-            [] => Ok(()),
-            lines => xtables::restore_legacy(family, &format!("*filter\n{}\nCOMMIT\n", lines.join("\n"))),
-        };
-        restore(dead.iter().map(|(_, rule)| format!("-D {rule}")).collect())?;
+        let lines: Vec<String> = dead.iter().map(|(_, rule)| format!("-D {rule}")).collect();
+        xtables::restore_legacy(family, "filter", &lines)?;
         let mut back = Vec::new();
         for (bridge, rule) in &dead {
             if !unused(bridge)? {
                 back.push(format!("-I {rule}"));
             }
         }
-        restore(back)?;
+        xtables::restore_legacy(family, "filter", &back)?;
     }
     Ok(())
 }

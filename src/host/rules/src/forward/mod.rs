@@ -10,7 +10,7 @@
 //! writes its own first and then looks at the other place, so at least one of two concurrent ADDs sees the other.
 
 pub(super) mod direct;
-mod firewalld;
+pub(super) mod firewalld;
 pub(super) mod hand_over;
 pub(super) mod iptables;
 mod isolation;
@@ -155,10 +155,8 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
     if admin.needs_iptables() {
         return Err(needed("iptablesAdminChainName needs iptables"));
     }
-    for family in xtables::FAMILIES {
-        if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
-            return Err(needed(&format!("{} FORWARD drops what pods send", table::filter(family))));
-        }
+    if let Some(chain) = shut(nft)?.first() {
+        return Err(needed(&format!("{chain} drops what pods send")));
     }
     log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
     chosen(Backend::Nftables)
@@ -251,10 +249,7 @@ pub fn remove(
     let concerned = leaving.configured == Some(Backend::Firewalld)
         || nf_tables
             && !leaving.addrs.is_empty()
-            && firewalld::has_table(nft).unwrap_or_else(|err| {
-                failures.note::<Error>(Err(err));
-                false
-            });
+            && failures.value(firewalld::has_table(nft)).unwrap_or_default();
     if concerned {
         failures.note(firewalld::remove(leaving.zone, leaving.addrs));
     }

@@ -5,16 +5,15 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error, Owner};
-use cnimble_netlink::nft::{Batch, Family, Nft};
+use cnimble_netlink::nft::{Family, Nft};
 
 use super::others::{self, Found};
 use super::table::{PODS, filter};
 use super::{Applied, Forward, iptables, verify};
 use crate::failures::{Failures, has_nf_tables, not_available};
-use crate::retry::retry;
+use crate::retry::remove_rules;
 use crate::{command, xtables};
 
 /// Fails if rules are needed and the commands are missing.
@@ -67,15 +66,8 @@ pub fn remove(nft: &mut Nft, choose: &dyn Fn(&str) -> bool) -> Result<(), Error>
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
         for family in xtables::FAMILIES {
-            failures.note(retry(&[Errno::ENOENT], || {
-                let mut batch = Batch::new();
-                for rule in nft.rules(filter(family), Some(PODS))? {
-                    if choose(&rule.comment) {
-                        batch.delete_rule(filter(family).chain(PODS), rule.handle);
-                    }
-                }
-                nft.commit(&batch)
-            }));
+            let removed = remove_rules(nft, filter(family), Some(PODS), |rule| choose(&rule.comment));
+            failures.note(removed.map(drop));
         }
     }
     failures.outcome()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cnimble_cni::Error;
+use cnimble_cni::{Error, cidr};
 use cnimble_netlink::nft::{Family, Nft, Table};
 
 use crate::xtables;
@@ -21,7 +21,7 @@ pub(super) fn filter(family: Family) -> Table<'static> {
 }
 
 pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
-    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    let ip = cidr::host(ip);
     [
         format!("{PODS} -d {ip} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
         format!("{PODS} -s {ip} -j ACCEPT"),
@@ -29,7 +29,7 @@ pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
 }
 
 pub(super) fn published_rules(ip: IpAddr, comment: &str) -> [String; 2] {
-    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    let ip = cidr::host(ip);
     [("-d", "ORIGINAL"), ("-s", "REPLY")].map(|(end, direction)| {
         let comment = commented(comment);
         format!("{PODS} {end} {ip} {comment} -m conntrack --ctstate DNAT --ctdir {direction} -j ACCEPT")

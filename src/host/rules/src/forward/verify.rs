@@ -104,9 +104,7 @@ pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
     let (rules, pods) = match backend {
         Backend::Nftables => (rules::Backend::Nftables, Pods::Refused),
         Backend::Iptables => (rules::Backend::Iptables, Pods::Added),
-        Backend::Firewalld => {
-            return firewalld::usable().map_err(not_available);
-        }
+        Backend::Firewalld => return firewalld::running().map_err(not_available),
     };
     rules.status(|| Forwarding::usable(nft), || command::usable("filter", "backend"))?;
     for family in xtables::FAMILIES {

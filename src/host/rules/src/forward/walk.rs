@@ -1,8 +1,6 @@
 //! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches. A rule with a condition may
 //! let some packets pass.
 
-use std::cmp::Ordering;
-
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Rule, Verdict};
 
@@ -10,30 +8,14 @@ use super::table::{PODS, STAGE1, uncommented};
 
 const CHAINS: usize = 200;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The worse way is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     Open,
     Shut {
         /// There is no rule with a condition that could let them pass.
         surely: bool,
     },
-}
-
-impl PartialOrd for Way {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Way {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let rank = |way: &Way| match way {
-            Way::Open => 0,
-            Way::Shut { surely: false } => 1,
-            Way::Shut { surely: true } => 2,
-        };
-        rank(self).cmp(&rank(other))
-    }
 }
 
 /// The lines of a chain up to the last of interest. None without the chain.

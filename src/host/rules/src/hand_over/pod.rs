@@ -102,7 +102,7 @@ impl Pod {
         if self.of(Part::Portmap).any(ports::has_conditions) {
             return Ok(Some("its ports have conditions in the language of nft".to_owned()));
         }
-        if has(Part::Forward) && forward::hand_over::uses_firewalld(nft)? {
+        if has(Part::Forward) && forward::firewalld::is_running(nft)? {
             return Ok(Some(
                 "firewalld is running, and then the Go plugin firewall removes nothing else".to_owned(),
             ));

@@ -34,7 +34,7 @@ use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::packet::{DESTINATION, SOURCE, load_address, load_network, octets, of_family};
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
+    Batch, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
 use super::translation::{Sources, Translation};
@@ -157,10 +157,8 @@ fn subnet(set: &str) -> Option<IpNetwork> {
 
 pub(crate) fn wanted(owner: &Owner, sources: Sources<'_>) -> Vec<Placed> {
     let comment = owner.comment();
-    let placed = |addr: &IpNetwork| Placed {
-        set: set_name(*addr, sources.translation),
-        element: Element::new(Key::ip(addr.ip()), comment.as_str()),
-    };
+    let placed =
+        |addr: &IpNetwork| Placed::new(set_name(*addr, sources.translation), Key::ip(addr.ip()), &comment);
     sources.addrs.iter().map(placed).collect()
 }
 

@@ -18,7 +18,7 @@ use cnimble_netlink::nft::packet::octets;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
 use crate::go_chains::MASQUERADE;
-use crate::retry::retry;
+use crate::retry::{remove_rules, retry};
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
 const POSTROUTING: &str = MASQUERADE.parent;
@@ -62,15 +62,7 @@ fn is_of(family: Family, addr: &IpNetwork) -> bool {
 }
 
 pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> netlink::Result<()> {
-    retry(&[Errno::ENOENT], || {
-        let mut batch = Batch::new();
-        for rule in nft.rules(GO_TABLE, Some(GO_CHAIN))? {
-            if matches(&rule.comment) {
-                batch.delete_rule(GO_TABLE.chain(GO_CHAIN), rule.handle);
-            }
-        }
-        nft.commit(&batch)
-    })
+    remove_rules(nft, GO_TABLE, Some(GO_CHAIN), |rule| matches(&rule.comment)).map(drop)
 }
 
 /// Whether the Go plugins (or our iptables backend) masquerade this address for the owner.
@@ -129,18 +121,14 @@ pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
             return BTreeSet::new();
         }
         let mentioned = !(ours.is_empty() && others.is_empty());
-        if mentioned || rules.iter().any(|rule| in_chain(rule, &chain)) {
-            BTreeSet::from([chain.clone()])
-        } else {
-            BTreeSet::new()
-        }
+        let exists = mentioned || rules.iter().any(|rule| in_chain(rule, &chain));
+        exists.then(|| chain.clone()).into_iter().collect()
     })?;
     for family in FAMILIES {
         let of_family = |rule: &&String| legacy_source(rule).is_some_and(|source| is_of(family, &source));
-        let jumps: Vec<String> = shared.borrow().iter().filter(of_family).cloned().collect();
-        if !jumps.is_empty() {
-            xtables::delete_legacy_rules(family, &jumps)?;
-        }
+        let lines: Vec<String> =
+            shared.borrow().iter().filter(of_family).map(|rule| xtables::deletion(rule)).collect();
+        xtables::restore_legacy(family, "nat", &lines)?;
     }
     Ok(())
 }

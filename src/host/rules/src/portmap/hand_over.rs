@@ -14,7 +14,7 @@ use super::{Forward, Mapping, Protocol, localnet};
 use crate::command;
 use crate::elements::Placed;
 use crate::go_chains::DNAT;
-use crate::xtables::{FAMILIES, jumps_to};
+use crate::xtables::{FAMILIES, deletion, jumps_to};
 
 /// The mappings in an attachment's elements, for each of its addresses.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
@@ -76,7 +76,7 @@ pub(crate) fn lines(
     // A chain is a container's, with all of its interfaces in the network.
     for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
         let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));
-        lines.extend(jumps.map(|rule| rule.replacen("-A ", "-D ", 1)));
+        lines.extend(jumps.map(|rule| deletion(rule)));
         lines.push(format!(":{chain} - [0:0]"));
     }
     for (owner, forward, pod) in targets {

@@ -13,7 +13,7 @@ use super::{Forward, Mapping, Protocol};
 /// Fails if the kernel refuses to list its sockets.
 pub fn shadowed(forward: &Forward) -> cnimble_netlink::Result<Vec<(Mapping, Listener)>> {
     let mut found: Vec<(Mapping, Listener)> = Vec::new();
-    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+    for protocol in Protocol::ALL {
         let targets = || forward.targets().filter(|(mapping, _)| mapping.protocol == protocol);
         let Some((first, _)) = targets().next() else { continue };
         let alone = targets().all(|(mapping, _)| mapping.host_port == first.host_port);

@@ -51,21 +51,26 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
     /// Reads `tcp`, `udp` or `sctp`.
     pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "sctp" => Protocol::Sctp,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|of| of.name() == text)
     }
 
     fn numbered(number: u8) -> Option<Self> {
-        [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|of| of.number() == number)
+        Self::ALL.into_iter().find(|of| of.number() == number)
     }
 
-    fn number(self) -> u8 {
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+
+    pub(super) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,
@@ -76,11 +81,7 @@ impl Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -127,9 +128,7 @@ impl Mapping {
     fn is_for(&self, pod: &IpNetwork) -> bool {
         self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
     }
-}
 
-impl Mapping {
     fn port_text(&self) -> String {
         let on = self.address().map(|ip| format!(" of {ip}")).unwrap_or_default();
         format!("{}/{}{on}", self.host_port, self.protocol)
@@ -209,7 +208,7 @@ pub fn add(
         // A flush has taken the part and the notes.
         (Some(pod), Made::Nftables(changes)) => {
             let note = |link: &str| Ok(nftables::note_link(nft, link)?);
-            let notes = if changes.has_made_part() { Notes::Lost } else { Notes::Kept };
+            let notes = if changes.made_part { Notes::Lost } else { Notes::Kept };
             localnet::open(pod, notes, note, &mut link)
         }
         // The guard of this backend stays.
@@ -263,16 +262,13 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
     if has_nf_tables(nft, &mut failures) {
-        match nftables::remove(nft, owner, forward) {
-            Ok(removed) => {
-                flows.extend(conntrack::of_elements(&removed));
-                // After a flush only the link tells what else there was.
-                if removed.is_empty() {
-                    let opened = localnet::opened_for(forward.map(|forward| forward.addrs.as_slice()));
-                    failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
-                }
+        if let Some(removed) = failures.value(nftables::remove(nft, owner, forward)) {
+            flows.extend(conntrack::of_elements(&removed));
+            // After a flush only the link tells what else there was.
+            if removed.is_empty() {
+                let opened = localnet::opened_for(forward.map(|forward| forward.addrs.as_slice()));
+                failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
             }
-            Err(err) => failures.note::<Error>(Err(err.into())),
         }
         failures.note(reference::remove_nf_tables(nft, owner));
     }
@@ -283,11 +279,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
 
 /// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
-    let missing = match nftables::check(nft, owner, forward) {
-        Ok(None) => None,
-        Ok(Some(missing)) => Some(missing),
-        Err(err) => Some(err.to_string()),
-    };
+    let missing = nftables::check(nft, owner, forward).unwrap_or_else(|err| Some(err.to_string()));
     if let Some(missing) = missing
         && !reference::is_mapped(nft, owner, forward)?
     {
@@ -304,9 +296,8 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        match Portmap::gc(nft, network, valid) {
-            Ok(removed) => conntrack::after(conntrack::of_elements(&removed).collect()),
-            Err(err) => failures.note::<Error>(Err(err.into())),
+        if let Some(removed) = failures.value(Portmap::gc(nft, network, valid)) {
+            conntrack::after(conntrack::of_elements(&removed).collect());
         }
         failures.note(close_links(nft));
         failures.note(DNAT.gc(nft, network, valid));

@@ -17,17 +17,16 @@
 use std::collections::BTreeSet;
 
 use ipnetwork::IpNetwork;
-use nix::errno::Errno;
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::packet::octets;
-use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
+use cnimble_netlink::nft::{Family, Nft, Rule, Table};
 
 use super::holder::Holder;
 use super::{Forward, Mapping};
 use crate::go_chains::{self, GoChains, OLD_SNAT, names_in};
-use crate::retry::retry;
+use crate::retry::remove_rules;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
 pub(super) const DNAT: &str = go_chains::DNAT.parent;
@@ -71,28 +70,22 @@ pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()>
 }
 
 pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<()> {
-    retry(&[Errno::ENOENT], || {
-        let mut batch = Batch::new();
-        for rule in go_rules(nft, table, container_id)? {
-            batch.delete_rule(table.chain(&rule.chain), rule.handle);
-        }
-        nft.commit(&batch)
-    })
+    remove_rules(nft, table, None, |rule| is_go_rule(rule, container_id)).map(drop)
 }
 
 pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
     let mut rules = nft.rules(table, None)?;
-    rules.retain(|rule| rule.comment == container_id && GO_CHAINS.contains(&rule.chain.as_str()));
+    rules.retain(|rule| is_go_rule(rule, container_id));
     Ok(rules)
+}
+
+fn is_go_rule(rule: &Rule, container_id: &str) -> bool {
+    rule.comment == container_id && GO_CHAINS.contains(&rule.chain.as_str())
 }
 
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     for chains in OWN {
-        let (parent, chain) = (chains.parent, chains.of(owner));
-        xtables::remove_legacy_chains(parent, |rules| {
-            let mentioned = rules.iter().any(|rule| in_chain(rule, &chain) || jumps_to(rule, parent, &chain));
-            if mentioned { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
-        })?;
+        xtables::remove_legacy_chain(chains.parent, &chains.of(owner))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::{Named, Trace};
 use crate::go_chains::{DNAT, GoChains, MASQUERADE, OLD_SNAT, names_in};
 use crate::masquerade::reference as masquerade;
 use crate::portmap::reference as portmap;
-use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
+use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, nat};
 use crate::{forward, reference_spoof};
 
 #[derive(Debug, Clone)]
@@ -30,11 +30,7 @@ impl Place {
                 Ok(xtables::remove_chain(nft, *family, parent, chain)?)
             }
             Place::Chain { variant: Variant::Legacy, parent, chain, .. } => {
-                xtables::remove_legacy_chains(parent, |rules| {
-                    let exists =
-                        rules.iter().any(|rule| in_chain(rule, chain) || jumps_to(rule, parent, chain));
-                    if exists { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
-                })
+                xtables::remove_legacy_chain(parent, chain)
             }
             Place::Unused { family, chain } => Ok(xtables::remove_unused_chain(nft, *family, chain)?),
             Place::Masquerade { tag } => {
@@ -44,12 +40,7 @@ impl Place {
                 Ok(portmap::remove_go_rules(nft, Table::new(*family, portmap::GO_TABLE), id)?)
             }
             Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
-            Place::Forward { ip } => {
-                if nft.is_supported()? {
-                    forward::direct::remove(nft, &[*ip])?;
-                }
-                forward::iptables::remove_legacy(&[*ip]).map(drop)
-            }
+            Place::Forward { ip } => forward::hand_over::take_back(nft, &[*ip]),
         }
     }
 }

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 
 use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
-use cnimble_netlink::nft::{Element, Key, Nft};
+use cnimble_netlink::nft::{Key, Nft};
 
 use super::{Forward, Leaving, Policy};
 use crate::elements::{self, Changes, Layout, Placed};
@@ -34,25 +34,18 @@ pub(crate) use policy::{bridge, policies};
 use policy::{forget_others, policy_comment};
 
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
-    let placed = |set: &str, key: Key, comment: &str| Placed {
-        set: set.to_owned(),
-        element: Element::new(key, comment),
-    };
-    let comment = policy_comment(forward.policy);
+    let comment = &policy_comment(forward.policy);
     let policies = forward.policed().iter().flat_map(|bridge| {
-        let inside = (forward.policy == Policy::SameBridge).then(|| placed(INSIDE, pair(bridge), comment));
-        inside.into_iter().chain([placed(BRIDGES, Key::ifname(bridge), comment)])
+        let is_inside = forward.policy == Policy::SameBridge;
+        let inside = is_inside.then(|| Placed::new(INSIDE, pair(bridge), comment));
+        inside.into_iter().chain([Placed::new(BRIDGES, Key::ifname(bridge), comment)])
     });
     policies.chain(of_pod(owner, &forward.addrs)).collect()
 }
 
 fn of_pod(owner: &Owner, addrs: &[IpAddr]) -> Vec<Placed> {
     let comment = owner.comment();
-    let placed = |ip: &IpAddr| Placed {
-        set: pods(*ip).to_owned(),
-        element: Element::new(Key::ip(*ip), comment.as_str()),
-    };
-    addrs.iter().map(placed).collect()
+    addrs.iter().map(|ip| Placed::new(pods(*ip), Key::ip(*ip), &comment)).collect()
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::Result<Changes> {

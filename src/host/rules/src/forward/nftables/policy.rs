@@ -15,12 +15,8 @@ use crate::forward::{Forward, Policy, Unused, table};
 use crate::retry::ATTEMPTS;
 
 /// Policies belong to no pod, so that their comment names none.
-pub(super) fn policy_comment(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Open => "ingressPolicy: open",
-        Policy::SameBridge => "ingressPolicy: same-bridge",
-        Policy::Isolated => "ingressPolicy: isolated",
-    }
+pub(super) fn policy_comment(policy: Policy) -> String {
+    format!("ingressPolicy: {policy}")
 }
 
 pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {

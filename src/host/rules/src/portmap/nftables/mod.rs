@@ -26,7 +26,7 @@ use cnimble_netlink::nft::{Element, Key, Nft};
 use super::holder::{Holder, IsGone};
 use super::{Forward, foreign};
 use crate::backend::Refused;
-use crate::elements::{self, Changes, Layout, Placed, Refusal, first};
+use crate::elements::{self, Changes, Layout, LookUp, Placed, Refusal, first};
 use crate::undo::undone;
 pub(super) use check::check;
 use conflict::Keys;
@@ -56,9 +56,7 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let used: Vec<IpNetwork> =
         forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
     for pod in used.iter().filter(|_| forward.snat) {
-        let mut put = |set: String| {
-            wanted.push(Placed { set, element: Element::new(Key::ip(pod.ip()), "") });
-        };
+        let mut put = |set: String| wanted.push(Placed::new(set, Key::ip(pod.ip()), ""));
         if forward.masq_all {
             put(for_family(ALL, pod.ip()).to_owned());
         } else {
@@ -129,7 +127,7 @@ impl Elements<'_> {
                     attempts += 1;
                     made.also_made(elements::prepare::<Portmap>(nft)?);
                     match conditions::make(nft, &sets, forward) {
-                        Ok(()) => made.also_made_sets(sets),
+                        Ok(()) => made.made_sets.extend(sets),
                         // The next look finds what is missing now.
                         Err(failure) if attempts < ATTEMPTS && failure.is_overtaken => {}
                         Err(failure) => return Err(Refused::Taken(failure.err)),
@@ -206,7 +204,10 @@ fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlin
         return Ok(found);
     }
     for placed in wanted {
-        found.extend(elements::look_up::<Portmap>(nft, owner, &placed.set, &placed.element.key)?.own());
+        let looked_up = elements::look_up::<Portmap>(nft, owner, &placed.set, &placed.element.key)?;
+        if let LookUp::Own(placed) = looked_up {
+            found.push(placed);
+        }
     }
     Ok(found)
 }
