@@ -182,6 +182,9 @@ fn every_key_of_a_plugin_is_on_its_page() {
         if ["host-local", "cluster-local"].contains(&name.as_str()) {
             sources(&root().join("src/host/leases/src/config"), &mut files);
         }
+        if ["bridge", "ptp"].contains(&name.as_str()) {
+            files.push(root().join("src/host/rules/src/masquerade/config.rs"));
+        }
         if name == "cluster-local" {
             files.push(root().join("src/host/leases/src/cluster/config.rs"));
         }

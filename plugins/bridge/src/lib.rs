@@ -138,8 +138,8 @@ impl Plugin for Bridge {
             Ok(_) => {}
             Err(err) => return Err(unusable("netlink", &err)),
         }
-        if config.ip_masq && config.layer3() {
-            masquerade::status(config.ip_masq_backend.as_deref())?;
+        if config.masquerades() {
+            masquerade::status(config.masquerade.backend.as_deref())?;
         }
         if config.mac_spoof_check {
             spoof::status(&mut Nft::new())?;

@@ -39,7 +39,8 @@ fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
     let veth = veth.and_then(Option::as_ref);
     let port = veth.map(|veth| veth.name.as_str());
-    let translation = Config::read(&call.config).map(|config| config.translation).unwrap_or_default();
+    let translation =
+        Config::read(&call.config).map(|config| config.masquerade.translation).unwrap_or_default();
     let masquerade = masquerade::remove(nft, owner, Sources { addrs: &addrs, translation: &translation });
     let spoof = spoof::remove(nft, owner, port);
     let is_isolated = match veth {

@@ -30,8 +30,8 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     config.mtu.follow(call, &mut host, &mut inside, &prev)?;
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
     host::forwards(call, &mut host, &addrs)?;
-    if config.ip_masq {
-        let masqueraded = config.masquerade(&addrs);
+    if config.masquerade.wanted {
+        let masqueraded = config.masquerade.of(addrs.iter().copied());
         let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), masqueraded.sources());
         let put_back = |nft: &mut Nft| {
             // The exceptions may have changed.

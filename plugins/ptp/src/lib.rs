@@ -87,7 +87,7 @@ impl Plugin for Ptp {
             host::configure(&mut host, &pair.host, &paths)
         })?;
         call.step("switch IP forwarding on", || forward(call, &mut host, &addrs))?;
-        if config.ip_masq {
+        if config.masquerade.wanted {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
         // With equal indexes, Linux 5.10 and 6.1 treat the veth as a link without a lower one. They may take a second
@@ -125,15 +125,16 @@ impl Plugin for Ptp {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         usable_netlink()?;
-        if config.ip_masq {
-            masquerade::status(config.ip_masq_backend.as_deref())?;
+        if config.masquerade.wanted {
+            masquerade::status(config.masquerade.backend.as_deref())?;
         }
         delegate::call(call, &config.ipam, Command::Status)
     }
 }
 
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let wanted = Wanted { masquerade: Some(config.masquerade(addrs)), ..Wanted::default() };
+    let wanted =
+        Wanted { masquerade: Some(config.masquerade.of(addrs.iter().copied())), ..Wanted::default() };
     let undo = filters::add(nft, &call.owner(), &wanted)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())

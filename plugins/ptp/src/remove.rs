@@ -18,7 +18,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
 
-    let translation = Config::read(&call.config).map(|config| config.translation).unwrap_or_default();
+    let translation =
+        Config::read(&call.config).map(|config| config.masquerade.translation).unwrap_or_default();
     let sources = Sources { addrs: &addrs, translation: &translation };
     let rules = masquerade::remove(&mut nft, &owner, sources);
     let pair = remove::find(call, &mut host, &owner, HostEnd::Routed)

@@ -4,14 +4,13 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use cnimble_cni::fields::{Addresses, RequestedIp};
 use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::mac;
 use cnimble_plugin::interface::pair_mtu::Mtu;
 use cnimble_rules::filters::Masqueraded;
-use cnimble_rules::masquerade::{Families, Translation};
+use cnimble_rules::masquerade::Settings;
 use cnimble_rules::objects::bridge;
 
 use trunk::Trunk;
@@ -26,11 +25,6 @@ struct Keys {
     is_gateway: bool,
     is_default_gateway: bool,
     force_address: bool,
-    ip_masq: bool,
-    ip_masq_backend: String,
-    ip_masq_family: String,
-    ip_masq_exclude: Vec<RequestedIp>,
-    ip_masq_address: Addresses,
     mtu: i64,
     mtu_auto: bool,
     mtu_overhead: u32,
@@ -89,12 +83,6 @@ impl Keys {
                 "disableContainerInterface: cannot be used with IPAM: addresses need an interface that is up",
             ));
         }
-        if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
-            return Err(Error::config(format!(
-                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
-                self.ip_masq_backend
-            )));
-        }
         Ok(())
     }
 }
@@ -105,11 +93,7 @@ pub(crate) struct Config {
     pub(crate) is_gateway: bool,
     pub(crate) is_default_gateway: bool,
     pub(crate) force_address: bool,
-    pub(crate) ip_masq: bool,
-    pub(crate) ip_masq_families: Families,
-    pub(crate) translation: Translation,
-    /// As configured. `None` lets `cnimble_rules` choose.
-    pub(crate) ip_masq_backend: Option<String>,
+    pub(crate) masquerade: Settings,
     pub(crate) mtu: Mtu,
     pub(crate) hairpin: bool,
     pub(crate) promisc: bool,
@@ -163,10 +147,7 @@ impl Config {
             is_gateway: keys.is_gateway || keys.is_default_gateway,
             is_default_gateway: keys.is_default_gateway,
             force_address: keys.force_address,
-            ip_masq: keys.ip_masq,
-            ip_masq_families: Families::read(&keys.ip_masq_family)?,
-            translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
-            ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
+            masquerade: Settings::read(config)?,
             mtu: Mtu::read(keys.mtu, overhead)?,
             hairpin: keys.hairpin_mode,
             promisc: keys.promisc_mode,
@@ -197,11 +178,11 @@ impl Config {
     }
 
     pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
-        (self.ip_masq && self.layer3()).then(|| Masqueraded {
-            addrs: self.ip_masq_families.of(result.ips.iter().map(|ip| ip.address)),
-            backend: self.ip_masq_backend.as_deref(),
-            translation: self.translation.clone(),
-        })
+        self.masquerades().then(|| self.masquerade.of(result.ips.iter().map(|ip| ip.address)))
+    }
+
+    pub(crate) fn masquerades(&self) -> bool {
+        self.masquerade.wanted && self.layer3()
     }
 
     pub(crate) fn isolated_addresses(&self, result: &CniResult) -> Option<Vec<IpAddr>> {

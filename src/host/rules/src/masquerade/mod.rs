@@ -1,6 +1,7 @@
 //! Source NAT for what leaves the pod network (`ipMasq`). With either backend, removal also looks for rules of the Go
 //! plugins (`reference`): a node may switch while its pods run.
 
+mod config;
 pub(crate) mod iptables;
 pub(super) mod nftables;
 pub(super) mod reference;
@@ -17,6 +18,7 @@ use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
 use super::go_chains::MASQUERADE;
 pub use super::undo::Applied;
+pub use config::Settings;
 use nftables::Masquerade;
 pub use translation::{Sources, Translation};
 

@@ -1,0 +1,57 @@
+//! The keys of plugins that masquerade what their pods send (`ipMasq…`).
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use cnimble_cni::fields::{Addresses, RequestedIp};
+use cnimble_cni::{Error, PluginConfig};
+
+use super::{Families, Translation};
+use crate::filters::Masqueraded;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    ip_masq: bool,
+    ip_masq_backend: String,
+    ip_masq_family: String,
+    ip_masq_exclude: Vec<RequestedIp>,
+    ip_masq_address: Addresses,
+}
+
+#[derive(Debug)]
+pub struct Settings {
+    pub wanted: bool,
+    /// As configured. `None` lets this crate choose.
+    pub backend: Option<String>,
+    pub translation: Translation,
+    families: Families,
+}
+
+impl Settings {
+    /// Fails with code 7 and the path of the invalid value.
+    pub fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
+            return Err(Error::config(format!(
+                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
+                keys.ip_masq_backend.escape_debug()
+            )));
+        }
+        Ok(Settings {
+            wanted: keys.ip_masq,
+            backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
+            translation: Translation::read(&keys.ip_masq_exclude, keys.ip_masq_address.0)?,
+            families: Families::read(&keys.ip_masq_family)?,
+        })
+    }
+
+    /// What a pod with these addresses wants.
+    pub fn of(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
+        Masqueraded {
+            addrs: self.families.of(addrs),
+            backend: self.backend.as_deref(),
+            translation: self.translation.clone(),
+        }
+    }
+}
