@@ -34,13 +34,8 @@ struct Ports {
 pub(crate) struct Config {
     pub(crate) backend: Backend,
     pub(crate) accept_published: bool,
-    mappings: Vec<Mapping>,
-    snat: bool,
-    masq_all: bool,
-    mark_bit: u8,
-    external_mark_chain: Option<String>,
-    conditions_v4: Vec<String>,
-    conditions_v6: Vec<String>,
+    /// Without addresses.
+    forward: Forward,
 }
 
 impl Config {
@@ -65,32 +60,27 @@ impl Config {
         Ok(Config {
             backend,
             accept_published: keys.accept_published,
-            mappings: mappings(&keys.runtime_config.port_mappings)?,
-            snat: keys.snat.unwrap_or(true),
-            masq_all: keys.masq_all,
-            mark_bit,
-            external_mark_chain: external,
-            conditions_v4: keys.conditions_v4,
-            conditions_v6: keys.conditions_v6,
+            forward: Forward {
+                mappings: mappings(&keys.runtime_config.port_mappings)?,
+                addrs: Vec::new(),
+                snat: keys.snat.unwrap_or(true),
+                masq_all: keys.masq_all,
+                mark_bit,
+                external_mark_chain: external,
+                conditions_v4: keys.conditions_v4,
+                conditions_v6: keys.conditions_v6,
+            },
         })
     }
 
     pub(crate) fn has_nft_conditions(&self) -> bool {
-        let words = [&self.conditions_v4, &self.conditions_v6].into_iter().flatten();
+        let Forward { conditions_v4, conditions_v6, .. } = &self.forward;
+        let words = [conditions_v4, conditions_v6].into_iter().flatten();
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
-        Forward {
-            mappings: self.mappings.clone(),
-            addrs: addresses(prev, ifname),
-            snat: self.snat,
-            masq_all: self.masq_all,
-            mark_bit: self.mark_bit,
-            external_mark_chain: self.external_mark_chain.clone(),
-            conditions_v4: self.conditions_v4.clone(),
-            conditions_v6: self.conditions_v6.clone(),
-        }
+        Forward { addrs: addresses(prev, ifname), ..self.forward.clone() }
     }
 }
 
@@ -220,7 +210,7 @@ mod tests {
     #[test]
     fn what_runtimes_send() {
         for nothing in ["", r#","runtimeConfig":null"#, r#","runtimeConfig":{"portMappings":[]}"#] {
-            assert!(read(nothing).unwrap().mappings.is_empty(), "{nothing}");
+            assert!(read(nothing).unwrap().forward.mappings.is_empty(), "{nothing}");
         }
         let config = ports(
             r#"[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":""},
@@ -228,10 +218,10 @@ mod tests {
                 {"hostPort":53,"containerPort":53}]"#,
         )
         .unwrap();
-        let shown: Vec<String> = config.mappings.iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = config.forward.mappings.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["8080/tcp", "192.0.2.1:53/udp", "53/tcp"]);
-        assert!(config.snat && !config.masq_all);
-        assert_eq!((config.backend, config.mark_bit), (Backend::Auto, 13));
+        assert!(config.forward.snat && !config.forward.masq_all);
+        assert_eq!((config.backend, config.forward.mark_bit), (Backend::Auto, 13));
     }
 
     #[test]
