@@ -13,6 +13,7 @@ mod allowlist;
 mod backup;
 mod config;
 #[cfg(feature = "fuzzing")]
+#[path = "tests/fuzzing.rs"]
 pub mod fuzzing;
 mod settings;
 
@@ -26,6 +27,7 @@ use cnimble_plugin::{Call, Plugin, Role};
 
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
+use settings::Difference;
 
 pub static PLUGIN: &dyn Plugin = &Tuning;
 
@@ -94,9 +96,11 @@ impl Plugin for Tuning {
             .find_link(&call.ifname)?
             .ok_or_else(|| Error::check(format!("interface {} is missing in {}", call.ifname, call.netns)))?;
         netns.enter(|| config.sysctls.iter().try_for_each(check_sysctl))??;
-        match config.settings.differing(&now).first() {
+        match config.settings.differences(&now).first() {
             None => Ok(()),
-            Some(difference) => Err(Error::check(format!("interface {} has {difference}", now.name))),
+            Some(Difference { words, .. }) => {
+                Err(Error::check(format!("interface {} has {words}", now.name)))
+            }
         }
     }
 
@@ -160,12 +164,12 @@ fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     let saved = Backup::of(&now, &config.settings, &call.config.name);
     let file = backup::file(&config.data_dir, &call.attachment());
     backup::write(&file, &saved, &call.undo)?;
-    for (wanted, old) in config.settings.changes(&now) {
+    for Difference { change, inverse, .. } in config.settings.differences(&now) {
         let (index, name, namespace) = (now.index, now.name.clone(), call.netns.clone());
-        inside.execute(link::set(index, &name, &wanted))?;
+        inside.execute(link::set(index, &name, &change))?;
         call.undo.push(format!("put back the settings of {name}"), move || {
             let netns = NetNs::open(Path::new(&namespace))?;
-            Ok(Netlink::open_in(&netns)?.execute(link::set(index, &name, &old))?)
+            Ok(Netlink::open_in(&netns)?.execute(link::set(index, &name, &inverse))?)
         });
     }
     Ok(())
@@ -178,8 +182,8 @@ fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let mut inside = Netlink::open_in(&netns)?;
     let Some(now) = inside.find_link(&call.ifname)? else { return Ok(()) };
     let mut outcome = Ok(());
-    for (wanted, _) in saved.settings().changes(&now) {
-        if let Err(err) = inside.execute(link::set(now.index, &now.name, &wanted)) {
+    for Difference { change, .. } in saved.settings().differences(&now) {
+        if let Err(err) = inside.execute(link::set(now.index, &now.name, &change)) {
             outcome = outcome.and(Err(Error::from(err)));
         }
     }

@@ -11,55 +11,46 @@ pub(crate) struct Settings {
     pub(crate) txqlen: Option<u32>,
 }
 
+/// A setting of a link that isn't the wanted one.
+pub(crate) struct Difference {
+    pub(crate) change: Change<'static>,
+    pub(crate) inverse: Change<'static>,
+    pub(crate) words: String,
+}
+
 impl Settings {
     pub(crate) fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// Each change with its inverse, of one setting: an error names it.
-    pub(crate) fn changes(&self, now: &Link) -> Vec<(Change<'static>, Change<'static>)> {
+    /// One difference for each setting: an error names it.
+    pub(crate) fn differences(&self, now: &Link) -> Vec<Difference> {
         let one = Change::default;
-        let mut changes = Vec::new();
-        if self.mac.is_some() && self.mac != now.mac {
-            changes.push((Change { mac: self.mac, ..one() }, Change { mac: now.mac, ..one() }));
+        let on = |on: bool| if on { "on" } else { "off" };
+        let mut found = Vec::new();
+        let mut add = |change, inverse, words| found.push(Difference { change, inverse, words });
+        if let Some(mac) = self.mac.filter(|mac| Some(*mac) != now.mac) {
+            let (to, before) = (|mac| Change { mac, ..one() }, now.mac.map(|mac| mac.to_string()));
+            let words = format!("MAC {}, expected {mac}", before.unwrap_or_default());
+            add(to(Some(mac)), to(now.mac), words);
         }
         if let Some(promisc) = self.promisc.filter(|promisc| *promisc != now.promisc) {
             let to = |promisc| Change { promisc: Some(promisc), ..one() };
-            changes.push((to(promisc), to(now.promisc)));
+            let words = format!("promiscuous mode {}, expected {}", on(now.promisc), on(promisc));
+            add(to(promisc), to(now.promisc), words);
         }
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu != now.mtu) {
             let to = |mtu| Change { mtu: Some(mtu), ..one() };
-            changes.push((to(mtu), to(now.mtu)));
+            add(to(mtu), to(now.mtu), format!("MTU {}, expected {mtu}", now.mtu));
         }
         if let Some(allmulti) = self.allmulti.filter(|allmulti| *allmulti != now.allmulti) {
             let to = |allmulti| Change { allmulti: Some(allmulti), ..one() };
-            changes.push((to(allmulti), to(now.allmulti)));
+            let words = format!("all-multicast {}, expected {}", on(now.allmulti), on(allmulti));
+            add(to(allmulti), to(now.allmulti), words);
         }
         if let Some(txqlen) = self.txqlen.filter(|txqlen| *txqlen != now.txqlen) {
             let to = |txqlen| Change { txqlen: Some(txqlen), ..one() };
-            changes.push((to(txqlen), to(now.txqlen)));
-        }
-        changes
-    }
-
-    pub(crate) fn differing(&self, now: &Link) -> Vec<String> {
-        let on = |on: bool| if on { "on" } else { "off" };
-        let mut found = Vec::new();
-        if let Some(mac) = self.mac.filter(|mac| Some(*mac) != now.mac) {
-            let now = now.mac.map(|mac| mac.to_string()).unwrap_or_default();
-            found.push(format!("MAC {now}, expected {mac}"));
-        }
-        if let Some(promisc) = self.promisc.filter(|promisc| *promisc != now.promisc) {
-            found.push(format!("promiscuous mode {}, expected {}", on(now.promisc), on(promisc)));
-        }
-        if let Some(mtu) = self.mtu.filter(|mtu| *mtu != now.mtu) {
-            found.push(format!("MTU {}, expected {mtu}", now.mtu));
-        }
-        if let Some(allmulti) = self.allmulti.filter(|allmulti| *allmulti != now.allmulti) {
-            found.push(format!("all-multicast {}, expected {}", on(now.allmulti), on(allmulti)));
-        }
-        if let Some(txqlen) = self.txqlen.filter(|txqlen| *txqlen != now.txqlen) {
-            found.push(format!("queue length {}, expected {txqlen}", now.txqlen));
+            add(to(txqlen), to(now.txqlen), format!("queue length {}, expected {txqlen}", now.txqlen));
         }
         found
     }
