@@ -4,20 +4,13 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
-    table: Option<u32>,
-    #[serde(deserialize_with = "fields::ips")]
-    gateways: Vec<IpAddr>,
-    add_source_hints: bool,
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
     /// With its own routes. `None` chooses a table for each address.
     pub(crate) table: Option<u32>,
     /// At most one gateway of each family.
+    #[serde(deserialize_with = "fields::ips")]
     gateways: Vec<IpAddr>,
     /// The table main keeps routes to the addresses' networks.
     pub(crate) add_source_hints: bool,
@@ -26,8 +19,9 @@ pub(crate) struct Config {
 impl Config {
     /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
-        let Keys { table, gateways, add_source_hints } = config.decode()?;
-        if table == Some(0) {
+        let keys: Config = config.decode()?;
+        let gateways = &keys.gateways;
+        if keys.table == Some(0) {
             return Err(Error::config("table: 0 is no routing table"));
         }
         for (name, of) in [("IPv4", IpAddr::is_ipv4 as fn(&IpAddr) -> bool), ("IPv6", IpAddr::is_ipv6)] {
@@ -40,7 +34,7 @@ impl Config {
         {
             return Err(Error::config(format!("gateways: {gateway} can't be a gateway")));
         }
-        Ok(Config { table, gateways, add_source_hints })
+        Ok(keys)
     }
 
     /// The table main gets a route to the address's network.
