@@ -18,7 +18,7 @@ use cnimble_pod::sync::Input;
 
 use super::writing::Writing;
 
-type Inputs = mpsc::Sender<Input<SandboxConfig>>;
+type Inputs = mpsc::Sender<Input>;
 
 /// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
@@ -128,7 +128,7 @@ impl Feed {
     }
 
     /// Restores recorded pods if the API server has been unreachable since the start, also after a reboot.
-    async fn restore(&mut self) -> Vec<Input<SandboxConfig>> {
+    async fn restore(&mut self) -> Vec<Input> {
         let Some(sandboxes) = self.restorable.take() else { return Vec::new() };
         let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
         let listing = match listing {
@@ -155,7 +155,7 @@ impl Feed {
     }
 
     /// Drops restored pods that the API server doesn't list.
-    fn settle(&mut self, update: &PodUpdate) -> Option<Input<SandboxConfig>> {
+    fn settle(&mut self, update: &PodUpdate) -> Option<Input> {
         if update.source != SourceKind::Api {
             return None;
         }
@@ -165,7 +165,7 @@ impl Feed {
         (!gone.is_empty()).then(|| Input::Unwant(gone.into_iter().collect()))
     }
 
-    fn update(&mut self, update: &PodUpdate) -> Vec<Input<SandboxConfig>> {
+    fn update(&mut self, update: &PodUpdate) -> Vec<Input> {
         let api = update.source == SourceKind::Api;
         let (mut want, mut keep, mut unwant, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for pod in &update.pods {

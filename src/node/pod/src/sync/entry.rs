@@ -7,14 +7,15 @@ use tokio::time::Instant;
 use super::backoff::{Backoff, BackoffOptions, jittered};
 use super::work::Cause;
 use super::worker::{Order, Orders};
+use crate::sandbox::SandboxConfig;
 
-pub(super) struct Entry<P> {
-    orders: Orders<P>,
+pub(super) struct Entry {
+    orders: Orders,
     serial: u64,
     /// The latest order is unfinished.
     pub(super) busy: bool,
     all_busy: Arc<AtomicUsize>,
-    pub(super) want: Option<Arc<P>>,
+    pub(super) want: Option<Arc<SandboxConfig>>,
     /// The pod keeps what it has, and gets nothing new.
     pub(super) ending: bool,
     backoff: Backoff,
@@ -22,8 +23,8 @@ pub(super) struct Entry<P> {
     due: Option<(Instant, Cause)>,
 }
 
-impl<P> Entry<P> {
-    pub(super) fn new(orders: Orders<P>, retry: BackoffOptions, all_busy: Arc<AtomicUsize>) -> Self {
+impl Entry {
+    pub(super) fn new(orders: Orders, retry: BackoffOptions, all_busy: Arc<AtomicUsize>) -> Self {
         Entry {
             orders,
             serial: 0,
@@ -37,7 +38,7 @@ impl<P> Entry<P> {
         }
     }
 
-    pub(super) fn order(&mut self, want: Option<Arc<P>>, cause: Cause) {
+    pub(super) fn order(&mut self, want: Option<Arc<SandboxConfig>>, cause: Cause) {
         self.serial += 1;
         if !std::mem::replace(&mut self.busy, true) {
             self.all_busy.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl<P> Entry<P> {
     }
 }
 
-impl<P> Drop for Entry<P> {
+impl Drop for Entry {
     fn drop(&mut self) {
         self.rest();
     }

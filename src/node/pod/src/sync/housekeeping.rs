@@ -66,7 +66,7 @@ impl<W: Work> SyncLoop<W> {
             self.shared.permits.close();
         }
         while self.pods.values().any(|entry| entry.busy) {
-            let busy = |of: &Entry<W::Pod>| of.busy;
+            let busy = |of: &Entry| of.busy;
             // Only holders of a permit can work.
             if !tear_down && self.shared.permits.available_permits() >= self.options.parallel.max(1) {
                 break;

@@ -27,21 +27,22 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::PodId;
+use super::sandbox::SandboxConfig;
 
 pub use backoff::BackoffOptions;
 pub use report::{Board, Overall, Phase, PodReport};
 pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};
-pub use work::{Cause, Condition, Up, Wanted, Work};
+pub use work::{Cause, Condition, Up, Work};
 
 #[derive(Debug)]
-pub enum Input<P> {
+pub enum Input {
     /// New or changed pods.
-    Want(Vec<P>),
+    Want(Vec<SandboxConfig>),
     /// The pods of these names are unwanted, if they (still) have these UIDs.
     Unwant(Vec<(PodId, String)>),
     /// Ending pods keep their network until they are unwanted, and get no other.
-    Keep(Vec<P>),
+    Keep(Vec<SandboxConfig>),
     /// Nothing is to be left of these. [`Event::Gone`] tells when that is so.
     Release(Vec<PodId>),
     SourcesReady,

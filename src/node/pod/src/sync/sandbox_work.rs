@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cnimble_runtime::Error;
 
-use super::work::{Cause, Condition, Up, Wanted, Work};
+use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 use crate::network::NetworkError;
 use crate::sandbox::links;
@@ -12,16 +12,6 @@ use crate::source::SOURCE_ANNOTATION;
 
 /// Failed checks in a row before a pod gets a new sandbox, as with a kubelet's liveness probes.
 const STRIKES: u32 = 3;
-
-impl Wanted for SandboxConfig {
-    fn id(&self) -> &PodId {
-        &self.pod
-    }
-
-    fn uid(&self) -> &str {
-        &self.uid
-    }
-}
 
 #[derive(Debug)]
 pub struct SandboxWork {
@@ -115,8 +105,6 @@ fn is_refusal(err: &SandboxError) -> bool {
 }
 
 impl Work for SandboxWork {
-    type Pod = SandboxConfig;
-
     async fn up(&self, pod: &Arc<SandboxConfig>, cause: &Cause) -> Result<Up, Condition> {
         match cause {
             Cause::Lost { sandbox, .. } => self.discard(&pod.pod, sandbox).await?,

@@ -9,17 +9,18 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::entry::Entry;
 use super::report::{Board, Phase};
-use super::work::{Cause, Wanted, Work};
+use super::work::{Cause, Work};
 use super::worker::{Finished, Outcome, Shared};
 use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
+use crate::sandbox::SandboxConfig;
 
 /// Brings what is wanted and what there is together.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
     pub(super) shared: Arc<Shared<W>>,
     pub(super) board: Board,
-    pub(super) pods: BTreeMap<PodId, Entry<W::Pod>>,
+    pub(super) pods: BTreeMap<PodId, Entry>,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) finished: mpsc::UnboundedReceiver<Finished>,
     pub(super) tasks: JoinSet<()>,
@@ -66,7 +67,7 @@ impl<W: Work> SyncLoop<W> {
     }
 
     /// When the inputs end, the last wanted pods stay wanted.
-    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input<W::Pod>>) -> Ended {
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Ended {
         let (lost, mut losses) = mpsc::channel(16);
         self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), self.options.relist, lost));
         let mut tick = ticking(self.options.tick);
@@ -118,7 +119,7 @@ impl<W: Work> SyncLoop<W> {
         }
     }
 
-    fn take(&mut self, input: Input<W::Pod>) {
+    fn take(&mut self, input: Input) {
         match input {
             Input::Want(pods) => pods.into_iter().for_each(|pod| self.want(Arc::new(pod))),
             Input::Unwant(pods) => pods.iter().for_each(|(id, uid)| self.unwant(id, uid)),
@@ -129,10 +130,10 @@ impl<W: Work> SyncLoop<W> {
         }
     }
 
-    fn want(&mut self, pod: Arc<W::Pod>) {
-        let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
+    fn want(&mut self, pod: Arc<SandboxConfig>) {
+        let (id, uid) = (pod.pod.clone(), pod.uid.clone());
         let entry = self.entry(&id);
-        let same = entry.want.as_ref().is_some_and(|old| old.uid() == uid);
+        let same = entry.want.as_ref().is_some_and(|old| old.uid == uid);
         entry.ending = false;
         entry.order(Some(pod), Cause::Config);
         self.report(&id, &uid, |report| {
@@ -143,8 +144,8 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    fn keep(&mut self, pod: Arc<W::Pod>) {
-        let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
+    fn keep(&mut self, pod: Arc<SandboxConfig>) {
+        let (id, uid) = (pod.pod.clone(), pod.uid.clone());
         let entry = self.entry(&id);
         entry.ending = true;
         entry.order(Some(pod), Cause::Ending);
@@ -154,7 +155,7 @@ impl<W: Work> SyncLoop<W> {
     fn unwant(&mut self, id: &PodId, uid: &str) {
         let Some(entry) = self.pods.get_mut(id) else { return };
         // Old news must not remove a successor of the same name.
-        if entry.want.as_ref().is_some_and(|pod| pod.uid() == uid) {
+        if entry.want.as_ref().is_some_and(|pod| pod.uid == uid) {
             self.remove(id);
         }
     }
@@ -176,7 +177,7 @@ impl<W: Work> SyncLoop<W> {
             // An ending pod is not repaired.
             return self.remove(id);
         }
-        let uid = pod.uid().to_owned();
+        let uid = pod.uid.clone();
         let message = match &cause {
             Cause::Lost { what, .. } => what.clone(),
             _ => String::new(),
@@ -188,7 +189,7 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    fn entry(&mut self, id: &PodId) -> &mut Entry<W::Pod> {
+    fn entry(&mut self, id: &PodId) -> &mut Entry {
         let SyncLoop { pods, tasks, shared, options, busy, .. } = self;
         pods.entry(id.clone()).or_insert_with(|| {
             let (orders, received) = watch::channel(None);
@@ -225,7 +226,7 @@ impl<W: Work> SyncLoop<W> {
             Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
         }
         let failures = entry.failures();
-        let uid = entry.want.as_ref().map(|pod| pod.uid().to_owned()).unwrap_or_default();
+        let uid = entry.want.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
         self.report(&id, &uid, |report| {
             (report.failures, report.took) = (failures, took);
             match outcome {

@@ -9,28 +9,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 
-#[derive(Debug, Clone)]
-struct Pod {
-    id: PodId,
-    uid: String,
-}
-
-fn pod(name: &str, uid: &str) -> Pod {
-    Pod { id: id(name), uid: uid.to_owned() }
+fn pod(name: &str, uid: &str) -> SandboxConfig {
+    SandboxConfig::new(id(name), uid)
 }
 
 fn id(name: &str) -> PodId {
     PodId::new("default", name)
-}
-
-impl Wanted for Pod {
-    fn id(&self) -> &PodId {
-        &self.id
-    }
-
-    fn uid(&self) -> &str {
-        &self.uid
-    }
 }
 
 struct Record {
@@ -82,12 +66,10 @@ impl Record {
 }
 
 impl Work for Recorder {
-    type Pod = Pod;
-
-    async fn up(&self, pod: &Arc<Pod>, cause: &Cause) -> Result<Up, Condition> {
-        self.0.note(format!("up {} {} {cause:?}", pod.id.name, pod.uid));
-        self.0.held(&pod.id.name).await;
-        self.0.fails(&pod.id.name)?;
+    async fn up(&self, pod: &Arc<SandboxConfig>, cause: &Cause) -> Result<Up, Condition> {
+        self.0.note(format!("up {} {} {cause:?}", pod.pod.name, pod.uid));
+        self.0.held(&pod.pod.name).await;
+        self.0.fails(&pod.pod.name)?;
         Ok(Up { sandbox: format!("of-{}", pod.uid), ips: Vec::new() })
     }
 
@@ -113,7 +95,7 @@ impl Work for Recorder {
 
 struct Running {
     record: Arc<Record>,
-    inputs: mpsc::Sender<Input<Pod>>,
+    inputs: mpsc::Sender<Input>,
     handle: Handle,
     board: Board,
     task: tokio::task::JoinHandle<Ended>,
@@ -136,7 +118,7 @@ impl Running {
         Running { record, inputs, handle, board, task }
     }
 
-    async fn send(&self, input: Input<Pod>) {
+    async fn send(&self, input: Input) {
         self.inputs.send(input).await.unwrap();
         // Time is paused: all other tasks run first.
         sleep(Duration::from_millis(1)).await;

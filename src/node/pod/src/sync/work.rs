@@ -3,12 +3,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::PodId;
-
-pub trait Wanted: Send + Sync + 'static {
-    fn id(&self) -> &PodId;
-    /// Differs from that of another pod with this name.
-    fn uid(&self) -> &str;
-}
+use crate::sandbox::SandboxConfig;
 
 /// Why a pod is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +37,12 @@ pub struct Up {
 
 /// The loop never orders two operations at once for one pod.
 pub trait Work: Send + Sync + 'static {
-    type Pod: Wanted;
-
     /// Does only the missing steps.
-    fn up(&self, pod: &Arc<Self::Pod>, cause: &Cause) -> impl Future<Output = Result<Up, Condition>> + Send;
+    fn up(
+        &self,
+        pod: &Arc<SandboxConfig>,
+        cause: &Cause,
+    ) -> impl Future<Output = Result<Up, Condition>> + Send;
 
     /// Having nothing to do is success.
     fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;

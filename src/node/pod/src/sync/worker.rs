@@ -7,18 +7,14 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
+use crate::sandbox::SandboxConfig;
 
-pub(super) struct Order<P> {
+#[derive(Clone)]
+pub(super) struct Order {
     /// `None` for an unwanted pod.
-    pub(super) want: Option<Arc<P>>,
+    pub(super) want: Option<Arc<SandboxConfig>>,
     pub(super) cause: Cause,
     pub(super) serial: u64,
-}
-
-impl<P> Clone for Order<P> {
-    fn clone(&self) -> Self {
-        Order { want: self.want.clone(), cause: self.cause.clone(), serial: self.serial }
-    }
 }
 
 pub(super) struct Finished {
@@ -35,7 +31,7 @@ pub(super) enum Outcome {
 }
 
 /// Dropping this ends the worker.
-pub(super) type Orders<P> = watch::Sender<Option<Order<P>>>;
+pub(super) type Orders = watch::Sender<Option<Order>>;
 
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
@@ -46,11 +42,7 @@ pub(super) struct Shared<W> {
 
 impl<W: Work> Shared<W> {
     /// Ends with the pod's orders.
-    pub(super) async fn attend(
-        self: Arc<Self>,
-        id: PodId,
-        mut orders: watch::Receiver<Option<Order<W::Pod>>>,
-    ) {
+    pub(super) async fn attend(self: Arc<Self>, id: PodId, mut orders: watch::Receiver<Option<Order>>) {
         while orders.changed().await.is_ok() {
             let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
@@ -72,7 +64,7 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    async fn carry_out(&self, id: &PodId, order: &Order<W::Pod>) -> Outcome {
+    async fn carry_out(&self, id: &PodId, order: &Order) -> Outcome {
         match &order.want {
             Some(pod) => Outcome::Up(self.work.up(pod, &order.cause).await),
             None => Outcome::Down(self.work.down(id).await),
