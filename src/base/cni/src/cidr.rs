@@ -67,6 +67,34 @@ pub fn network_of(net: IpNetwork) -> IpNetwork {
     IpNetwork::new(net.network(), net.prefix()).unwrap_or(net)
 }
 
+/// The address as a number.
+pub fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).into(),
+        IpAddr::V6(ip) => ip.into(),
+    }
+}
+
+/// The numbers from `first` to `last` without those of the `excluded` networks, as spans in ascending order. A span
+/// includes both of its ends.
+pub fn without(first: u128, last: u128, excluded: &[IpNetwork]) -> Vec<(u128, u128)> {
+    let mut spans: Vec<_> =
+        excluded.iter().map(|net| (number(net.network()), number(net.broadcast()))).collect();
+    spans.sort_unstable();
+    let mut left = Vec::new();
+    // None: behind the last number.
+    let mut from = Some(first);
+    for (start_of_gap, end_of_gap) in spans {
+        let Some(start) = from.filter(|start| *start <= last) else { break };
+        if let Some(before) = start_of_gap.checked_sub(1).filter(|before| start <= *before) {
+            left.push((start, before.min(last)));
+        }
+        from = end_of_gap.checked_add(1).map(|next| next.max(start));
+    }
+    left.extend(from.filter(|start| *start <= last).map(|start| (start, last)));
+    left
+}
+
 /// The single-address network of `ip`: /32 or /128.
 pub fn host(ip: IpAddr) -> IpNetwork {
     IpNetwork::from(ip)

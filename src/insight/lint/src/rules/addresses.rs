@@ -77,14 +77,15 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
         let at = range.get("rangeEnd").unwrap_or(node);
         return error(at, format!("rangeEnd: {end} is before rangeStart, {start}"));
     }
-    let mut spans = vec![(number(start), number(end))];
+    let [first, last] = ends.map(cidr::number);
+    let (mut spans, mut excluded) = (vec![(first, last)], Vec::new());
     for at in range.get("exclude").map(Node::elements).unwrap_or_default() {
         let Some((ip, length)) = at.text().and_then(cidr::parse_ip_or_cidr) else { continue };
         if !subnet.contains(ip) {
             return error(at, format!("exclude: {ip} is not in {subnet}"));
         }
-        let excluded = IpNetwork::new(ip, length.unwrap_or(bits)).unwrap_or(ip.into());
-        spans = without(&spans, excluded);
+        excluded.push(IpNetwork::new(ip, length.unwrap_or(bits)).unwrap_or(ip.into()));
+        spans = cidr::without(first, last, &excluded);
         if spans.is_empty() {
             return error(at, format!("exclude: no address of {subnet} is left"));
         }
@@ -102,23 +103,6 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
         }
     }
     Ok(Pool { subnet, spans, place: node.range.clone() })
-}
-
-fn number(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u32::from(ip).into(),
-        IpAddr::V6(ip) => ip.into(),
-    }
-}
-
-fn without(spans: &[(u128, u128)], excluded: IpNetwork) -> Vec<(u128, u128)> {
-    let (first, last) = (number(excluded.network()), number(excluded.broadcast()));
-    let rest = spans.iter().flat_map(|(start, end)| {
-        let before = first.checked_sub(1).map(|before| (*start, before.min(*end)));
-        let after = last.checked_add(1).map(|after| (after.max(*start), *end));
-        [before, after]
-    });
-    rest.flatten().filter(|(start, end)| start <= end).collect()
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
