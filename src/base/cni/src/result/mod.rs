@@ -219,8 +219,8 @@ impl CniResult {
         };
         match version {
             Version::V0_1_0 | Version::V0_2_0 => v02::read(value, path),
-            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => v04::read(value, path),
-            Version::V1_0_0 | Version::V1_1_0 => v10::read(value, path),
+            // Between 0.3.0 and 0.4.0 an address has its `version`, too, which is ignored.
+            _ => v10::read(value, path),
         }
     }
 

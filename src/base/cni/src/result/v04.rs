@@ -4,15 +4,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{CniResult, Dns, Route};
-use crate::{Error, Version, fields};
-
-/// The `version` of an address is ignored: the address says it, too.
-pub(super) fn read(value: &Value, path: &str) -> Result<CniResult, Error> {
-    super::v10::read(value, path)
-}
+use crate::{Version, fields};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
