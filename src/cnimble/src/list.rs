@@ -136,15 +136,7 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
     let problems = listing.problems.iter().map(ToString::to_string).collect();
     let view = Networks { networks: networks.collect(), problems };
     session.show(&view)?;
-    if view.problems.is_empty() {
-        return Ok(());
-    }
-    if session.json {
-        // The listing already shows the problems.
-        return Err(Report::new(Exit::Config, ""));
-    }
-    let report = Report::new(Exit::Config, "some files can't be used");
-    Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
+    session.judge(Exit::Config, "some files can't be used", &view.problems)
 }
 
 /// The networks of the configuration directory, and its unusable files.

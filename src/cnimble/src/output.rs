@@ -23,6 +23,15 @@ impl Session {
             false => print(&view.text(self.paint)),
         }
     }
+
+    /// Fails with the problems of a listing, if it has any. JSON has them already.
+    pub(super) fn judge(&self, exit: Exit, what: &str, problems: &[String]) -> Result<(), Report> {
+        match problems {
+            [] => Ok(()),
+            _ if self.json => Err(Report::new(exit, "")),
+            _ => Err(problems.iter().fold(Report::new(exit, what), |report, why| report.row("why", why))),
+        }
+    }
 }
 
 /// A closed pipe, as with `head`, is no error.

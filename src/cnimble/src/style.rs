@@ -96,6 +96,11 @@ pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> S
     out
 }
 
+/// With a space between each two.
+pub(super) fn joined<T: ToString>(list: &[T]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

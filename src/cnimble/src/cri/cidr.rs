@@ -5,9 +5,10 @@ use serde_json::json;
 
 use cnimble_cri::{Client, Cni, CriError};
 
-use super::{pods, report};
+use super::report;
 use crate::output::note;
 use crate::report::{Exit, Report, usage};
+use crate::style::joined;
 use crate::{Session, print_json};
 
 pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork]) -> Result<(), Report> {
@@ -31,7 +32,7 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
         outcome => outcome.map_err(|err| report(what, &err))?,
     }
     let effect = effect(client, before.as_ref());
-    let words = format!("{} was told {}", client.version().name, pods::joined(cidrs));
+    let words = format!("{} was told {}", client.version().name, joined(cidrs));
     match session.json {
         true => print_json(&json!({"podCIDR": list, "note": effect})),
         false => {

@@ -11,7 +11,7 @@ use super::{report, short};
 use crate::Session;
 use crate::output::View;
 use crate::report::Report;
-use crate::style::{Paint, table};
+use crate::style::{Paint, joined, table};
 
 pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't list the runtime's pods";
@@ -87,8 +87,4 @@ impl View for Pods {
         let lines: Vec<Vec<String>> = self.0.iter().map(Pod::line).collect();
         table(&["POD", "STATE", "ADDRESSES", "ATTEMPT", "AGE", "SANDBOX"], &lines, paint)
     }
-}
-
-pub(super) fn joined<T: ToString>(list: &[T]) -> String {
-    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 use futures::StreamExt;
 use serde_json::json;
 
-use cnimble_cri::{Client, PodConfig, Port, Protocol, Sandbox, SandboxStatus};
+use cnimble_cri::{Client, PodConfig, Port, Sandbox, SandboxStatus};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
-use cnimble_pod::network as pod_network;
+use cnimble_pod::network::PortMapping;
 use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
 
 use super::{of_pod, pods, report};
@@ -18,6 +18,7 @@ use crate::Session;
 use crate::args::cri::{Down, Up};
 use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
+use crate::style::joined;
 
 const AT_ONCE: usize = 8;
 
@@ -37,7 +38,7 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
                 let words = if was_up { "is up already" } else { "is up" };
                 let place = match status.host_network {
                     true => "the node's network".to_owned(),
-                    false => pods::joined(&status.ips),
+                    false => joined(&status.ips),
                 };
                 let line = format!("{pod} {words}: {place}");
                 tally.borrow_mut().done(&line, &pods::Pod::new(status.sandbox.clone(), Some(status)));
@@ -92,12 +93,8 @@ async fn one_up(
 /// Returns the configuration that a kubelet would send for this pod.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
-    let port = |port: &pod_network::PortMapping| Port {
-        protocol: match port.protocol {
-            pod_network::Protocol::Tcp => Protocol::Tcp,
-            pod_network::Protocol::Udp => Protocol::Udp,
-            pod_network::Protocol::Sctp => Protocol::Sctp,
-        },
+    let port = |port: &PortMapping| Port {
+        protocol: port.protocol,
         container_port: port.container_port,
         host_port: port.host_port,
         host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
@@ -139,7 +136,7 @@ fn verify(status: &SandboxStatus) -> Result<(), String> {
     let lost: Vec<IpAddr> = status.ips.iter().copied().filter(|ip| !kernel.contains(ip)).collect();
     match lost.as_slice() {
         [] => Ok(()),
-        lost => Err(format!("{} is not in {}", pods::joined(lost), netns.display())),
+        lost => Err(format!("{} is not in {}", joined(lost), netns.display())),
     }
 }
 

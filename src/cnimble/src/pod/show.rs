@@ -12,7 +12,7 @@ use cnimble_pod::sandbox::{Sandbox, SandboxConfig, SandboxError, SandboxStatus, 
 use super::super::Session;
 use super::super::output::View;
 use super::super::report::{Exit, Report};
-use super::super::style::{Paint, rows, table};
+use super::super::style::{self, Paint, rows, table};
 use super::{age_of, find, report};
 
 const AT_ONCE: usize = 16;
@@ -28,14 +28,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
     let problems = listing.problems.iter().map(|(_, problem)| problem.to_string()).collect();
     let view = Pods { pods, problems };
     session.show(&view)?;
-    if view.problems.is_empty() {
-        return Ok(());
-    }
-    if session.json {
-        return Err(Report::new(Exit::Files, ""));
-    }
-    let report = Report::new(Exit::Files, "some pods' records can't be read");
-    Err(view.problems.into_iter().fold(report, |report, problem| report.row("why", problem)))
+    session.judge(Exit::Files, "some pods' records can't be read", &view.problems)
 }
 
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
@@ -160,6 +153,6 @@ fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
 pub(super) fn joined(ips: &[IpAddr]) -> String {
     match ips {
         [] => "-".to_owned(),
-        ips => ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        ips => style::joined(ips),
     }
 }

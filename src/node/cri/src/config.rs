@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::wire;
+pub use cnimble_pod::network::Protocol;
 
 /// The part of CRI's `PodSandboxConfig` that names the pod and describes its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,17 +35,10 @@ pub struct Port {
     pub host_ip: String,
 }
 
-/// CRI's protocols of ports, by their numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    Tcp = 0,
-    Udp = 1,
-    Sctp = 2,
-}
-
 impl From<PodConfig> for wire::PodSandboxConfig {
     fn from(of: PodConfig) -> Self {
         let port = |port: Port| wire::PortMapping {
+            // In CRI's order.
             protocol: port.protocol as i32,
             container_port: port.container_port.into(),
             host_port: port.host_port.into(),

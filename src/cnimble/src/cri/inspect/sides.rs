@@ -10,6 +10,8 @@ use cnimble_liveness::Sight;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
+use crate::style::joined;
+
 /// The values of one property in the runtime, the cache and the kernel.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -133,10 +135,7 @@ fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]
     {
         let lost: Vec<IpAddr> = ips.into_iter().filter(|ip| !kernel.contains(ip)).collect();
         if !lost.is_empty() {
-            missing.push(format!(
-                "the {whose}'s address {} is not the kernel's",
-                super::super::pods::joined(&lost)
-            ));
+            missing.push(format!("the {whose}'s address {} is not the kernel's", joined(&lost)));
         }
     }
     missing

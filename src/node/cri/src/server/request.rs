@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn what_the_client_sends_arrives() {
         let port = Port {
-            protocol: crate::Protocol::Sctp,
+            protocol: Protocol::Sctp,
             container_port: 80,
             host_port: 8080,
             host_ip: "2001:db8::1".into(),
