@@ -144,10 +144,7 @@ fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
 
 /// False for loopback and link-local addresses.
 pub(super) fn is_somebodys(ip: IpAddr) -> bool {
-    let link_local = match ip {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(ip) => ip.segments().first().is_some_and(|first| first & 0xffc0 == 0xfe80),
-    };
+    let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }
 

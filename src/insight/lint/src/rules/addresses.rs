@@ -108,7 +108,7 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.segments().first().is_some_and(|first| first & 0xffc0 == 0xfe80),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 
