@@ -6,7 +6,7 @@ use std::path::Path;
 use regex_lite::Regex;
 
 use cnimble_cni::Error;
-use cnimble_os::files::{self as files, Links};
+use cnimble_os::files::{self as files, IfPresent, Links};
 
 use crate::config::Sysctl;
 
@@ -21,12 +21,10 @@ pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
     }
-    let text = match files::read(file, LIMIT, Links::Follow) {
-        Ok(text) => String::from_utf8(text)
-            .map_err(|_| Error::config(format!("{} is not valid UTF-8", file.display())))?,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(err) => return Err(Error::io("read", file, &err)),
-    };
+    let read = files::read(file, LIMIT, Links::Follow).if_present();
+    let Some(text) = read.map_err(|err| Error::io("read", file, &err))? else { return Ok(()) };
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::config(format!("{} is not valid UTF-8", file.display())))?;
     let mut allowed = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let regex = Regex::new(line.trim()).map_err(|err| {

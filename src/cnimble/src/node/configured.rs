@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use cnimble_cni::PluginConfig;
 use cnimble_cni::list::{Injection, NetworkList};
 use cnimble_leases::cluster::config::Cluster;
+use cnimble_os::files::IfPresent;
 use cnimble_runtime::ConfDir;
 
 use super::super::etcd::plugin_of;
@@ -81,10 +82,7 @@ fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
 
 fn add(path: &Path, depth: u32, print: &mut Print, newest: &mut SystemTime) -> io::Result<()> {
     // A symbolic link counts as its target.
-    let meta = match std::fs::metadata(path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
+    let Some(meta) = std::fs::metadata(path).if_present()? else { return Ok(()) };
     let seconds = u64::try_from(meta.ctime()).unwrap_or_default();
     let nanoseconds = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
     *newest = (*newest).max(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds));

@@ -6,6 +6,7 @@ use cnimble_cni::Error;
 use cnimble_liveness::cache_entries::{Known, failed};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, young};
+use cnimble_os::files::IfPresent;
 use cnimble_runtime::{Cache, Entry, Invoker};
 
 use super::{Doctor, Finding, Kind, Subject};
@@ -32,19 +33,14 @@ impl Action {
             Action::SetAside(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let aside = path.with_file_name(format!(".corrupt-{name}"));
-                ignore_missing(std::fs::rename(path, aside)).map_err(|err| Error::io("rename", path, &err))
+                let renamed = std::fs::rename(path, aside).if_present();
+                renamed.map(drop).map_err(|err| Error::io("rename", path, &err))
             }
             Action::Remove(path) => {
-                ignore_missing(std::fs::remove_file(path)).map_err(|err| Error::io("remove", path, &err))
+                let removed = std::fs::remove_file(path).if_present();
+                removed.map(drop).map_err(|err| Error::io("remove", path, &err))
             }
         }
-    }
-}
-
-fn ignore_missing(outcome: std::io::Result<()>) -> std::io::Result<()> {
-    match outcome {
-        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err),
-        _ => Ok(()),
     }
 }
 

@@ -4,14 +4,13 @@
 //! reported beside the others.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use cnimble_cni::list::{ListEntry, NetworkList};
 use cnimble_cni::{Error, json};
-use cnimble_os::files::{Links, read as read_file};
+use cnimble_os::files::{IfPresent, Links, read as read_file};
 
 use super::error::ConfError;
 
@@ -175,10 +174,7 @@ fn without_position(err: &serde_json::Error) -> String {
 /// Sorted. A missing directory has no files.
 fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
     let failed = |source| ConfError::Dir { dir: dir.to_owned(), source };
-    let entries = match fs::read_dir(dir) {
-        Err(err) if matches!(err.kind(), io::ErrorKind::NotFound) => return Ok(Vec::new()),
-        outcome => outcome.map_err(failed)?,
-    };
+    let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();

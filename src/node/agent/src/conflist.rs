@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use cnimble_cni::cidr::default_route;
 use cnimble_leases::store::Directory;
-use cnimble_os::files::{self as files, Links};
+use cnimble_os::files::{self as files, IfPresent, Links};
 
 use crate::LIMIT;
 use crate::shares::ClusterLocal;
@@ -143,9 +143,6 @@ impl Conflist {
     }
 
     pub fn remove(&self) -> io::Result<bool> {
-        match std::fs::remove_file(self.path()) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
-            done => done.map(|()| true),
-        }
+        Ok(std::fs::remove_file(self.path()).if_present()?.is_some())
     }
 }

@@ -116,6 +116,24 @@ pub fn is_absent(err: &io::Error) -> bool {
     matches!(err.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
+/// For requests about files that may be missing.
+pub trait IfPresent<T> {
+    /// `None` without the file.
+    ///
+    /// # Errors
+    /// All others.
+    fn if_present(self) -> io::Result<Option<T>>;
+}
+
+impl<T> IfPresent<T> for io::Result<T> {
+    fn if_present(self) -> io::Result<Option<T>> {
+        match self {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

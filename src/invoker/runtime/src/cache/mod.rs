@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cnimble_os::files::{self as files, Links};
+use cnimble_os::files::{self as files, IfPresent, Links};
 
 use super::error::CacheError;
 
@@ -206,10 +206,7 @@ impl Cache {
     /// Sorted by name. Empty if the directory is missing.
     fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
         let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
-        let entries = match fs::read_dir(dir) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            outcome => outcome.map_err(failed)?,
-        };
+        let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for entry in entries {
             let name = entry.map_err(failed)?.file_name();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 
 use cnimble_cni::hash::hex;
-use cnimble_os::files::{self as files, Links};
+use cnimble_os::files::{self as files, IfPresent, Links};
 
 use super::config::{Sandbox, SandboxConfig, State};
 use super::error::Cause;
@@ -132,11 +132,8 @@ impl Store {
     /// A missing record is success.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
-        match fs::remove_file(&path) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            // Not synced: at worst a record comes back after a power loss.
-            removed => removed.map_err(Cause::file("removing", &path))?,
-        }
+        // Not synced: at worst a record comes back after a power loss.
+        fs::remove_file(&path).if_present().map_err(Cause::file("removing", &path))?;
         self.known().remove(&sandbox.id);
         // Only an empty one.
         let _ = path.parent().map(fs::remove_dir);

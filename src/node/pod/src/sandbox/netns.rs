@@ -9,6 +9,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use cnimble_netlink::{Error, Result};
+use cnimble_os::files::IfPresent;
 
 /// Pins a new namespace at `path` in an existing directory.
 pub(super) async fn create(path: PathBuf) -> Result<()> {
@@ -52,8 +53,5 @@ pub(super) fn remove(path: &Path) -> Result<()> {
             Err(errno) => return Err(Error::new(what(), errno)),
         }
     }
-    match std::fs::remove_file(path) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(Error::io(what(), &err)),
-        _ => Ok(()),
-    }
+    std::fs::remove_file(path).if_present().map(drop).map_err(|err| Error::io(what(), &err))
 }

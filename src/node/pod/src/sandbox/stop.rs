@@ -1,4 +1,4 @@
-use std::io;
+use cnimble_os::files::IfPresent;
 
 use crate::PodId;
 use crate::network::Sandboxed;
@@ -142,10 +142,8 @@ impl Sandboxes {
         }
         causes.add(netns::remove(&self.netns_path(&sandbox.id)).map_err(Cause::from));
         let dir = self.run_path(&sandbox.id);
-        match std::fs::remove_dir_all(&dir) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            removed => causes.add(removed.map_err(Cause::file("removing", dir))),
-        }
+        let removed = std::fs::remove_dir_all(&dir).if_present();
+        causes.add(removed.map(drop).map_err(Cause::file("removing", dir)));
         causes.into_result()
     }
 }
