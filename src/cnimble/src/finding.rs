@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use cnimble_doctor::{Diagnosis, Finding, Repair, Subject};
+use cnimble_doctor::{Diagnosis, Finding, Kind, Repair, Subject};
 
 use super::style::{self, Paint};
 
@@ -21,7 +21,7 @@ pub(super) struct Item {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Brief {
-    kind: &'static str,
+    kind: Kind,
     what: String,
     #[serde(rename = "containerID")]
     container_id: Option<String>,
@@ -62,7 +62,7 @@ impl Item {
         };
         let Subject { network, container_id, ifname } = finding.subject;
         let pod = container_id.as_ref().and_then(|id| diagnosis.pods.get(id)).cloned();
-        let (kind, what, why) = (finding.kind.name(), finding.what, finding.why);
+        let (kind, what, why) = (finding.kind, finding.what, finding.why);
         let brief = Brief { kind, what, container_id, ifname, pod, why, outcome };
         Item { brief, network, doubt, remedy: finding.remedy, error }
     }

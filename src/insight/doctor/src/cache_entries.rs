@@ -9,7 +9,7 @@ use cnimble_liveness::{Verdict, young};
 use cnimble_os::files::IfPresent;
 use cnimble_runtime::{Cache, Entry, Invoker};
 
-use super::{Doctor, Finding, Kind, Subject};
+use super::{Doctor, Finding, Kind, Subject, orphaned};
 
 #[derive(Debug, Clone)]
 pub(super) enum Action {
@@ -82,11 +82,9 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
 
 fn finding(node: &Node, known: &Known) -> Option<Finding> {
     let (why, doubt) = match &known.verdict {
-        Verdict::Lives => return None,
         // A faulty sandbox that the runtime lists is a separate finding.
         Verdict::Doubt(_) if node.is_listed(&known.entry.container_id, true) => return None,
-        Verdict::Orphan(why) => (why.clone(), None),
-        Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt.clone())),
+        verdict => orphaned(verdict)?,
     };
     let with_result = !node.is_anothers(&known.entry);
     Some(Finding {

@@ -5,21 +5,16 @@ use std::path::PathBuf;
 use cnimble_cni::Error;
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Identity, Store};
-use cnimble_liveness::Verdict;
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
 
-use super::{Finding, Kind, Subject};
+use super::{Finding, Kind, Subject, orphaned};
 
 pub(super) fn findings(leases: &JudgedLeases) -> impl Iterator<Item = Finding> {
     leases.all().filter_map(|(network, lease)| finding(network, lease))
 }
 
 fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
-    let (why, doubt) = match &lease.verdict {
-        Verdict::Lives => return None,
-        Verdict::Orphan(why) => (why.clone(), None),
-        Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt.clone())),
-    };
+    let (why, doubt) = orphaned(&lease.verdict)?;
     let path = lease.path.display();
     let (kind, what) = match &lease.held {
         None => (Kind::UnfinishedFile, format!("file {path}")),

@@ -19,10 +19,13 @@ pub mod tree;
 mod warnings;
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_liveness::node::Node;
-use cnimble_liveness::{Evidence, Sight};
+use cnimble_liveness::{Evidence, Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Plugin;
 use cnimble_runtime::Invoker;
@@ -39,7 +42,8 @@ pub struct Doctor<'a> {
     pub plugins: &'static [&'static dyn Plugin],
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// An entry of the result cache for a namespace that doesn't exist.
     CacheEntry,
@@ -81,30 +85,12 @@ impl Kind {
     pub fn is_of_sandbox(self) -> bool {
         self >= Kind::SandboxInterface
     }
+}
 
-    /// Returns the kind in JSON, `cache-entry` for example.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::CacheEntry => "cache-entry",
-            Kind::BrokenCacheEntry => "broken-cache-entry",
-            Kind::Lease => "lease",
-            Kind::BrokenLease => "broken-lease",
-            Kind::UnfinishedFile => "unfinished-file",
-            Kind::Veth => "veth",
-            Kind::Ifb => "ifb",
-            Kind::Rules => "rules",
-            Kind::EmptyRules => "empty-rules",
-            Kind::MissingRules => "missing-rules",
-            Kind::HostState => "host-state",
-            Kind::PodState => "pod-state",
-            Kind::BegunDel => "begun-del",
-            Kind::SandboxInterface => "sandbox-interface",
-            Kind::SandboxAddress => "sandbox-address",
-            Kind::SandboxWithoutLease => "sandbox-without-lease",
-            Kind::SandboxWithoutEntry => "sandbox-without-entry",
-            Kind::SandboxLease => "sandbox-lease",
-            Kind::SandboxGone => "sandbox-gone",
-        }
+/// The word in JSON, `cache-entry` for example.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -137,6 +123,15 @@ impl Subject {
             container_id: Some(attachment.container_id.clone()),
             ifname: Some(attachment.ifname.clone()),
         }
+    }
+}
+
+/// Why an object has no owner, and the doubt about that. `None` if its owner lives.
+fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
+    match verdict {
+        Verdict::Lives => None,
+        Verdict::Orphan(why) => Some((why.clone(), None)),
+        Verdict::Doubt(doubt) => Some(("nothing shows that its pod lives".to_owned(), Some(doubt.clone()))),
     }
 }
 

@@ -1,21 +1,17 @@
 //! Finds packet rules of removed pods.
 
 use cnimble_cni::Error;
+use cnimble_liveness::Sight;
 use cnimble_liveness::traces::judge;
-use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Named, Trace};
 
-use super::{Action, Finding, Kind, Subject};
+use super::{Action, Finding, Kind, Subject, orphaned};
 
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     let mut findings = Vec::new();
     for trace in &sight.traces {
-        let (why, doubt) = match judge(&sight.node, trace) {
-            Verdict::Lives => continue,
-            Verdict::Orphan(why) => (why, None),
-            Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt)),
-        };
+        let Some((why, doubt)) = orphaned(&judge(&sight.node, trace)) else { continue };
         findings.push(Finding {
             kind: Kind::Rules,
             what: trace.what.clone(),

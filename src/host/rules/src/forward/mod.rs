@@ -26,6 +26,8 @@ pub use verify::{check, status};
 use std::fmt;
 use std::net::IpAddr;
 
+use serde::Serialize;
+
 use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
@@ -49,7 +51,8 @@ pub enum Backend {
 
 /// The pods that may open connections to a pod (`ingressPolicy`). The latest ADD decides for all pods of a bridge. A
 /// vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     #[default]
     Open,
@@ -61,11 +64,7 @@ pub enum Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Policy::Open => "open",
-            Policy::SameBridge => "same-bridge",
-            Policy::Isolated => "isolated",
-        })
+        self.serialize(f)
     }
 }
 

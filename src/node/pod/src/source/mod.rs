@@ -23,6 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -39,7 +40,8 @@ use crate::manifest::{Manifest, Origin};
 use report::{Complaint, Reporter, Shared};
 
 /// There can be one source of each kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SourceKind {
     File,
     Http,
@@ -49,11 +51,7 @@ pub enum SourceKind {
 impl fmt::Display for SourceKind {
     /// The kubelet's words: `file`, `http`, `api`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SourceKind::File => "file",
-            SourceKind::Http => "http",
-            SourceKind::Api => "api",
-        })
+        self.serialize(f)
     }
 }
 
