@@ -17,6 +17,7 @@ mod strict;
 mod surface;
 mod tree;
 mod typing;
+mod verbs;
 mod walk;
 
 use std::fs;
