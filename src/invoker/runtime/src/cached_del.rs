@@ -3,7 +3,7 @@
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{NetworkList, Verb};
 
-use super::error::{Failures, PluginError};
+use super::error::{PluginError, outcome};
 use super::{Attach, ConfError, Entry, Error, Invoker, Key};
 
 impl Invoker {
@@ -18,9 +18,7 @@ impl Invoker {
         let Some(entry) = found.entry() else {
             return Ok(false);
         };
-        let network = entry
-            .network_list()
-            .map_err(|reason| ConfError::Invalid { path: self.cache.path(key), reason })?;
+        let network = self.network_of(&entry)?;
         self.del(&network, &Attach::from_entry(&entry)).await?;
         Ok(true)
     }
@@ -35,16 +33,16 @@ impl Invoker {
         if with_result {
             return self.del_recorded(entry.key()).await.map(drop);
         }
-        let network = entry
-            .network_list()
-            .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })?;
+        let network = self.network_of(entry)?;
         let attach = Attach::from_entry(entry);
         let _together = self.together(&network.name, &attach).await?;
-        if let Some(failures) = Failures::of(self.del_chain(&network, &network.plugins, &attach, None).await)
-        {
-            return Err(failures.into());
-        }
+        outcome(self.del_chain(&network, &network.plugins, &attach, None).await)?;
         Ok(self.cache.remove(entry.key())?)
+    }
+
+    fn network_of(&self, entry: &Entry) -> Result<NetworkList, ConfError> {
+        let invalid = |reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason };
+        entry.network_list().map_err(invalid)
     }
 
     /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes no lock: see

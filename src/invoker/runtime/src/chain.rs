@@ -8,7 +8,7 @@ use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Version, json};
 
 use super::abandoned::Caller;
-use super::error::{Error, Failure, Failures, PluginError};
+use super::error::{Error, Failure, Failures, PluginError, outcome};
 use super::exec::{Parameters, first_line};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
 
@@ -37,9 +37,7 @@ impl Invoker {
             let cause = find_plugin(&plugin.plugin_type, &self.path).err()?;
             Some(failure(network, plugin, Verb::Add, cause))
         });
-        if let Some(failures) = Failures::of(missing.collect()) {
-            return Err(failures.into());
-        }
+        outcome(missing.collect())?;
         // Until the result is recorded: before that, nothing but locks tells of this.
         let together = self.together(&network.name, attach).await?;
         let (this, owned, of) = (self.clone(), network.clone(), attach.clone());
@@ -70,11 +68,7 @@ impl Invoker {
                 }
                 Err(cause) => cause,
             };
-            let mut failures = Failures {
-                first: failure(network, plugin, Verb::Add, cause),
-                others: Vec::new(),
-                note: None,
-            };
+            let mut failures = Failures::one(failure(network, plugin, Verb::Add, cause));
             if known {
                 failures.note = Some(
                     "not rolled back, because the cache knows this attachment from an earlier ADD; \
@@ -150,11 +144,7 @@ impl Invoker {
         for plugin in &network.plugins {
             this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
                 .await
-                .map_err(|cause| Failures {
-                    first: failure(network, plugin, Verb::Check, cause),
-                    others: Vec::new(),
-                    note: None,
-                })?;
+                .map_err(|cause| Failures::one(failure(network, plugin, Verb::Check, cause)))?;
         }
         Ok(())
     }
@@ -183,10 +173,7 @@ impl Invoker {
                 None
             }
         };
-        let failures = self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await;
-        if let Some(failures) = Failures::of(failures) {
-            return Err(failures.into());
-        }
+        outcome(self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await)?;
         if let Err(err) = self.cache.remove(attach.key(&network.name)) {
             // Only GC would come back to this entry, which is harmless.
             log::warn!("{err}");

@@ -4,7 +4,7 @@ use cnimble_cni::list::Injection;
 use cnimble_cni::{Attachment, NetworkList, Verb, Version};
 
 use super::chain::failure;
-use super::error::{Error, Failure, Failures};
+use super::error::{Error, Failure, Failures, outcome};
 use super::{Attach, Invoker};
 
 impl Invoker {
@@ -69,7 +69,7 @@ impl Invoker {
                 }
             }
         }
-        Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
+        outcome(failures)
     }
 
     /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 the answer is yes.
@@ -82,13 +82,8 @@ impl Invoker {
         }
         let this = self.begin();
         for plugin in &network.plugins {
-            this.call(Verb::Status, network, plugin, None, Injection::status()).await.map_err(|cause| {
-                Failures {
-                    first: failure(network, plugin, Verb::Status, cause),
-                    others: Vec::new(),
-                    note: None,
-                }
-            })?;
+            let answer = this.call(Verb::Status, network, plugin, None, Injection::status()).await;
+            answer.map_err(|cause| Failures::one(failure(network, plugin, Verb::Status, cause)))?;
         }
         Ok(())
     }

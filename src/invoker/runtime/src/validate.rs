@@ -7,7 +7,8 @@ use serde_json::Value;
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
-use super::{Error, Failure, Failures, Invoker, PluginError, Verb, find_plugin};
+use super::error::outcome;
+use super::{Error, Failure, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
     /// Checks that all plugins of the network, and the IPAM plugins that they delegate to, are there and support its
@@ -29,9 +30,7 @@ impl Invoker {
                 cause: outcome.err()?,
             })
         });
-        if let Some(failures) = Failures::of(failures.collect()) {
-            return Err(failures.into());
-        }
+        outcome(failures.collect())?;
         let capabilities: BTreeSet<&String> =
             network.plugins.iter().flat_map(|plugin| &plugin.capabilities).collect();
         Ok(capabilities.into_iter().cloned().collect())

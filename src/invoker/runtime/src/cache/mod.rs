@@ -228,17 +228,13 @@ impl Cache {
             let source = io::Error::from_raw_os_error(libc::EEXIST);
             return Err(CacheError { doing: "writing over another attachment's entry", path, source });
         }
-        let at = |doing, path: &Path| {
-            let path = path.to_owned();
-            move |source| CacheError { doing, path, source }
-        };
-        let text = entry.encode().map_err(at("encoding", &path))?;
+        let text = entry.encode().map_err(CacheError::at("encoding", &path))?;
         match self.write(&path, &text) {
             // The directories are there but for the first time.
             Err(err) if err.source.kind() == io::ErrorKind::NotFound => {
                 let results = self.results();
                 let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&results);
-                made.map_err(at("making", &results))?;
+                made.map_err(CacheError::at("making", &results))?;
                 self.write(&path, &text)
             }
             outcome => outcome,
@@ -246,12 +242,9 @@ impl Cache {
     }
 
     fn write(&self, path: &Path, text: &[u8]) -> Result<(), CacheError> {
-        let at = |doing, path: &Path| {
-            let path = path.to_owned();
-            move |source| CacheError { doing, path, source }
-        };
-        let temporary = Temporary::write(&self.dir, text).map_err(at("writing a file in", &self.dir))?;
-        temporary.persist(path).map_err(at("writing", path))
+        let temporary = Temporary::write(&self.dir, text);
+        let temporary = temporary.map_err(CacheError::at("writing a file in", &self.dir))?;
+        temporary.persist(path).map_err(CacheError::at("writing", path))
     }
 
     /// Removes an entry. A missing entry is success. An entry of another attachment stays.
@@ -278,7 +271,7 @@ impl Cache {
         let mut name = std::ffi::OsString::from(".corrupt-");
         name.push(path.file_name().unwrap_or_default());
         let aside = path.with_file_name(name);
-        fs::rename(&path, &aside).map_err(|source| CacheError { doing: "setting aside", path, source })?;
+        fs::rename(&path, &aside).map_err(CacheError::at("setting aside", path))?;
         Ok(aside)
     }
 }

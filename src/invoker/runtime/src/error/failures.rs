@@ -49,6 +49,10 @@ pub struct Failures {
 }
 
 impl Failures {
+    pub(crate) fn one(first: Failure) -> Self {
+        Failures { first, others: Vec::new(), note: None }
+    }
+
     /// `None` for an empty list.
     pub fn of(mut failures: Vec<Failure>) -> Option<Self> {
         if failures.is_empty() {

@@ -30,6 +30,13 @@ pub struct CacheError {
     pub source: io::Error,
 }
 
+impl CacheError {
+    pub(crate) fn at(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> CacheError {
+        let path = path.into();
+        move |source| CacheError { doing, path, source }
+    }
+}
+
 /// An operation on a network that failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
@@ -77,6 +84,11 @@ impl From<Failures> for Error {
     }
 }
 
+/// Fails if a plugin has failed.
+pub(super) fn outcome(failures: Vec<Failure>) -> Result<(), Error> {
+    Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
+}
+
 impl From<CacheError> for Error {
     fn from(cause: CacheError) -> Self {
         Error::Cache { cause, rollback: Vec::new() }
@@ -86,6 +98,7 @@ impl From<CacheError> for Error {
 impl Error {
     /// The error as one of the specification. A plugin's code and text come through, with the rest in the details.
     pub fn to_spec(&self) -> cni::Error {
+        let own = |code| cni::Error::new(code, self.to_string());
         match self {
             Error::Parameter(error) => error.clone(),
             Error::Node(error) => error.clone().context("can't tell what lives"),
@@ -106,17 +119,13 @@ impl Error {
                     None => error,
                 }
             }
-            Error::Conf(ConfError::Invalid { reason, .. }) => cni::Error::new(reason.code, self.to_string()),
-            Error::Conf(ConfError::Syntax { .. }) => cni::Error::new(Code::DECODE, self.to_string()),
-            Error::Conf(ConfError::NoNetwork { .. }) => {
-                cni::Error::new(Code::INVALID_CONFIG, self.to_string())
-            }
-            Error::Locked(LockError::Busy { .. }) => cni::Error::new(Code::TRY_AGAIN_LATER, self.to_string()),
-            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => {
-                cni::Error::new(Code::IO, self.to_string())
-            }
-            Error::Unsupported { .. } => cni::Error::new(Code::INCOMPATIBLE_VERSION, self.to_string()),
-            Error::NoResult { .. } => cni::Error::new(Code::CHECK_FAILED, self.to_string()),
+            Error::Conf(ConfError::Invalid { reason, .. }) => own(reason.code),
+            Error::Conf(ConfError::Syntax { .. }) => own(Code::DECODE),
+            Error::Conf(ConfError::NoNetwork { .. }) => own(Code::INVALID_CONFIG),
+            Error::Locked(LockError::Busy { .. }) => own(Code::TRY_AGAIN_LATER),
+            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => own(Code::IO),
+            Error::Unsupported { .. } => own(Code::INCOMPATIBLE_VERSION),
+            Error::NoResult { .. } => own(Code::CHECK_FAILED),
         }
     }
 }
