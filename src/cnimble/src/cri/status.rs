@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use cnimble_cri::{Client, Cni};
+use cnimble_cri::{Client, Cni, Condition, Loaded, Version};
 use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
 
 use super::report;
@@ -16,51 +16,15 @@ use crate::style::{Paint, rows};
 #[derive(Serialize)]
 struct Status {
     socket: PathBuf,
-    runtime: Runtime,
+    runtime: Version,
     conditions: Vec<Condition>,
     /// `None` if the runtime doesn't report its networks.
-    loaded: Option<Loaded>,
+    loaded: Option<Cni>,
     choice: Option<Choice>,
     #[serde(skip)]
     dir: String,
     skipped: Vec<String>,
     differs: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Runtime {
-    name: String,
-    version: String,
-    cri: String,
-}
-
-#[derive(Serialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(rename = "status")]
-    holds: bool,
-    reason: String,
-    message: String,
-}
-
-/// The runtime's directories and networks.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Loaded {
-    conf_dir: Option<PathBuf>,
-    plugin_dirs: Vec<PathBuf>,
-    networks: Vec<Network>,
-    error: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Network {
-    name: String,
-    cni_version: String,
-    plugins: Vec<String>,
-    ifname: String,
 }
 
 /// cnimble chooses the first usable file, like a kubelet with its own CNI support.
@@ -76,21 +40,13 @@ struct Choice {
 pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't ask for the runtime's status";
     let status = client.status().await.map_err(|err| report(what, &err))?;
-    let version = client.version();
     let (dir, choice, skipped) = choice(session, status.cni.as_ref()).await;
-    let loaded = status.cni.map(Loaded::new);
+    let loaded = status.cni;
     let differs = loaded.as_ref().and_then(|loaded| differ(loaded.networks.first(), choice.as_ref(), &dir));
-    let conditions = status.conditions.into_iter().map(|of| Condition {
-        kind: of.kind,
-        holds: of.holds,
-        reason: of.reason,
-        message: of.message,
-    });
-    let (name, version, cri) = (version.name.clone(), version.version.clone(), version.api.clone());
     let view = Status {
         socket: client.socket().to_owned(),
-        runtime: Runtime { name, version, cri },
-        conditions: conditions.collect(),
+        runtime: client.version().clone(),
+        conditions: status.conditions,
         loaded,
         choice,
         dir,
@@ -101,19 +57,6 @@ pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Rep
     match view.is_ready() && view.differs.is_none() {
         true => Ok(()),
         false => Err(Report::new(Exit::Found, "")),
-    }
-}
-
-impl Loaded {
-    fn new(cni: Cni) -> Self {
-        let networks = cni.networks.into_iter().map(|of| Network {
-            name: of.name,
-            cni_version: of.version,
-            plugins: of.plugins,
-            ifname: of.ifname,
-        });
-        let networks = networks.collect();
-        Loaded { conf_dir: cni.conf_dir, plugin_dirs: cni.plugin_dirs, networks, error: cni.load_error }
     }
 }
 
@@ -138,7 +81,7 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>
 }
 
 /// Returns how the runtime's network differs from cnimble's choice.
-fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Option<String> {
+fn differ(loaded: Option<&Loaded>, choice: Option<&Choice>, dir: &str) -> Option<String> {
     match (loaded, choice) {
         (None, None) => None,
         (Some(loaded), None) => {
@@ -151,29 +94,27 @@ fn differ(loaded: Option<&Network>, choice: Option<&Choice>, dir: &str) -> Optio
             Some(format!("the runtime uses {}, but the first usable network is {}", loaded.name, ours.name))
         }
         (Some(loaded), Some(ours)) => {
-            let same = loaded.plugins == ours.plugins && loaded.cni_version == ours.cni_version;
+            let same = loaded.plugins == ours.plugins && loaded.version == ours.cni_version;
             (!same).then(|| format!("{} has changed since the runtime read it", ours.file.display()))
         }
     }
 }
 
-impl Condition {
-    /// A kubelet regards the runtime as not ready because of such a condition.
-    fn is_bad(&self) -> bool {
-        !self.holds && matches!(self.kind.as_str(), "RuntimeReady" | "NetworkReady")
-    }
+/// A kubelet regards the runtime as not ready because of such a condition.
+fn is_bad(condition: &Condition) -> bool {
+    !condition.holds && matches!(condition.kind.as_str(), "RuntimeReady" | "NetworkReady")
+}
 
-    fn text(&self) -> String {
-        let parts = [("reason", &self.reason), ("message", &self.message)];
-        let parts = parts.iter().filter(|(_, words)| !words.is_empty());
-        let parts: String = parts.map(|(name, words)| format!(" {name}: {words}")).collect();
-        format!("{}={}{parts}", self.kind, self.holds)
-    }
+fn text(condition: &Condition) -> String {
+    let parts = [("reason", &condition.reason), ("message", &condition.message)];
+    let parts = parts.iter().filter(|(_, words)| !words.is_empty());
+    let parts: String = parts.map(|(name, words)| format!(" {name}: {words}")).collect();
+    format!("{}={}{parts}", condition.kind, condition.holds)
 }
 
 impl Status {
     fn is_ready(&self) -> bool {
-        !self.conditions.iter().any(Condition::is_bad)
+        !self.conditions.iter().any(is_bad)
     }
 
     /// Returns the rows about the networks of the runtime.
@@ -181,29 +122,28 @@ impl Status {
         let Some(loaded) = &self.loaded else {
             return vec![("loaded", "the runtime does not report its networks".to_owned())];
         };
-        let words = |of: &Network| {
-            format!("{} ({}, {}) as {}", of.name, of.cni_version, of.plugins.join(" "), of.ifname)
-        };
+        let words =
+            |of: &Loaded| format!("{} ({}, {}) as {}", of.name, of.version, of.plugins.join(" "), of.ifname);
         let mut lines: Vec<_> = loaded.networks.iter().map(|of| ("loaded", words(of))).collect();
         if lines.is_empty() {
             lines.push(("loaded", "no network".to_owned()));
         }
-        lines.extend(loaded.error.iter().map(|why| ("not loaded", why.clone())));
+        lines.extend(loaded.load_error.iter().map(|why| ("not loaded", why.clone())));
         lines
     }
 }
 
 impl View for Status {
     fn text(&self, paint: Paint) -> String {
-        let Runtime { name, version, cri } = &self.runtime;
+        let Version { name, version, api } = &self.runtime;
         let mut lines = vec![
             ("socket", self.socket.display().to_string()),
-            ("runtime", format!("{name} {version} (CRI {cri})")),
+            ("runtime", format!("{name} {version} (CRI {api})")),
         ];
         lines.extend(
             self.conditions
                 .iter()
-                .map(|of| ("condition", if of.is_bad() { paint.bad(&of.text()) } else { of.text() })),
+                .map(|of| ("condition", if is_bad(of) { paint.bad(&text(of)) } else { text(of) })),
         );
         lines.extend(self.loaded());
         let choice = match &self.choice {

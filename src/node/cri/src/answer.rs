@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use prost::Message;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::clean::{clean, is_hostile};
@@ -13,18 +14,21 @@ use crate::{CriError, wire};
 const MAX_SANDBOXES: usize = 20_000;
 
 /// The name and the version of a runtime, as its Version call returns them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Version {
     pub name: String,
     pub version: String,
     /// The version of CRI, such as `v1`.
+    #[serde(rename = "cri")]
     pub api: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// `RuntimeReady`, `NetworkReady` or another.
+    #[serde(rename = "type")]
     pub kind: String,
+    #[serde(rename = "status")]
     pub holds: bool,
     pub reason: String,
     /// The reason in the runtime's words.
@@ -38,20 +42,24 @@ pub struct Status {
     pub cni: Option<Cni>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Cni {
     pub conf_dir: Option<PathBuf>,
     pub plugin_dirs: Vec<PathBuf>,
     /// The networks that it has loaded, without loopback.
     pub networks: Vec<Loaded>,
+    #[serde(rename = "error")]
     pub load_error: Option<String>,
     /// The template from which it writes a configuration when it hears of the pods' addresses.
+    #[serde(skip)]
     pub conf_template: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     pub name: String,
+    #[serde(rename = "cniVersion")]
     pub version: String,
     pub plugins: Vec<String>,
     pub ifname: String,
