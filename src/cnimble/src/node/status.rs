@@ -208,8 +208,7 @@ impl Pages for Status {
     fn list(&self) -> String {
         let trouble = self.nodes.known().trouble.clone();
         let last = self.last();
-        let conditions: Vec<_> =
-            last.report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
+        let conditions = super::conditions(&last.report.conditions);
         let own: Vec<String> = last.report.own.iter().map(ToString::to_string).collect();
         let all = json!({"podCIDRs": own, "routes": last.report.routes, "conditions": conditions,
             "failures": last.report.failures, "namesakes": self.namesakes.get(), (self.source.key()): trouble});

@@ -29,7 +29,7 @@ use cnimble_runtime::{Observer, Stderr};
 use super::args::run::Run;
 use super::args::service::Listen;
 use super::report::{Exit, Report};
-use super::style::count;
+use super::style::{count, joined};
 use super::{Session, print, print_json};
 use feed::Feed;
 use metrics::Metrics;
@@ -250,9 +250,8 @@ fn table(session: &Session, pods: &[PodReport]) -> String {
     let lines: Vec<Vec<String>> = pods
         .iter()
         .map(|pod| {
-            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
             let why = pod.reason.unwrap_or_default().to_owned();
-            vec![pod.id.to_string(), pod.phase.as_str().to_owned(), ips.join(" "), why]
+            vec![pod.id.to_string(), pod.phase.as_str().to_owned(), joined(&pod.ips), why]
         })
         .collect();
     super::style::table(&["POD", "PHASE", "ADDRESSES", "WHY"], &lines, session.paint)

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use cnimble_pod::source::Condition;
 use cnimble_pod::sync::{Board, Event, Phase, PodReport};
 
-use crate::style::count;
+use crate::style::{count, joined};
 
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
@@ -46,8 +46,7 @@ fn tell_of(pod: &PodReport) {
     let message = pod.message.as_deref().unwrap_or_default();
     match (pod.phase, pod.reason) {
         (Phase::Ready, _) => {
-            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
-            let ips = ips.join(" ");
+            let ips = joined(&pod.ips);
             let seconds = pod.took.as_secs_f64();
             let place = if ips.is_empty() { "no addresses of its own" } else { &ips };
             log::info!(pod:% = id, phase, ips = ips.as_str(), seconds; "pod {id} is ready: {place} ({seconds:.3} s)");

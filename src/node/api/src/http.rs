@@ -146,9 +146,7 @@ fn reasons(err: &dyn std::error::Error) -> String {
 pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|err| HttpError::Connect(reasons(&err)))?;
-            let Ok(data) = frame.into_data() else { continue };
+        while let Some(data) = piece(&mut body, ANSWER_LIMIT).await? {
             if bytes.len() + data.len() > limit {
                 return Err(HttpError::TooLarge(limit));
             }
