@@ -121,7 +121,7 @@ fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
 }
 
 /// `file` reads the files that the kubeconfig names.
-fn understood(
+pub(super) fn understood(
     bytes: &[u8],
     context: Option<&str>,
     dir: &Path,
@@ -235,26 +235,6 @@ fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
 /// Reads a kubeconfig, or one of its files.
 pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
-}
-
-/// Entry point for fuzzers: parses any bytes as a kubeconfig, with the same content in all its files.
-#[cfg(feature = "fuzzing")]
-pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
-    for context in [None, Some("c")] {
-        let read = |_: &Path| Ok(file.to_vec());
-        let Ok(access) = understood(bytes, context, Path::new("/kube"), &read) else { continue };
-        assert!(
-            matches!(access.server.scheme_str(), Some("http" | "https")) && access.server.host().is_some()
-        );
-        assert!(!access.tls.insecure || access.tls.authorities.is_none());
-        if let Credentials::TokenFile(path) = &access.credentials {
-            assert!(path.is_absolute());
-        }
-        // The system's authorities are not the subject of this test.
-        if access.tls.insecure || access.tls.authorities.is_some() {
-            let _ = crate::http::Client::new(&access.server, &access.tls);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
 /// The kubelet shows a static pod by a mirror pod, which is not to be run.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Further bad pods are reported without the reason.
 const DETAILED: usize = 100;
@@ -185,25 +185,4 @@ impl Listed {
 
 fn named(text: &str) -> Named<'_> {
     serde_json::from_str(text).unwrap_or_default()
-}
-
-/// For fuzzers: a page of a list, or the lines of a watch.
-#[cfg(feature = "fuzzing")]
-pub(super) fn fuzz(bytes: &[u8]) {
-    let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());
-    cnimble_api::fuzzing::page(bytes, |item| drop(listed.item(item)));
-    let mut version = Some("1".to_owned());
-    for line in bytes.split(|byte| *byte == b'\n') {
-        let event = listed.event(line, &mut version);
-        if matches!(event, Err(SourceError::Watch { .. })) {
-            assert_eq!(version, None);
-        }
-        if let Ok(Event::Pod(Change::Put(pod))) = event {
-            assert!(!pod.has_ended() && !pod.annotations().contains_key(MIRROR));
-        }
-        for complaint in listed.complaints() {
-            let text = complaint.error.to_string();
-            assert!(!text.is_empty() && !text.contains(char::is_control), "{text:?}");
-        }
-    }
 }
