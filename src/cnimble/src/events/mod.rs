@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use cnimble_cni::Owner;
 use cnimble_leases::holder::Holder;
+use cnimble_liveness::cache_entries::owner_of;
 use cnimble_liveness::data_dirs;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
 use cnimble_os::files::Links;
@@ -177,7 +178,7 @@ impl Follower {
                 match (entry, identity) {
                     (Some(entry), Some(meta)) => {
                         let added = Added {
-                            owner: state::owner(&entry.network, &entry.container_id, &entry.ifname),
+                            owner: owner_of(&entry),
                             identity: (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec()),
                             about: about(&entry),
                         };

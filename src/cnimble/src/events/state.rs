@@ -295,10 +295,5 @@ fn is_named_after(path: &Path, owner: &Owner) -> bool {
     path.file_name().is_some_and(|name| *name == *format!("{network}-{container_id}-{ifname}"))
 }
 
-pub(super) fn owner(network: &str, container_id: &str, ifname: &str) -> Owner {
-    let attachment = Attachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() };
-    Owner { network: network.to_owned(), attachment }
-}
-
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use cnimble_cni::{Attachment, Owner, owner};
+use cnimble_liveness::cache_entries::owner_of;
 use cnimble_netlink::counters::Counters;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -88,9 +89,7 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
     for entry in &entries {
-        let attachment =
-            Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
-        let owner = Owner { network: entry.network.clone(), attachment };
+        let owner = owner_of(entry);
         if seen.insert(owner.tag()) {
             all.push(host.count(owner, Some(entry)));
         }

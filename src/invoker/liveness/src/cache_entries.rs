@@ -20,11 +20,11 @@ pub struct Known {
 
 impl Known {
     pub fn owner(&self) -> Owner {
-        Owner { network: self.entry.network.clone(), attachment: self.attachment() }
+        owner_of(&self.entry)
     }
 
     pub fn attachment(&self) -> Attachment {
-        Attachment { container_id: self.entry.container_id.clone(), ifname: self.entry.ifname.clone() }
+        self.owner().attachment
     }
 
     /// `None` if it makes no sense.
@@ -46,6 +46,11 @@ impl Known {
     pub fn has_namespace(&self) -> bool {
         self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
     }
+}
+
+pub fn owner_of(entry: &Entry) -> Owner {
+    let attachment = Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
+    Owner { network: entry.network.clone(), attachment }
 }
 
 /// The entries of a cache, not yet judged.

@@ -4,6 +4,11 @@ const ONE: Identity = (1, 1, 1, 1);
 const LEASE: &str = "/leases/net/10.0.0.2";
 const TWO: Identity = (1, 2, 2, 2);
 
+fn owner(network: &str, container_id: &str, ifname: &str) -> Owner {
+    let attachment = Attachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() };
+    Owner { network: network.to_owned(), attachment }
+}
+
 struct Follower {
     state: State,
     now: Instant,

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cnimble_cni::{Attachment, Owner};
+use cnimble_cni::Owner;
+use cnimble_liveness::cache_entries::owner_of;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -38,8 +39,7 @@ pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
 }
 
 fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
-    let attachment = Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
-    let owner = Owner { network: entry.network.clone(), attachment };
+    let owner = owner_of(entry);
     let list = entry.network_list().ok();
     let mut pod = Pod {
         container_id: entry.container_id.clone(),
