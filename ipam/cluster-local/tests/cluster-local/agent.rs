@@ -13,12 +13,18 @@ use super::{Node, cluster};
 /// Starts the agent of the node, with its files in a directory. It listens at `sock` there. Its API server
 /// doesn't exist and isn't needed here.
 pub(super) fn agent(dir: &Path, node: &Node<'_>) -> Background {
+    agent_of(dir, node, "127.0.0.1:1")
+}
+
+/// Same as `agent`, with an API server at this address.
+pub(super) fn agent_of(dir: &Path, node: &Node<'_>, server: &str) -> Background {
     let conf = dir.join("net.d");
     std::fs::create_dir_all(&conf).unwrap();
     list(&conf.join("net.conflist"), node);
     let kubeconfig = dir.join("kubeconfig");
     let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]});
+        "clusters": [{"name": "k", "cluster": {"server": format!("http://{server}")}}],
+        "users": [{"name": "u", "user": {}}]});
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
     let mut process = node.command(command());
     process.arg("--cni-path").arg(plugin_dir()).arg("--conf-dir").arg(conf);

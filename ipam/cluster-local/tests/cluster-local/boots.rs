@@ -22,7 +22,7 @@ fn copy<'h>(node: &Node<'h>, boot: u32) -> Node<'h> {
 }
 
 /// Returns the node with a short time `offline`.
-fn short<'h>(node: &Node<'h>, seconds: u32) -> Node<'h> {
+pub(super) fn short<'h>(node: &Node<'h>, seconds: u32) -> Node<'h> {
     let mut short = node.clone();
     short.config["ipam"]["etcd"]["offline"] = seconds.into();
     short
@@ -40,13 +40,13 @@ fn all_differ(machines: &[&Node<'_>], mut given: BTreeSet<String>) {
 }
 
 /// Returns the first addresses of blocks, by the node's file.
-fn owned(node: &Node<'_>) -> BTreeSet<String> {
+pub(super) fn owned(node: &Node<'_>) -> BTreeSet<String> {
     let owned = node.share()["owned"].clone();
     owned.as_array().unwrap().iter().map(|owned| owned["first"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Returns the first addresses of blocks, by etcd.
-fn claimed(node: &Node<'_>) -> BTreeSet<String> {
+pub(super) fn claimed(node: &Node<'_>) -> BTreeSet<String> {
     let blocks = node.operate("blocks").unwrap();
     blocks.as_array().unwrap().iter().map(|block| block["first"].as_str().unwrap().to_owned()).collect()
 }
@@ -262,7 +262,7 @@ fn the_agents_of_two_active_boots_warn_and_count() {
 }
 
 #[test]
-fn a_node_has_its_name_back_after_a_copy_is_gone_and_the_copy_is_refused() {
+fn a_node_has_its_name_back_after_a_copy_is_gone_and_the_copy_claims_anew() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let original = short(&nodes[0], 4).in_boot(1);
@@ -278,9 +278,13 @@ fn a_node_has_its_name_back_after_a_copy_is_gone_and_the_copy_is_refused() {
     };
     assert!(wait_until(PATIENCE, has_name), "{}", original.share());
     assert_eq!(claimed(&original), owned(&original));
-    // A machine that was paused for so long has lost its addresses.
-    refused(copied.operate("confirm"), 50, "this one has confirmed nothing for too long");
+    // A machine that was paused for so long has lost its addresses, and claims as another boot.
+    let lost = copied.share()["identity"]["instance"].clone();
+    copied.added("p1");
+    assert_ne!(copied.share()["identity"]["instance"], lost);
     original.added("p1");
+    assert_eq!(claimed(&original), owned(&original).union(&owned(&copied)).cloned().collect());
+    assert!(owned(&original).is_disjoint(&owned(&copied)));
 }
 
 /// The files and keys are those of the first build with cluster-local.

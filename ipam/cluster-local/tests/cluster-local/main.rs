@@ -15,6 +15,7 @@ mod pages;
 mod routes;
 mod site;
 mod trust;
+mod vanished;
 mod watch;
 
 use std::collections::BTreeSet;

@@ -56,7 +56,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     let mut agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
     if given.once || given.dry_run {
         if let (Nodes::Etcd(shares), false) = (&follower, given.dry_run) {
-            let told = spare::tend(shares.network(), &path, routed.as_ref()).await;
+            let told = spare::tend(shares.network(), &path, routed.as_ref(), &[]).await;
             told.map_err(|why| failed(&why))?;
         }
         follower.once().await?;
@@ -73,8 +73,9 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         // The upkeep of spare blocks reads this file. Pods can be added and removed while etcd is unreachable.
         status.prepared(agent.prepare());
     }
+    let listed = matches!(follower, Nodes::Api(_)).then(|| shared.clone());
     tasks.spawn(follower.run());
-    tasks.spawn(spare::keep(session.conf.clone(), path, routed, status.clone()));
+    tasks.spawn(spare::keep(session.conf.clone(), path, routed, listed, status.clone()));
     let (told, timed) = (status.clone(), status.clone());
     tasks.spawn(async move {
         notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;

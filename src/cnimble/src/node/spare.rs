@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::sleep;
 
 use cnimble_agent::{Shared, uplink_addresses};
@@ -92,11 +92,18 @@ impl Routed {
     }
 }
 
-/// Maintains the networks of the directory until the future is dropped.
-pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>, status: Status) {
+/// Maintains the networks of the directory until the future is dropped. An API server may have `listed` the nodes.
+pub(super) async fn keep(
+    conf: ConfDir,
+    path: Vec<PathBuf>,
+    routed: Option<Routed>,
+    listed: Option<Shared>,
+    status: Status,
+) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);
     loop {
+        let nodes = listed.as_ref().map(names).unwrap_or_default();
         let networks = configured.networks();
         seen.retain(|name, _| networks.iter().any(|network| network.name == *name));
         for network in networks {
@@ -109,7 +116,8 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Route
             // etcd knows the other boots: without it they stay as they were.
             let before = last.map_or(0, |last| last.namesakes);
             let failed = |why| Tended { outcome: Outcome::Failed(why), namesakes: before };
-            let Tended { outcome, namesakes } = tend(network, &path, routed).await.unwrap_or_else(failed);
+            let Tended { outcome, namesakes } =
+                tend(network, &path, routed, &nodes).await.unwrap_or_else(failed);
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
             }
@@ -131,16 +139,27 @@ fn tell(name: &str, outcome: &Outcome) {
     }
 }
 
+/// The names of all nodes; none while the API server doesn't answer.
+fn names(listed: &Shared) -> Vec<String> {
+    let known = listed.known();
+    let is_told = known.listed && known.trouble.is_none();
+    if is_told { known.nodes.keys().cloned().collect() } else { Vec::new() }
+}
+
 pub(super) async fn tend(
     network: &Network,
     path: &[PathBuf],
     routed: Option<&Routed>,
+    nodes: &[String],
 ) -> Result<Tended, String> {
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
     let program = etcd::must_have(path)?;
     let known = ips.iter().flatten().map(IpAddr::to_string);
     let args = std::iter::once("tend".to_owned()).chain(known);
-    let output = etcd::run(&program, args, &network.config)
+    let mut config: Map<String, Value> =
+        serde_json::from_str(&network.config).map_err(|err| err.to_string())?;
+    config.insert("nodes".to_owned(), nodes.into());
+    let output = etcd::run(&program, args, &Value::from(config).to_string())
         .await
         .map_err(|err| format!("{}: {err}", program.display()))?;
     if !output.status.success() {

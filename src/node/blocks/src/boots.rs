@@ -70,7 +70,12 @@ impl Records {
         self.latest.as_ref().is_some_and(|record| record.identity.instance == instance)
     }
 
-    /// Confirms the record of the share, or registers it. Fails if the share has no right to its addresses.
+    /// Whether etcd has a record of this boot.
+    pub(crate) fn has(&self, instance: &str) -> bool {
+        self.all().any(|record| record.identity.instance == instance)
+    }
+
+    /// Confirms the record of the share, or registers it. Fails if another machine has the name.
     pub(crate) fn confirm(&self, cluster: &Cluster, session: &Session, share: &Share) -> Result<Step> {
         let ours = &share.identity;
         let offline = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
@@ -119,11 +124,6 @@ impl Records {
     fn check_new(&self, cluster: &Cluster, share: &Share) -> Result<()> {
         let refuse =
             |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
-        if share.registered {
-            let why = "the operator has released its addresses (or etcd has lost them), \
-                       or another machine of its name runs and this one has confirmed nothing for too long";
-            return Err(refused(cluster, why));
-        }
         if self.all().any(|record| record.identity.machine != share.identity.machine) {
             return refuse("another machine has this name; `cnimble ipam release` if it is gone for good");
         }
@@ -136,44 +136,33 @@ impl Records {
         Ok(())
     }
 
-    /// What this boot knows of the others, after what it knew before.
-    pub(crate) fn others(&self, share: &Share) -> Vec<Other> {
-        let ours = &share.identity.instance;
+    /// What the boot `ours` knows of the others, after what it knew before.
+    pub(crate) fn others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
         // Another boot has taken the name during this one.
         let is_superseded = self.superseded.iter().any(|record| record.identity.instance == *ours);
         let others = self.all().filter(|record| record.identity.instance != *ours);
         let other = |record: &Record| {
             let Identity { instance, turn, .. } = &record.identity;
-            let known = share.others.iter().find(|known| known.instance == *instance);
-            let has_moved = known.is_some_and(|known| known.turn != *turn);
-            let still = known.filter(|_| !has_moved);
-            Other {
-                instance: instance.clone(),
-                turn: *turn,
-                since: still.map_or(self.read, |known| known.since),
-                before: still.map_or(0, |known| known.before),
-                active: has_moved
-                    || known.is_some_and(|known| known.active)
-                    || is_superseded && self.is_latest(instance),
-            }
+            let other = Other::seen(known, instance, *turn, self.read);
+            Other { active: other.active || is_superseded && self.is_latest(instance), ..other }
         };
         others.map(other).collect()
     }
 
-    /// Releases what boots own that have confirmed nothing for too long, by the list of all boots with the name. Then
-    /// their records go.
+    /// Releases what those of the `others` own that have confirmed nothing for too long, by the list of all boots with
+    /// the name. Then their records go.
     pub(crate) async fn expire(
         &self,
         session: &mut Session,
         cluster: &Cluster,
-        share: &mut Share,
+        others: &mut Vec<Other>,
         listed: &[KeyValue],
     ) -> Result<()> {
         let mut batch = BATCH;
         for record in self.all() {
-            let Identity { instance, offline, .. } = &record.identity;
-            let Some(other) = share.others.iter().find(|other| other.instance == *instance) else { continue };
-            let waited = other.before + self.read.saturating_sub(other.since);
+            let Identity { instance, offline, name, .. } = &record.identity;
+            let Some(other) = others.iter().find(|other| other.instance == *instance) else { continue };
+            let waited = other.before;
             if waited < patience(*offline) {
                 continue;
             }
@@ -189,9 +178,12 @@ impl Records {
                 }
             }
             is_over = is_over && theirs.next().is_none();
-            let gone = vec![TxnOp::delete(record.kv.key(), None)];
+            let mut gone = vec![TxnOp::delete(record.kv.key(), None)];
+            if self.is_latest(instance) {
+                gone.push(TxnOp::delete(session.keys.host(name), None));
+            }
             if is_over && session.commit(vec![record.is_unchanged()], gone).await? {
-                share.others.retain(|other| other.instance != *instance);
+                others.retain(|other| other.instance != *instance);
             }
         }
         Ok(())
@@ -200,13 +192,8 @@ impl Records {
 
 /// What a boot that begins `now` knows of the others from the share of an earlier one. Without this a node that boots
 /// often would never see one that is over.
-pub(crate) fn known_before(earlier: Share, now: u64) -> Vec<Other> {
-    let confirmed = earlier.confirmed;
-    let carried = |other: Other| {
-        let before = other.before + confirmed.saturating_sub(other.since);
-        Other { since: now, before, active: false, ..other }
-    };
-    earlier.others.into_iter().map(carried).collect()
+pub(crate) fn known_before(earlier: Vec<Other>, now: u64) -> Vec<Other> {
+    earlier.into_iter().map(|other| Other { since: now, active: false, ..other }).collect()
 }
 
 /// Fails if an earlier build has taken the record over in another boot.
@@ -218,10 +205,4 @@ fn check_boot(cluster: &Cluster, known: &Identity, ours: &Identity) -> Result<()
             why: "another machine runs with a copy of this one's disk".to_owned(),
         }),
     }
-}
-
-pub(crate) fn refused(cluster: &Cluster, why: &str) -> BlocksError {
-    let file = cluster.base.store.join(share::SHARE);
-    let what = format!("{why}; when no pod with its addresses runs here any more, remove {}", file.display());
-    BlocksError::Identity { name: cluster.node.clone(), why: what }
 }

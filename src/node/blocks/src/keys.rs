@@ -43,6 +43,11 @@ impl Keys {
         format!("{}/nodes/{name}", self.base)
     }
 
+    /// The records of all nodes: of their latest boots, and of others.
+    pub(crate) fn records(&self) -> [String; 2] {
+        [format!("{}/nodes/", self.base), format!("{}/boots/", self.base)]
+    }
+
     /// The records of a node's other boots.
     pub(crate) fn boots(&self, name: &str) -> String {
         format!("{}/boots/{name}/", self.base)

@@ -12,6 +12,7 @@ mod release;
 pub mod session;
 pub mod tend;
 mod trust;
+mod vanished;
 pub mod watch;
 
 pub use error::BlocksError;

@@ -3,13 +3,16 @@
 //! with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`, which prints a line of JSON for
 //! each state.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use cnimble_blocks::node::{self, Node};
-use cnimble_blocks::{BlocksError, operator, tend, watch};
+use cnimble_blocks::tend::{Asked, tended};
+use cnimble_blocks::{BlocksError, operator, watch};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
@@ -26,8 +29,8 @@ enum Task {
     Address(IpAddr),
     Confirm,
     Tidy,
-    /// The node's agent publishes these addresses of the node, keeps a spare block, and returns what is unused.
-    Tend(Vec<IpAddr>),
+    /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
+    Tend(Asked),
     /// The node's agent follows all owners from this revision on.
     Watch(i64),
     Init,
@@ -64,7 +67,18 @@ fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
         .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
     let config = PluginConfig::parse_for_del(stdin)?.0;
     let args = CniArgs::parse(&std::env::var("CNI_ARGS").unwrap_or_default())?;
+    let mut task = task;
+    if let Task::Tend(asked) = &mut task {
+        asked.listed = config.decode::<Added>()?.nodes;
+    }
     Ok((Cluster::read(&config, &args)?, task))
+}
+
+/// A key that the agent adds to the configuration.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Added {
+    nodes: BTreeSet<String>,
 }
 
 fn task(args: &[String]) -> Option<Task> {
@@ -74,7 +88,10 @@ fn task(args: &[String]) -> Option<Task> {
         ["address", ip] => Some(Task::Address(ip.parse().ok()?)),
         ["confirm"] => Some(Task::Confirm),
         ["tidy"] => Some(Task::Tidy),
-        ["tend", ips @ ..] => Some(Task::Tend(ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?)),
+        ["tend", ips @ ..] => {
+            let ips = ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?;
+            Some(Task::Tend(Asked { ips, ..Asked::default() }))
+        }
         ["watch", seen] => Some(Task::Watch(seen.parse().ok()?)),
         ["init"] => Some(Task::Init),
         ["blocks"] => Some(Task::Blocks),
@@ -91,8 +108,8 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
     {
         return Ok(String::new());
     }
-    if let Task::Tend(ips) = task
-        && let Some(tended) = tend::tended(cluster, ips)?
+    if let Task::Tend(asked) = task
+        && let Some(tended) = tended(cluster, asked)?
     {
         return Ok(json!(tended).to_string());
     }
@@ -128,8 +145,8 @@ async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> 
         Task::Address(ip) => Node::open(cluster).await?.address(*ip).await.map(done),
         Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
         Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
-        Task::Tend(ips) => {
-            let tended = Node::open(cluster).await?.tend(ips).await?;
+        Task::Tend(asked) => {
+            let tended = Node::open(cluster).await?.tend(asked).await?;
             Ok(json!(tended).to_string())
         }
         Task::Watch(_) => Ok(String::new()),

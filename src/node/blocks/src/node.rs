@@ -20,7 +20,7 @@ use cnimble_leases::cluster::share::{self, Identity, Owned, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, Store};
 
-use crate::boots::{Records, known_before, refused};
+use crate::boots::{Records, known_before};
 use crate::claim::{self, Candidate};
 use crate::record::Owner;
 use crate::session::{Session, is, is_absent, json, parse};
@@ -43,42 +43,81 @@ pub struct Node<'c> {
 }
 
 impl<'c> Node<'c> {
-    /// Takes the node's lock, and has etcd confirm the share, or register this boot.
+    /// Takes the node's lock, and confirms.
     pub async fn open(cluster: &'c Cluster) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
-        let mut share = of_this_boot(cluster, &dir)?;
+        let share = of_this_boot(cluster, &dir)?;
         let opened = Session::open(cluster, share.revision).await;
-        let mut session = opened.map_err(|err| match err {
+        let session = opened.map_err(|err| match err {
             BlocksError::Away(why) if !share.registered => {
                 BlocksError::Away(format!("{why}; after a boot the node has no address until etcd answers"))
             }
             err => err,
         })?;
+        let (key, record) = (String::new(), Vec::new());
+        let mut node = Node { cluster, dir, share, session, key, record, _lock: lock };
+        node.confirm().await?;
+        Ok(node)
+    }
+
+    /// Has etcd confirm the share, or register this boot.
+    pub(crate) async fn confirm(&mut self) -> Result<()> {
         let asked = share::now()?;
-        let records = Records::read(&mut session, &cluster.node).await?;
-        let step = records.confirm(cluster, &session, &share)?;
-        if !session.commit(step.conditions, step.operations).await? {
+        let records = self.register().await?;
+        self.share.others = records.others(&self.share.identity.instance, &self.share.others);
+        self.share.confirmed = asked;
+        let listed = self.reconcile().await?;
+        self.save()?;
+        match records.expire(&mut self.session, self.cluster, &mut self.share.others, &listed).await {
+            // This boot is confirmed. A later process goes on.
+            Ok(()) | Err(BlocksError::Away(_)) => Ok(()),
+            err => err,
+        }
+    }
+
+    /// Writes this boot's record. Returns the records before.
+    async fn register(&mut self) -> Result<Records> {
+        let records = Records::read(&mut self.session, &self.cluster.node).await?;
+        if self.share.registered && !records.has(&self.share.identity.instance) {
+            let why = "the operator has released its addresses (or etcd has lost them), \
+                       or it has confirmed nothing for too long";
+            self.lose(why, |_| true)?;
+            // Its next addresses are those of another instance.
+            let boot = self.share.identity.boot.clone();
+            self.share = fresh(self.cluster, boot, Some(self.share.clone()))?;
+        }
+        let step = records.confirm(self.cluster, &self.session, &self.share)?;
+        if !self.session.commit(step.conditions, step.operations).await? {
             return Err(BlocksError::Contended);
         }
-        if step.key != session.keys.node(&cluster.node) {
+        if step.key != self.session.keys.node(&self.cluster.node) {
             // The latest boot tells its own addresses.
-            share.announced = Vec::new();
+            self.share.announced = Vec::new();
         }
-        share.others = records.others(&share);
-        share.identity = step.identity;
-        share.registered = true;
-        share.confirmed = asked;
-        let mut node = Node { cluster, dir, share, session, key: step.key, record: step.record, _lock: lock };
-        let listed = node.reconcile().await?;
-        node.save()?;
-        match records.expire(&mut node.session, cluster, &mut node.share, &listed).await {
-            // This boot is confirmed. A later process goes on.
-            Ok(()) | Err(BlocksError::Away(_)) => {}
-            Err(err) => return Err(err),
+        self.share.identity = step.identity;
+        self.share.registered = true;
+        (self.key, self.record) = (step.key, step.record);
+        Ok(records)
+    }
+
+    /// Removes addresses from the file that etcd doesn't have as this boot's. Fails if one has a lease: its pod may run.
+    fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
+        if !self.share.owned.iter().any(&is_lost) {
+            return Ok(());
         }
-        Ok(node)
+        // No ADD chooses an address meanwhile.
+        let store = Store::lock(&self.dir).map_err(Error::from)?;
+        let leases = store.as_ref().map(|store| store.addresses().map_err(Error::from)).transpose()?;
+        let leases = leases.unwrap_or_default();
+        let lost = self.share.owned.iter().filter(|owned| is_lost(owned));
+        if let Some(ip) = lost.flat_map(|owned| leases.iter().filter(|ip| owned.contains(**ip))).next() {
+            let why = format!("{why}; before it claims others its pods have to go, and {ip} has a lease");
+            return Err(BlocksError::Identity { name: self.cluster.node.clone(), why });
+        }
+        self.share.owned.retain(|owned| !is_lost(owned));
+        self.save()
     }
 
     pub(crate) fn save(&mut self) -> Result<()> {
@@ -96,10 +135,8 @@ impl<'c> Node<'c> {
             let ours = kv.value() == self.share.identity.instance.as_bytes();
             known.extend(keys::ip(&String::from_utf8_lossy(kv.key())).filter(|_| ours));
         }
-        if let Some(lost) = self.share.owned.iter().find(|owned| !known.contains(&owned.first)) {
-            let why = format!("etcd doesn't have {} as its own any more", lost.first);
-            return Err(refused(self.cluster, &why));
-        }
+        let why = "etcd doesn't have all of its addresses as its own any more";
+        self.lose(why, |owned| !known.contains(&owned.first))?;
         for first in known {
             if !self.share.owned.iter().any(|owned| owned.first == first) {
                 self.share.owned.push(self.owned(first));
@@ -281,6 +318,7 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         boot,
         offline: 0,
         turn: 0,
+        listed: false,
     };
     Ok(Share {
         identity,
@@ -289,7 +327,8 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         confirmed: 0,
         owned: Vec::new(),
         announced: Vec::new(),
-        others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier, now)),
+        others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
+        vanished: Vec::new(),
     })
 }
 

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use cnimble_cni::{Code, Error};
 use cnimble_leases::cluster::config::{Cluster, Etcd};
+use cnimble_leases::cluster::share;
 
 use crate::keys::Keys;
 use crate::record::Fence;
@@ -191,6 +192,15 @@ impl Session {
                 return Ok(revision);
             }
         }
+    }
+
+    /// All records of nodes.
+    pub(crate) async fn identities(&mut self) -> Result<Vec<share::Identity>> {
+        let mut found = Vec::new();
+        for prefix in self.keys.records() {
+            found.extend(self.list(&prefix).await?);
+        }
+        found.iter().map(parse).collect()
     }
 
     /// Does all `operations` if all `conditions` hold and the fence is unchanged. It may also have done so if no answer

@@ -1,5 +1,6 @@
 //! The agent's part: a spare block exists before an ADD needs it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use etcd_client::TxnOp;
@@ -22,6 +23,15 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
+/// The agent's part of [`Node::tend`].
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// The node's addresses, if others have routes to it.
+    pub ips: Vec<IpAddr>,
+    /// The names of the cluster's nodes, if an API server lists them.
+    pub listed: BTreeSet<String>,
+}
+
 /// The state of a node that is tended.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tended {
@@ -42,9 +52,10 @@ fn is_zero(number: &usize) -> bool {
 /// The state, if [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and the
 /// last confirmation is younger than a third of `offline`. The plugin asks for one after a half. While etcd has other
 /// boots of the node, it is asked more often, to see which are over.
-pub fn tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<Option<Tended>> {
+pub fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
-    if !ips.is_empty() && share.announced != ips {
+    let is_news = asked.listed.contains(&share.identity.name) && !share.identity.listed;
+    if is_news || !asked.ips.is_empty() && share.announced != asked.ips {
         return Ok(None);
     }
     let configured = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
@@ -56,15 +67,17 @@ pub fn tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<Option<Tended>> {
 }
 
 impl Node<'_> {
-    /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks.
-    pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<Tended> {
-        if !ips.is_empty() {
-            self.tell(ips).await?;
+    /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks and those of nodes that
+    /// have left the cluster.
+    pub async fn tend(&mut self, asked: &Asked) -> Result<Tended> {
+        if !asked.ips.is_empty() {
+            self.tell(&asked.ips).await?;
         }
         for n in 0..self.cluster.base.sets.len() {
             self.more(n, self.cluster.half()).await?;
         }
         self.tidy().await?;
+        self.return_vanished(&asked.listed).await?;
         let short = !has_spares(self.cluster, &self.share)?;
         Ok(Tended { asked: true, short, namesakes: self.share.namesakes() })
     }

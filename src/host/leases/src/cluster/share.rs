@@ -43,6 +43,9 @@ pub struct Identity {
     /// Counts the processes that have spoken to etcd. A transaction of an earlier one that a slow member of etcd
     /// still holds finds another number, and does nothing.
     pub turn: u64,
+    /// Whether the API server has listed a node of this name. It is over if the server lists it no more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listed: bool,
 }
 
 /// Addresses that the node owns, both ends included.
@@ -66,19 +69,34 @@ impl Owned {
     }
 }
 
-/// Another boot with the node's name: an earlier one, or that of a copy of the machine.
+/// A boot that this one watches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Other {
     /// The instance of its share.
     pub instance: String,
     /// Its latest turn that this boot has seen.
     pub turn: u64,
-    /// Since when it has this turn, by [`now`].
+    /// When this boot last looked, by [`now`].
     pub since: u64,
-    /// For how many milliseconds of earlier boots it has had this turn.
+    /// For how many milliseconds it had this turn until then. It never counts more than has passed.
     pub before: u64,
     /// Whether it has taken a turn during this boot.
     pub active: bool,
+}
+
+impl Other {
+    /// The state after a look at time `at`, from the states before.
+    pub fn seen(known: &[Other], instance: &str, turn: u64, at: u64) -> Self {
+        let known = known.iter().find(|known| known.instance == instance);
+        let still = known.filter(|known| known.turn == turn);
+        Other {
+            instance: instance.to_owned(),
+            turn,
+            since: at,
+            before: still.map_or(0, |known| known.before + at.saturating_sub(known.since)),
+            active: known.is_some_and(|known| known.active || known.turn != turn),
+        }
+    }
 }
 
 /// The content of the file.
@@ -96,9 +114,12 @@ pub struct Share {
     /// The node's own addresses that etcd has; empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub announced: Vec<IpAddr>,
-    /// What etcd has of other boots with the node's name.
+    /// What etcd has of other boots with the node's name: earlier ones, and those of copies of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// What etcd has of nodes that have left the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vanished: Vec<Other>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -207,6 +228,7 @@ mod tests {
             boot: this_boot().unwrap(),
             offline: 1000,
             turn: 1,
+            listed: false,
         };
         Share {
             identity,
@@ -216,6 +238,7 @@ mod tests {
             owned: parts,
             announced: Vec::new(),
             others: Vec::new(),
+            vanished: Vec::new(),
         }
     }
 

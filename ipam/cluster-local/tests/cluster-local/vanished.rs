@@ -1,0 +1,127 @@
+//! Nodes that have left the cluster: other nodes return their blocks, and none of their addresses has two owners.
+
+use std::time::{Duration, Instant};
+
+use cnimble_tests::http::ApiServer;
+use cnimble_tests::{Host, PATIENCE, wait_until};
+use serde_json::json;
+
+use super::agent::agent_of;
+use super::boots::{claimed, owned, short};
+use super::{Node, cluster, refused};
+
+/// Returns the node as its agent tends it, if the API server lists these nodes.
+fn told<'h>(node: &Node<'h>, names: &[&str]) -> Node<'h> {
+    let mut told = node.clone();
+    told.config["nodes"] = json!(names);
+    told
+}
+
+fn tend(node: &Node<'_>, names: &[&str]) {
+    told(node, names).operate("tend").unwrap();
+}
+
+#[test]
+fn the_blocks_of_a_vanished_node_return_and_it_claims_others_when_its_pods_are_gone() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let [gone, left] = [&nodes[0], &nodes[1]].map(|node| short(node, 3));
+    let ip = gone.added("p1");
+    for node in [&gone, &left] {
+        tend(node, &["a", "b"]);
+    }
+    let theirs = owned(&gone);
+    assert!(wait_until(PATIENCE, || {
+        tend(&left, &["b"]);
+        claimed(&left).is_disjoint(&theirs)
+    }));
+    assert_eq!(etcd.get("/cnimble/ipam/net/nodes/a") + &etcd.get("/cnimble/ipam/net/owned/a/"), "");
+    assert_eq!(left.share()["vanished"], serde_json::Value::Null);
+    // Its right has ended, and it learns why.
+    refused(gone.add("p2"), 50, "has confirmed nothing for too long");
+    let wanted = format!("IP={}", ip.split('/').next().unwrap());
+    left.run("ADD", "p1", &wanted, None).unwrap();
+    refused(gone.add("p2"), 50, "has a lease");
+    gone.run("DEL", "p1", "", Some(&ip)).unwrap();
+    gone.added("p2");
+    assert!(owned(&gone).is_disjoint(&owned(&left)) && !owned(&gone).is_empty());
+    super::assert_no_block_is_lost(&[gone, left]);
+}
+
+/// It may still give addresses, for an hour without etcd.
+#[test]
+fn before_the_time_offline_a_vanished_node_keeps_its_blocks() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    nodes[1].added("p1");
+    nodes[..2].iter().for_each(|node| tend(node, &["a", "b"]));
+    let left = short(&nodes[1], 1);
+    let looks = || left.share()["vanished"][0]["before"].as_u64().unwrap_or(0);
+    let has_waited = || {
+        tend(&left, &["b"]);
+        looks() > 3000
+    };
+    assert!(wait_until(PATIENCE, has_waited), "{}", left.share());
+    assert!(claimed(&left).is_superset(&owned(&nodes[0])));
+    nodes[0].added("p2");
+}
+
+#[test]
+fn a_node_that_confirms_or_that_no_api_server_had_isnt_vanished() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let [living, left, other] = [0, 1, 2].map(|n| short(&nodes[n], 3));
+    for node in [&living, &left, &other] {
+        node.added("p1");
+    }
+    for node in [&living, &left] {
+        tend(node, &["a", "b"]);
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        living.operate("confirm").unwrap();
+        tend(&left, &["b"]);
+    }
+    assert!(claimed(&left).is_superset(&owned(&other)) && claimed(&left).is_superset(&owned(&living)));
+    living.added("p2");
+}
+
+#[test]
+fn a_node_that_the_api_server_doesnt_list_returns_no_blocks_of_others() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let [silent, left] = [0, 1].map(|n| short(&nodes[n], 3));
+    silent.added("p1");
+    for node in [&silent, &left] {
+        tend(node, &["a", "b"]);
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        tend(&left, &["z"]);
+        // No list, as while the API server is away.
+        tend(&left, &[]);
+    }
+    assert!(claimed(&left).is_superset(&owned(&silent)));
+}
+
+#[test]
+fn the_agent_returns_the_blocks_of_a_node_that_the_api_server_deletes() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let [first, gone] = [&nodes[0], &nodes[1]].map(|node| short(node, 3));
+    gone.added("p1");
+    tend(&gone, &["a", "b"]);
+    let api = ApiServer::of_nodes(&host, "127.0.0.21:8080");
+    for name in ["a", "b"] {
+        api.put(json!({"metadata": {"name": name}}));
+    }
+    let dir = host.dir().join("agent");
+    let _agent = agent_of(&dir, &first, "127.0.0.21:8080");
+    let log = || std::fs::read_to_string(dir.join("log")).unwrap();
+    let is_known = || etcd.get("/cnimble/ipam/net/nodes/a").contains("\"listed\":true");
+    assert!(wait_until(PATIENCE, is_known), "{}", log());
+    assert!(claimed(&first).is_superset(&owned(&gone)));
+    api.delete("default/b");
+    assert!(wait_until(PATIENCE, || claimed(&first).is_disjoint(&owned(&gone))), "{}", log());
+}
