@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
 use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{NAMESAKE, Share};
+use cnimble_leases::cluster::share::{Asker, NAMESAKE, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_plugin::{Call, Caps, Plugin, Role};
 
@@ -83,9 +83,13 @@ impl Plugin for ClusterLocal {
         // DEL works with an invalid configuration, but then returns nothing to etcd.
         if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
             && let Ok(Some(share)) = Share::read(&cluster.base.store)
-            && share.owned.iter().any(|owned| owned.is_single() && ips.iter().any(|ip| owned.contains(*ip)))
         {
-            give_back(call);
+            if share.owned.iter().any(|owned| owned.is_single() && ips.iter().any(|ip| owned.contains(*ip))) {
+                give_back(call);
+            } else if !share.others.is_empty() {
+                // A boot with one pod has waited from its ADD to its DEL.
+                confirm(call, &cluster, &share);
+            }
         }
         Ok(())
     }
@@ -171,10 +175,12 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
             return log::warn!("no spare block: {err}");
         }
     }
-    // Only the time between confirmations counts until the blocks of other boots return.
-    let limit = share.identity.offline / if share.others.is_empty() { 2 } else { 60 };
-    let is_old = share.age().is_ok_and(|age| age.is_some_and(|age| age > limit));
-    if is_old
+    confirm(call, cluster, &share);
+}
+
+/// Has etcd confirm the share if it is time. A failure is only logged.
+fn confirm(call: &Call, cluster: &Cluster, share: &Share) {
+    if share.is_due(cluster, Asker::Plugin).unwrap_or(false)
         && !ask::was_tried(cluster)
         && let Err(err) = ask::etcd(call, &Request::Confirm)
     {

@@ -173,6 +173,25 @@ fn the_adds_of_short_boots_return_the_blocks_of_earlier_ones() {
     assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
 }
 
+/// Each boot has one pod for two seconds.
+#[test]
+fn boots_with_one_add_and_one_del_return_the_blocks_of_earlier_ones() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = short(&nodes[0], 6);
+    node.in_boot(0).added("p0");
+    let earlier = owned(&node.in_boot(0));
+    let mut boot = 0;
+    let has_returned = || {
+        boot += 1;
+        let ip = node.in_boot(boot).added("p");
+        std::thread::sleep(Duration::from_secs(2));
+        node.in_boot(boot).run("DEL", "p", "", Some(&ip)).unwrap();
+        claimed(&node).is_disjoint(&earlier)
+    };
+    assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
+}
+
 /// An ADD may wait for it.
 #[test]
 fn a_process_returns_some_blocks_of_all_earlier_boots_and_a_later_one_the_rest() {

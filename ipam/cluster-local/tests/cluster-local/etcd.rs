@@ -176,7 +176,7 @@ impl<'h> Etcd<'h> {
     pub(super) fn backup(&self) -> PathBuf {
         let file = self.host.dir().join("backup");
         let mut command = self.host.command(program("etcdctl"));
-        let endpoint = format!("--endpoints={}", url(0));
+        let endpoint = format!("--endpoints={}", self.url(0));
         command.env("ETCDCTL_API", "3").arg(endpoint).args(["snapshot", "save"]).arg(&file);
         assert!(command.output().unwrap().status.success());
         file

@@ -158,6 +158,41 @@ fn nothing_stops_while_etcd_is_away_and_agents_are_killed() {
     six.end();
 }
 
+/// The backup lacks the second node, and its routes.
+#[test]
+fn agents_go_on_by_themselves_after_a_backup_of_etcd_is_restored() {
+    need!("ip", "nft", "etcd", "etcdctl");
+    let world = Site::world();
+    let mut site = Site::new(&world, BOTH);
+    site.offline = 20;
+    site.join(1);
+    site.init();
+    site.members[0].add_pod();
+    let backup = site.etcd.backup();
+    site.join(2);
+    site.members[1].add_pod();
+    site.settled();
+    let before: Vec<Vec<String>> = site.members.iter().map(Member::owned).collect();
+    site.etcd.restore(&backup);
+    for member in &site.members {
+        member.says("nodes claim again what they own");
+    }
+    site.all_reach_all();
+    // Etcd reports nodes to the agents again, and all have a spare block.
+    for member in &site.members {
+        member.says("etcd reports nodes again");
+        let is_well = || member.metric("api_reachable") == Some(1);
+        assert!(wait_until(PATIENCE, is_well), "{}", member.log());
+    }
+    site.settled();
+    let now: Vec<Vec<String>> = site.members.iter().map(Member::owned).collect();
+    assert!(before.iter().zip(&now).all(|(before, now)| before.iter().all(|cidr| now.contains(cidr))));
+    site.join(3);
+    site.members[2].add_pod();
+    site.settled();
+    site.all_reach_all();
+}
+
 #[test]
 fn a_node_without_a_way_to_it_is_a_condition_and_no_illness() {
     need!("ip", "nft", "etcd", "etcdctl");

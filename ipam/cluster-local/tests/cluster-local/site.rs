@@ -60,6 +60,8 @@ pub(super) struct Site<'w> {
     keys: String,
     /// The options of each agent.
     options: String,
+    /// The time `offline` in seconds.
+    pub(super) offline: u32,
 }
 
 impl<'w> Site<'w> {
@@ -93,7 +95,8 @@ impl<'w> Site<'w> {
     /// Same as [`new`](Self::new), with these options for each agent.
     pub(super) fn with(world: &'w Host, keys: &str, options: &str) -> Self {
         let etcd = Etcd::start_at(world, WORLD);
-        Site { members: Vec::new(), etcd, world, keys: keys.to_owned(), options: options.to_owned() }
+        let (keys, options) = (keys.to_owned(), options.to_owned());
+        Site { members: Vec::new(), etcd, world, keys, options, offline: 3600 }
     }
 
     /// Adds a machine with its agent.
@@ -106,7 +109,9 @@ impl<'w> Site<'w> {
         host.ip(&format!("-6 addr add 2001:db8::{number}/64 dev uplink nodad"));
         host.ip(&format!("route add default via {WORLD}"));
         host.ip("-6 route add default via 2001:db8::fe");
-        let ipam = format!(r#"{{{}, "etcd": {{"endpoints": ["http://{WORLD}:2379"]}}}}"#, self.keys);
+        let (keys, offline) = (&self.keys, self.offline);
+        let etcd = format!(r#"{{"endpoints": ["http://{WORLD}:2379"], "offline": {offline}}}"#);
+        let ipam = format!(r#"{{{keys}, "etcd": {etcd}}}"#);
         std::fs::write(host.dir().join("pods.json"), ipam).unwrap();
         let mut member = Member { options: self.options.clone(), ..Member::alone(host, number) };
         member.start();

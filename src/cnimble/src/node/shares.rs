@@ -32,7 +32,8 @@ pub(super) struct Shares {
     path: Vec<PathBuf>,
     shared: Shared,
     changed: watch::Sender<()>,
-    seen: i64,
+    /// The latest epoch and revision of etcd.
+    seen: (u64, i64),
 }
 
 impl Shares {
@@ -50,7 +51,7 @@ impl Shares {
             path: path.to_vec(),
             shared: Shared::default(),
             changed: watch::Sender::new(()),
-            seen: 0,
+            seen: (0, 0),
         })
     }
 
@@ -90,7 +91,8 @@ impl Shares {
     async fn follow(&mut self, until: Until) -> Result<(), String> {
         let program = etcd::must_have(&self.path)?;
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", program.display());
-        let args = ["watch".to_owned(), self.seen.to_string()];
+        let (epoch, revision) = self.seen;
+        let args = ["watch".to_owned(), epoch.to_string(), revision.to_string()];
         let child = etcd::start(&program, args, &self.network.config).await;
         let mut child = child.map_err(|err| failed(&err))?;
         let stdout = child.stdout.take().ok_or_else(|| failed(&"no output"))?;
@@ -102,8 +104,8 @@ impl Shares {
                 timeout(SILENCE, lines.next_line()).await.map_err(|_| failed(&"no output for too long"))?;
             let Some(line) = line.map_err(|err| failed(&err))? else { break };
             match shares::nodes(&line) {
-                Ok((nodes, revision)) => {
-                    self.seen = self.seen.max(revision);
+                Ok((nodes, seen)) => {
+                    self.seen = self.seen.max(seen);
                     self.take(nodes);
                     if until == Until::Nodes {
                         return Ok(());

@@ -82,6 +82,7 @@ impl ClusterLocal {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
+    epoch: u64,
     revision: i64,
     host_bits: u8,
     nodes: BTreeMap<String, Shares>,
@@ -94,8 +95,8 @@ struct Shares {
     singles: Vec<IpAddr>,
 }
 
-/// Returns the nodes in a line of `cluster-local-etcd watch`, and the revision of etcd.
-pub fn nodes(line: &str) -> Result<(Nodes, i64), String> {
+/// Returns the nodes in a line of `cluster-local-etcd watch`, and the epoch and the revision of etcd.
+pub fn nodes(line: &str) -> Result<(Nodes, (u64, i64)), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
     let network = |ip: &IpAddr, host_bits: u8| {
         let bits: u8 = if ip.is_ipv4() { 32 } else { 128 };
@@ -110,7 +111,8 @@ pub fn nodes(line: &str) -> Result<(Nodes, i64), String> {
         node.wrong.extend(bad.iter().map(|ip| format!("{ip} is the address of no host")));
         node
     };
-    Ok((line.nodes.into_iter().map(|(name, shares)| (name, node(shares))).collect(), line.revision))
+    let nodes = line.nodes.into_iter().map(|(name, shares)| (name, node(shares))).collect();
+    Ok((nodes, (line.epoch, line.revision)))
 }
 
 #[cfg(test)]
@@ -156,19 +158,19 @@ mod tests {
 
     #[test]
     fn a_line_is_read_and_addresses_of_no_host_are_told() {
-        let (nodes, revision) = nodes(
-            r#"{"revision": 7, "hostBits": 6, "nodes": {"a": {"ips": ["192.0.2.1", "127.0.0.1"],
+        let (nodes, seen) = nodes(
+            r#"{"epoch": 2, "revision": 7, "hostBits": 6, "nodes": {"a": {"ips": ["192.0.2.1", "127.0.0.1"],
                 "blocks": ["10.1.0.64", "fd00::40"], "singles": ["10.1.0.63"]}}}"#,
         )
         .unwrap();
         let a = &nodes["a"];
         let cidrs: Vec<String> = a.cidrs.iter().map(ToString::to_string).collect();
         assert_eq!(cidrs, ["10.1.0.64/26", "fd00::40/122", "10.1.0.63/32"]);
-        assert_eq!((a.ips.len(), a.wrong.len(), revision), (1, 1, 7));
+        assert_eq!((a.ips.len(), a.wrong.len(), seen), (1, 1, (2, 7)));
         for bad in [
             "",
             "{}",
-            r#"{"revision": 1, "hostBits": 6, "nodes": {"a": {"ips": ["x"], "blocks": [], "singles": []}}}"#,
+            r#"{"epoch": 0, "revision": 1, "hostBits": 6, "nodes": {"a": {"ips": ["x"], "blocks": [], "singles": []}}}"#,
         ] {
             assert!(super::nodes(bad).is_err());
         }

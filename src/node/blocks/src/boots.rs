@@ -78,20 +78,20 @@ impl Records {
     /// Confirms the record of the share, or registers it. Fails if another machine has the name.
     pub(crate) fn confirm(&self, cluster: &Cluster, session: &Session, share: &Share) -> Result<Step> {
         let ours = &share.identity;
-        let offline = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
+        let offline = cluster.offline_ms();
         let own = self.all().find(|record| record.identity.instance == ours.instance);
         let mut identity = ours.clone();
+        // Each block has the time that others wait for after a release.
+        identity.offline = if share.registered { offline.min(ours.offline) } else { offline };
         match own {
             Some(own) => {
                 check_boot(cluster, &own.identity, ours)?;
-                identity.turn = own.identity.turn + 1;
-                // Each block has the time that others wait for after a release.
-                identity.offline = offline.min(own.identity.offline);
+                identity.turn = own.identity.turn.max(ours.turn) + 1;
+                identity.offline = identity.offline.min(own.identity.offline);
             }
-            None => {
-                self.check_new(cluster, share)?;
-                identity.offline = offline;
-            }
+            // A restored etcd has forgotten it.
+            None if share.registered => identity.turn += 1,
+            None => self.check_new(cluster, share)?,
         }
         let record = json(&identity)?;
         let (node, boot) = (session.keys.node(&ours.name), session.keys.boot(&ours.name, &ours.instance));

@@ -9,7 +9,7 @@ pub enum BlocksError {
     #[error("etcd has nothing of network {0}: run `cnimble ipam init` once for the cluster")]
     Uninitialised(String),
     #[error(
-        "etcd was restored from a backup or replaced ({0}): it may not know every block, so none is claimed"
+        "etcd was restored from a backup or replaced ({0}): it may not know every block yet, so none is claimed"
     )]
     Restored(String),
     #[error("node {name}: {why}")]

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use cnimble_leases::cluster::share::Owned;
 use cnimble_leases::cluster::{address, config::Cluster, number};
 
 #[derive(Debug, Clone)]
@@ -71,6 +72,10 @@ impl Keys {
 
     pub(crate) fn block(&self, ip: IpAddr) -> String {
         format!("{}/blocks/{}", self.base, text(ip))
+    }
+
+    pub(crate) fn of_owned(&self, owned: &Owned) -> String {
+        if owned.is_single() { self.single(owned.first) } else { self.block(owned.first) }
     }
 
     pub(crate) fn singles(&self) -> String {

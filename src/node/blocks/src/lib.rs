@@ -9,6 +9,7 @@ pub mod node;
 pub mod operator;
 mod record;
 mod release;
+mod restored;
 pub mod session;
 pub mod tend;
 mod trust;

@@ -31,8 +31,8 @@ enum Task {
     Tidy,
     /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
     Tend(Asked),
-    /// The node's agent follows all owners from this revision on.
-    Watch(i64),
+    /// The node's agent follows all owners from this epoch and revision on.
+    Watch((u64, i64)),
     Init,
     Blocks,
     Release(String),
@@ -92,7 +92,7 @@ fn task(args: &[String]) -> Option<Task> {
             let ips = ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?;
             Some(Task::Tend(Asked { ips, ..Asked::default() }))
         }
-        ["watch", seen] => Some(Task::Watch(seen.parse().ok()?)),
+        ["watch", epoch, revision] => Some(Task::Watch((epoch.parse().ok()?, revision.parse().ok()?))),
         ["init"] => Some(Task::Init),
         ["blocks"] => Some(Task::Blocks),
         ["release", node] => Some(Task::Release((*node).to_owned())),

@@ -16,13 +16,13 @@ use nix::fcntl::{Flock, FlockArg};
 use cnimble_cni::Error;
 use cnimble_leases::boot::is_shared;
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{self, Identity, Owned, Share};
+use cnimble_leases::cluster::share::{self, Identity, Other, Owned, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, Store};
 
 use crate::boots::{Records, known_before};
 use crate::claim::{self, Candidate};
-use crate::record::Owner;
+use crate::record::{Again, Fence, Owner};
 use crate::session::{Session, is, is_absent, json, parse};
 use crate::{BlocksError, Result, keys};
 
@@ -49,7 +49,7 @@ impl<'c> Node<'c> {
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
         let share = of_this_boot(cluster, &dir)?;
-        let opened = Session::open(cluster, share.revision).await;
+        let opened = Session::begin(cluster, share.seen()).await;
         let session = opened.map_err(|err| match err {
             BlocksError::Away(why) if !share.registered => {
                 BlocksError::Away(format!("{why}; after a boot the node has no address until etcd answers"))
@@ -58,13 +58,29 @@ impl<'c> Node<'c> {
         })?;
         let (key, record) = (String::new(), Vec::new());
         let mut node = Node { cluster, dir, share, session, key, record, _lock: lock };
+        node.tell_offline().await?;
+        if node.session.fence.suspect.is_some() {
+            node.claim_again().await?;
+        }
         node.confirm().await?;
         Ok(node)
+    }
+
+    /// All wait for the longest time `offline` after a restored backup, which may have forgotten this node's.
+    async fn tell_offline(&mut self) -> Result<()> {
+        let fence = self.session.fence.clone();
+        self.share.longest = fence.offline.max(self.share.longest).max(self.cluster.offline_ms());
+        match self.share.longest > fence.offline {
+            true => self.session.seal(Fence { offline: self.share.longest, ..fence }).await,
+            false => Ok(()),
+        }
     }
 
     /// Has etcd confirm the share, or register this boot.
     pub(crate) async fn confirm(&mut self) -> Result<()> {
         let asked = share::now()?;
+        self.share.enter(self.session.fence.epoch);
+        self.share.restored = None;
         let records = self.register().await?;
         self.share.others = records.others(&self.share.identity.instance, &self.share.others);
         self.share.confirmed = asked;
@@ -78,9 +94,10 @@ impl<'c> Node<'c> {
     }
 
     /// Writes this boot's record. Returns the records before.
-    async fn register(&mut self) -> Result<Records> {
+    pub(crate) async fn register(&mut self) -> Result<Records> {
         let records = Records::read(&mut self.session, &self.cluster.node).await?;
-        if self.share.registered && !records.has(&self.share.identity.instance) {
+        let is_known = records.has(&self.share.identity.instance) || self.session.fence.suspect.is_some();
+        if self.share.registered && !is_known {
             let why = "the operator has released its addresses (or etcd has lost them), \
                        or it has confirmed nothing for too long";
             self.lose(why, |_| true)?;
@@ -103,7 +120,7 @@ impl<'c> Node<'c> {
     }
 
     /// Removes addresses from the file that etcd doesn't have as this boot's. Fails if one has a lease: its pod may run.
-    fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
+    pub(crate) fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
         if !self.share.owned.iter().any(&is_lost) {
             return Ok(());
         }
@@ -117,7 +134,7 @@ impl<'c> Node<'c> {
             return Err(BlocksError::Identity { name: self.cluster.node.clone(), why });
         }
         self.share.owned.retain(|owned| !is_lost(owned));
-        self.save()
+        Ok(self.share.write(&self.dir)?)
     }
 
     pub(crate) fn save(&mut self) -> Result<()> {
@@ -209,29 +226,28 @@ impl<'c> Node<'c> {
 
     /// Returns whether no other node was faster.
     async fn claim(&mut self, found: Candidate) -> Result<bool> {
-        let identity = &self.share.identity;
         let owned = self.owned(found.ip);
-        let keys = &self.session.keys;
-        let key = if owned.is_single() { keys.single(found.ip) } else { keys.block(found.ip) };
+        let key = self.session.keys.of_owned(&owned);
         let free = match found.left {
-            None => is_absent(key.clone()),
-            Some(revision) => Compare::mod_revision(key.clone(), CompareOp::Equal, revision),
+            None => is_absent(key),
+            Some(revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
         };
-        let owner = Owner {
-            node: identity.name.clone(),
-            instance: identity.instance.clone(),
-            offline: identity.offline,
-            free: None,
-        };
-        let list = TxnOp::put(keys.owned(&identity.name, found.ip), identity.instance.clone(), None);
-        let operations = vec![TxnOp::put(key, json(&owner)?, None), list];
-        let node = self.is_confirmed();
+        let (node, operations) = (self.is_confirmed(), self.puts(&owned, None)?);
         if !self.session.commit(vec![free, node], operations).await? {
             return Ok(false);
         }
         self.share.owned.push(owned);
         self.save()?;
         Ok(true)
+    }
+
+    /// Writes a block or address as this boot's.
+    pub(crate) fn puts(&self, owned: &Owned, again: Option<Again>) -> Result<Vec<TxnOp>> {
+        let (keys, Identity { name, instance, offline, .. }) = (&self.session.keys, &self.share.identity);
+        let (node, instance, offline) = (name.clone(), instance.clone(), *offline);
+        let list = TxnOp::put(keys.owned(name, owned.first), instance.clone(), None);
+        let owner = Owner { node, instance, offline, free: None, again };
+        Ok(vec![TxnOp::put(keys.of_owned(owned), json(&owner)?, None), list])
     }
 
     /// Returns single addresses without a lease, and blocks long without one, but for one in a set. If it fails, the
@@ -256,7 +272,7 @@ impl<'c> Node<'c> {
         for owned in gone {
             let keys = &self.session.keys;
             let name = &self.share.identity.name;
-            let key = if owned.is_single() { keys.single(owned.first) } else { keys.block(owned.first) };
+            let key = keys.of_owned(&owned);
             let list = keys.owned(name, owned.first);
             let conditions =
                 vec![is(list.clone(), self.share.identity.instance.clone()), self.is_confirmed()];
@@ -307,7 +323,9 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
     };
     let now = share::now()?;
-    let revision = earlier.as_ref().map_or(0, |share| share.revision);
+    let (epoch, revision) = earlier.as_ref().map_or((0, 0), Share::seen);
+    let longest = earlier.as_ref().map_or(0, |share| share.longest);
+    let restored = earlier.as_ref().and_then(|share| share.restored.clone());
     let earlier = earlier.filter(|share| share.identity.name == cluster.node);
     // Some systems make the machine ID anew in each boot.
     let machine = earlier.as_ref().map(|share| share.identity.machine.clone());
@@ -323,12 +341,15 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
     Ok(Share {
         identity,
         registered: false,
+        epoch,
         revision,
+        longest,
         confirmed: 0,
         owned: Vec::new(),
         announced: Vec::new(),
         others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
         vanished: Vec::new(),
+        restored: restored.map(|other| Other { since: now, ..other }),
     })
 }
 

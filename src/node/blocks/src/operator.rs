@@ -8,11 +8,8 @@ use etcd_client::{DeleteOptions, TxnOp};
 use cnimble_leases::cluster::config::Cluster;
 
 use crate::record::{Fence, Owner};
-use crate::session::{Session, is, is_absent, json, parse};
+use crate::session::{Session, is, is_absent, parse};
 use crate::{BlocksError, Result, keys};
-
-/// How often the offset is read: writes in between make it look larger than it is.
-const LOOKS: u32 = 5;
 
 /// A block, or a single address, as the operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,22 +24,20 @@ pub struct Claim {
 /// Sets a network up, once. Nodes refuse to work with an etcd without it.
 pub async fn init(cluster: &Cluster) -> Result<()> {
     let mut session = Session::connect(cluster).await?;
-    let (mut id, mut offset) = session.offset().await?;
-    for _ in 1..LOOKS {
-        let (other, again) = session.offset().await?;
-        (id, offset) = (other, offset.min(again));
-    }
-    let fence = Fence { cluster: id, offset, host_bits: cluster.host_bits, suspect: None };
-    let key = session.keys.fence();
-    if !session.commit(vec![is_absent(key.clone())], vec![TxnOp::put(key, json(&fence)?, None)]).await? {
-        let why = format!("network {} is set up already", cluster.network);
-        return Err(BlocksError::Local(cnimble_cni::Error::config(why)));
-    }
-    Ok(())
+    let (id, offset) = session.least_offset().await?;
+    let (host_bits, offline) = (cluster.host_bits, cluster.offline_ms());
+    let fence = Fence { cluster: id, offset, host_bits, offline, ..Fence::default() };
+    session.seal(fence).await.map_err(|err| match err {
+        BlocksError::Contended => {
+            let why = format!("network {} is set up already", cluster.network);
+            BlocksError::Local(cnimble_cni::Error::config(why))
+        }
+        err => err,
+    })
 }
 
 pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
-    let mut session = Session::open(cluster, 0).await?;
+    let mut session = Session::begin(cluster, (0, 0)).await?;
     let mut claims = BTreeMap::new();
     for (prefix, is_single) in [(session.keys.blocks(), false), (session.keys.singles(), true)] {
         for kv in session.list(&prefix).await? {
@@ -58,7 +53,7 @@ pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
 /// ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
 /// milliseconds since 1970. After a failure another call continues.
 pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
-    let mut session = Session::open(cluster, 0).await?;
+    let mut session = Session::open(cluster, (0, 0)).await?;
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
     let (host, boots) = (session.keys.host(name), session.keys.boots(name));
     // First: from now on nothing confirms the node, and it claims nothing.

@@ -3,16 +3,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fence {
     pub(crate) cluster: u64,
     /// The log's index minus the revision. It only falls when a restored backup begins the log anew.
     pub(crate) offset: i64,
     /// A block has two to the power of this many addresses.
     pub(crate) host_bits: u32,
-    /// Why nothing may be claimed any more.
+    /// Why nothing may be claimed until all nodes have had time to claim again what they own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) suspect: Option<String>,
+    /// When the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs don't compare.
+    #[serde(default)]
+    pub(crate) epoch: u64,
+    /// The longest time `offline` of a node in milliseconds.
+    #[serde(default)]
+    pub(crate) offline: u64,
+}
+
+/// A claim from before a restored backup that its owner has repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Again {
+    /// The epoch that it was repeated in.
+    pub(crate) epoch: u64,
+    /// The epoch and the revision that the owner saw last before. A later owner has seen more.
+    pub(crate) seen: (u64, i64),
 }
 
 /// The value of a block or of a single address.
@@ -25,6 +40,8 @@ pub(crate) struct Owner {
     /// The time from which on others may claim a released one, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) again: Option<Again>,
 }
 
 impl Owner {

@@ -16,7 +16,7 @@ use cnimble_leases::cluster::config::{Cluster, Etcd};
 use cnimble_leases::cluster::share;
 
 use crate::keys::Keys;
-use crate::record::Fence;
+use crate::record::{Fence, unix_now};
 use crate::{BlocksError, Result, trust};
 
 /// For a connection, and for an answer. A member that is paused takes as long.
@@ -30,7 +30,8 @@ pub struct Session {
     client: Client,
     pub(crate) keys: Keys,
     /// The fence's value, to the letter, which every transaction compares.
-    fence: Vec<u8>,
+    sealed: Vec<u8>,
+    pub(crate) fence: Fence,
     /// The latest revision of an answer.
     pub(crate) revision: i64,
 }
@@ -86,34 +87,56 @@ pub(crate) fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
 }
 
 impl Session {
-    /// Connects to the first member with a quorum, and checks the fence. `seen` is the latest revision that is known.
-    pub async fn open(cluster: &Cluster, seen: i64) -> Result<Self> {
+    /// Connects to the first member with a quorum, and checks the fence. `seen` is the latest epoch and revision that
+    /// are known.
+    pub async fn open(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
+        let session = Self::begin(cluster, seen).await?;
+        match session.fence.suspect {
+            Some(why) => Err(BlocksError::Restored(why)),
+            None => Ok(session),
+        }
+    }
+
+    /// Same as `open`, also for an etcd that was restored. The first session that notices this writes it to the fence.
+    pub(crate) async fn begin(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let kv = session.get(&session.keys.fence()).await?;
         let kv = kv.ok_or_else(|| BlocksError::Uninitialised(cluster.network.clone()))?;
-        session.fence = kv.value().to_vec();
-        let fence: Fence = parse(&kv)?;
-        if let Some(why) = fence.suspect {
-            return Err(BlocksError::Restored(why));
-        }
+        session.sealed = kv.value().to_vec();
+        session.fence = parse(&kv)?;
+        let fence = session.fence.clone();
         if fence.host_bits != cluster.host_bits {
             return Err(BlocksError::BlockSize {
                 cluster: 32 - fence.host_bits,
                 ours: 32 - cluster.host_bits,
             });
         }
-        let why = match session.revision < seen {
-            true => Some(format!("its revision {} is before {seen}, which was seen", session.revision)),
+        let why = match (fence.epoch, session.revision) < seen {
+            true => Some(format!("its revision {} is before {}, which was seen", session.revision, seen.1)),
+            // An earlier build has noticed it.
+            false if fence.epoch == 0 && fence.suspect.is_some() => fence.suspect.clone(),
             false => session.difference(&fence).await?,
         };
-        let Some(why) = why else { return Ok(session) };
-        let suspect = Fence { suspect: Some(why.clone()), ..fence };
-        let put = TxnOp::put(session.keys.fence(), json(&suspect)?, None);
-        session.commit(Vec::new(), vec![put]).await?;
-        Err(BlocksError::Restored(why))
+        if let Some(why) = why {
+            let (cluster, offset) = session.least_offset().await?;
+            let epoch = unix_now().max(fence.epoch.max(seen.0) + 1);
+            session.seal(Fence { cluster, offset, suspect: Some(why), epoch, ..fence }).await?;
+        }
+        Ok(session)
     }
 
-    /// The difference between this etcd and that of the network's set-up.
+    /// Changes the fence. No transaction with the earlier one succeeds any more.
+    pub(crate) async fn seal(&mut self, fence: Fence) -> Result<()> {
+        let sealed = json(&fence)?;
+        let put = TxnOp::put(self.keys.fence(), sealed.clone(), None);
+        if !self.commit(Vec::new(), vec![put]).await? {
+            return Err(BlocksError::Contended);
+        }
+        (self.sealed, self.fence) = (sealed, fence);
+        Ok(())
+    }
+
+    /// The difference between this etcd and that of the fence.
     async fn difference(&mut self, fence: &Fence) -> Result<Option<String>> {
         let mut why = None;
         for _ in 0..LOOKS {
@@ -133,7 +156,7 @@ impl Session {
         let mut failures = Vec::new();
         let count = cluster.etcd.endpoints.len();
         // Nodes begin at different members.
-        let first = usize::try_from(crate::record::unix_now() % count.max(1) as u64).unwrap_or(0);
+        let first = usize::try_from(unix_now() % count.max(1) as u64).unwrap_or(0);
         for url in cluster.etcd.endpoints.iter().cycle().skip(first).take(count) {
             match Self::connect_to(&cluster.etcd, url, Keys::of(cluster)).await {
                 Ok(session) => return Ok(session),
@@ -150,7 +173,7 @@ impl Session {
     async fn connect_to(etcd: &Etcd, url: &str, keys: Keys) -> Result<Self> {
         let options = options(etcd, url)?;
         let client = in_time("connection", Client::connect([url], Some(options))).await?;
-        let mut session = Session { client, keys, fence: Vec::new(), revision: 0 };
+        let mut session = Session { client, keys, sealed: Vec::new(), fence: Fence::default(), revision: 0 };
         // Linearizable: a member without a quorum doesn't answer.
         session.get(&session.keys.fence()).await?;
         Ok(session)
@@ -207,9 +230,9 @@ impl Session {
     /// comes.
     pub(crate) async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
         let mut conditions = conditions;
-        conditions.push(match self.fence.is_empty() {
+        conditions.push(match self.sealed.is_empty() {
             true => is_absent(self.keys.fence()),
-            false => is(self.keys.fence(), self.fence.clone()),
+            false => is(self.keys.fence(), self.sealed.clone()),
         });
         let txn = Txn::new().when(conditions).and_then(operations);
         let answer = in_time("answer", self.client.txn(txn)).await?;
@@ -225,7 +248,7 @@ impl Session {
     /// Checks that the member has a quorum, and that the fence is unchanged.
     pub(crate) async fn look(&mut self) -> Result<()> {
         let kv = self.get(&self.keys.fence()).await?;
-        match kv.is_some_and(|kv| kv.value() == self.fence) {
+        match kv.is_some_and(|kv| kv.value() == self.sealed) {
             true => Ok(()),
             false => Err(BlocksError::Restored("the fence has changed".to_owned())),
         }
@@ -235,8 +258,18 @@ impl Session {
         self.revision = self.revision.max(revision.unwrap_or(0));
     }
 
+    /// The offset of a new fence. Writes in between make it look larger than it is.
+    pub(crate) async fn least_offset(&mut self) -> Result<(u64, i64)> {
+        let (mut id, mut offset) = self.offset().await?;
+        for _ in 1..LOOKS {
+            let (other, again) = self.offset().await?;
+            (id, offset) = (other, offset.min(again));
+        }
+        Ok((id, offset))
+    }
+
     /// The cluster's ID, and by how much the member's log exceeds the revision.
-    pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
+    async fn offset(&mut self) -> Result<(u64, i64)> {
         let status = in_time("status", self.client.status()).await.map_err(|err| match err {
             BlocksError::Away(why) if why.ends_with("permission denied") => {
                 let why = "this version of etcd tells its status to root only; \

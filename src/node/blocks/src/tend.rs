@@ -7,7 +7,7 @@ use etcd_client::TxnOp;
 use serde::Serialize;
 
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::Share;
+use cnimble_leases::cluster::share::{Asker, Share};
 
 use crate::node::{Node, free};
 use crate::record::Host;
@@ -49,19 +49,15 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// The state, if [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and the
-/// last confirmation is younger than a third of `offline`. The plugin asks for one after a half. While etcd has other
-/// boots of the node, it is asked more often, to see which are over.
+/// The state, if [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and no
+/// confirmation is due.
 pub fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
     let is_news = asked.listed.contains(&share.identity.name) && !share.identity.listed;
     if is_news || !asked.ips.is_empty() && share.announced != asked.ips {
         return Ok(None);
     }
-    let configured = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
-    let offline = share.identity.offline.min(configured);
-    let limit = if share.others.is_empty() { offline / 3 } else { offline / 60 };
-    let is_fresh = share.age()?.is_some_and(|age| age < limit);
+    let is_fresh = share.is_valid()? && !share.is_due(cluster, Asker::Agent)?;
     let is_tended = is_fresh && has_spares(cluster, &share)?;
     Ok(is_tended.then(|| Tended { namesakes: share.namesakes(), ..Tended::default() }))
 }
@@ -82,7 +78,7 @@ impl Node<'_> {
         Ok(Tended { asked: true, short, namesakes: self.share.namesakes() })
     }
 
-    async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
+    pub(crate) async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
         let name = &self.share.identity.name;
         let key = self.session.keys.host(name);
         let wanted = Host { ips: ips.to_vec() };

@@ -33,6 +33,7 @@ struct Shares<'s> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'s> {
+    epoch: u64,
     revision: i64,
     host_bits: u32,
     nodes: BTreeMap<&'s str, Shares<'s>>,
@@ -83,7 +84,7 @@ impl State {
         }
     }
 
-    fn line(&self, cluster: &Cluster, revision: i64) -> Result<String> {
+    fn line(&self, cluster: &Cluster, session: &Session) -> Result<String> {
         let mut nodes: BTreeMap<&str, Shares<'_>> = BTreeMap::new();
         for (name, ips) in &self.hosts {
             nodes.entry(name).or_default().ips = ips;
@@ -94,17 +95,18 @@ impl State {
         for (ip, name) in self.singles.iter().filter(|(ip, _)| cluster.is_in_tail(**ip)) {
             nodes.entry(name).or_default().singles.push(*ip);
         }
-        let line = Line { revision, host_bits: cluster.host_bits, nodes };
+        let (epoch, revision) = (session.fence.epoch, session.revision);
+        let line = Line { epoch, revision, host_bits: cluster.host_bits, nodes };
         serde_json::to_string(&line)
             .map_err(|err| cnimble_cni::Error::new(cnimble_cni::Code::INTERNAL, err.to_string()).into())
     }
 }
 
-/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest known revision,
-/// `patience` the limit before the first line. Fails if etcd is another one, or the reader is gone.
+/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest known epoch and
+/// revision, `patience` the limit before the first line. Fails if etcd is another one, or the reader is gone.
 pub async fn follow(
     cluster: &Cluster,
-    seen: i64,
+    seen: (u64, i64),
     patience: Duration,
     say: impl Fn(&str) -> io::Result<()>,
 ) -> Result<()> {
@@ -112,7 +114,7 @@ pub async fn follow(
     let begun = tokio::time::timeout(patience, begin(cluster, seen)).await;
     let (mut session, mut state, streams) = begun.map_err(|_| away("no time left"))??;
     let [mut blocks, mut singles, mut hosts] = streams;
-    sent(say(&state.line(cluster, session.revision)?))?;
+    sent(say(&state.line(cluster, &session)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     let mut due: Option<Instant> = None;
     loop {
@@ -121,7 +123,7 @@ pub async fn follow(
             message = singles.message() => (List::Singles, message),
             message = hosts.message() => (List::Hosts, message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                sent(say(&state.line(cluster, session.revision)?))?;
+                sent(say(&state.line(cluster, &session)?))?;
                 due = None;
                 continue;
             }
@@ -145,9 +147,9 @@ pub async fn follow(
 }
 
 /// Reads everything, and watches from there on.
-async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchStream; 3])> {
+async fn begin(cluster: &Cluster, seen: (u64, i64)) -> Result<(Session, State, [WatchStream; 3])> {
     let share = Share::read(&cluster.base.store)?;
-    let seen = seen.max(share.map_or(0, |share| share.revision));
+    let seen = seen.max(share.map_or((0, 0), |share| share.seen()));
     let mut session = Session::open(cluster, seen).await?;
     let mut state = State::default();
     let mut streams = Vec::new();

@@ -105,6 +105,11 @@ impl Cluster {
         })
     }
 
+    /// `offline` in milliseconds.
+    pub fn offline_ms(&self) -> u64 {
+        u64::try_from(self.offline.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The addresses at a block's end that no node owns with the block. Nodes claim single ones if no block is free.
     pub fn tail(&self) -> u128 {
         1 << (self.host_bits.saturating_sub(3))

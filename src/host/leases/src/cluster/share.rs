@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use cnimble_cni::{Code, Error};
 use cnimble_os::files::{self as files, Links};
 
+use super::config::Cluster;
 use crate::boot;
 use crate::range::{Range, RangeSet};
 
@@ -99,14 +100,27 @@ impl Other {
     }
 }
 
+/// The process that has etcd confirm the share. The agent comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    Agent,
+    Plugin,
+}
+
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     pub identity: Identity,
     /// Whether etcd has had the node's record.
     pub registered: bool,
+    /// Which etcd that was: another number after a backup was restored.
+    #[serde(default)]
+    pub epoch: u64,
     /// The latest revision that etcd has answered with.
     pub revision: i64,
+    /// The longest time `offline` of a node in milliseconds.
+    #[serde(default)]
+    pub longest: u64,
     /// When etcd was last asked to confirm the share, with success; by [`now`], in the identity's boot.
     pub confirmed: u64,
     /// In the order of the claims.
@@ -120,6 +134,9 @@ pub struct Share {
     /// What etcd has of nodes that have left the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vanished: Vec<Other>,
+    /// The restored etcd, for as long as nothing is claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Other>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -172,9 +189,36 @@ impl Share {
         Ok((of_today && self.confirmed <= now).then(|| now - self.confirmed))
     }
 
+    /// Whether etcd is to confirm the share again. Sooner if this boot waits for others, because only the time between
+    /// looks counts.
+    pub fn is_due(&self, cluster: &Cluster, asker: Asker) -> Result<bool, Error> {
+        let waits = !self.others.is_empty() || self.restored.is_some();
+        let part = match asker {
+            _ if waits => 60,
+            Asker::Plugin => 2,
+            Asker::Agent => 3,
+        };
+        let limit = self.identity.offline.min(cluster.offline_ms()) / part;
+        Ok(self.age()?.is_some_and(|age| age >= limit))
+    }
+
     /// Whether addresses may be given from it now.
     pub fn is_valid(&self) -> Result<bool, Error> {
         Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
+    }
+
+    /// The epoch and the revision that were seen last.
+    pub fn seen(&self) -> (u64, i64) {
+        (self.epoch, self.revision)
+    }
+
+    /// Forgets what etcd had in another epoch.
+    pub fn enter(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            (self.epoch, self.revision) = (epoch, 0);
+            (self.others, self.vanished, self.announced) = Default::default();
+            self.restored = None;
+        }
     }
 
     /// The number of other boots that use the node's name at the same time.
@@ -233,12 +277,15 @@ mod tests {
         Share {
             identity,
             registered: true,
+            epoch: 0,
             revision: 1,
+            longest: 1000,
             confirmed: now().unwrap(),
             owned: parts,
             announced: Vec::new(),
             others: Vec::new(),
             vanished: Vec::new(),
+            restored: None,
         }
     }
 
@@ -255,6 +302,23 @@ mod tests {
         let parts = share.sets(&sets);
         assert_eq!(parts[0].as_ref().unwrap().to_string(), "10.0.0.64-10.0.0.69,10.0.0.71-10.0.0.119");
         assert!(parts[1].is_none());
+    }
+
+    #[test]
+    fn the_time_of_one_turn_adds_up_over_looks_and_no_longer() {
+        let look = |known: &[Other], turn, at| Other::seen(known, "i", turn, at);
+        let first = look(&[], 1, 50);
+        assert_eq!((first.before, first.active), (0, false));
+        let second = look(&[first], 1, 80);
+        assert_eq!((second.since, second.before, second.active), (80, 30, false));
+        // Another boot's clock begins anew.
+        let booted = Other { since: 5, ..second };
+        let third = look(std::slice::from_ref(&booted), 1, 25);
+        assert_eq!((third.before, third.active), (50, false));
+        assert_eq!(look(&[booted], 1, 4).before, 30);
+        let moved = look(&[third], 2, 90);
+        assert_eq!((moved.before, moved.active), (0, true));
+        assert!(look(&[moved], 2, 95).active);
     }
 
     #[test]
