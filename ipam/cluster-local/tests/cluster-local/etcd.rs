@@ -66,6 +66,11 @@ impl<'h> Etcd<'h> {
         etcd
     }
 
+    /// Sets the certificates of members that are started from now on, and of etcdctl.
+    pub(super) fn trust(&mut self, tls: Tls) {
+        self.tls = Some(tls);
+    }
+
     fn members(&mut self) {
         for n in 0..self.members.len() {
             self.member(n);

@@ -1,10 +1,13 @@
 //! etcd with TLS, and certificates on both sides.
 
-use cnimble_tests::Host;
+use std::process::Stdio;
+
 use cnimble_tests::tls::{Authority, Identity};
+use cnimble_tests::{Background, Host, PATIENCE, command, plugin_dir, wait_until};
 use serde_json::json;
 
 use super::etcd::Tls;
+use super::site::metric;
 use super::watch::Watch;
 use super::{Etcd, Node, refused};
 
@@ -131,4 +134,51 @@ fn a_role_with_the_prefix_alone_is_enough() {
         11,
         "permission denied",
     );
+}
+
+/// All certificates are replaced, by another authority's, in the same files. The agent and its watch go on.
+#[test]
+fn replaced_certificates_are_used_without_a_restart() {
+    let host = Host::new();
+    let authorities = [Authority::new(), Authority::new()];
+    let [old, new] = authorities.each_ref().map(|authority| tls(authority, "IP:127.0.0.11"));
+    let dir = host.dir().join("agent");
+    std::fs::create_dir(&dir).unwrap();
+    let files = ["ca.pem", "client.pem", "client.key"].map(|name| dir.join(name));
+    let place = |tls: &Tls| {
+        let from = [&tls.ca, &tls.client.certificate, &tls.client.key];
+        for (from, to) in from.iter().zip(&files) {
+            std::fs::copy(from, to).unwrap();
+        }
+    };
+    place(&old);
+    let mut etcd = Etcd::start_with(&host, 1, Some(old));
+    let [ca, certificate, key] = &files;
+    let access =
+        json!({"endpoints": ["https://127.0.0.11:2379"], "ca": ca, "certificate": certificate, "key": key});
+    let node = Node::new(&host, 1, "a", "10.9.0.0/16").with("etcd", access);
+    node.operate("init").unwrap();
+    let keys = dir.join("pods.json");
+    std::fs::write(&keys, node.config["ipam"].to_string()).unwrap();
+    let mut process = node.command(command());
+    process.arg("--cni-path").arg(plugin_dir()).arg("--conf-dir").arg(dir.join("net.d"));
+    process.args(["node", "--name", "net", "--node-ip", "192.0.2.1", "--cluster-local"]).arg(keys);
+    process.arg("--listen").arg(dir.join("sock"));
+    process.stdin(Stdio::null()).stderr(std::fs::File::create(dir.join("log")).unwrap());
+    let _agent = Background::start(&mut process);
+    let log = || std::fs::read_to_string(dir.join("log")).unwrap();
+    let reaches = |wanted: u64| {
+        let now = || metric(&dir.join("sock"), "api_reachable") == Some(wanted);
+        assert!(wait_until(PATIENCE, now), "{wanted}: {}", log());
+    };
+    reaches(1);
+    etcd.kill(0);
+    reaches(0);
+    etcd.trust(new.clone());
+    etcd.member(0);
+    etcd.settle();
+    refused(node.run("ADD", "early", "IP=10.9.200.7", None), 11, "isn't by the authority");
+    place(&new);
+    reaches(1);
+    node.run("ADD", "p1", "IP=10.9.200.7", None).unwrap();
 }
