@@ -31,6 +31,7 @@ pub mod masquerade;
 pub mod objects;
 mod packet;
 pub mod portmap;
+mod protocol;
 mod reference_spoof;
 mod retry;
 pub mod spoof;

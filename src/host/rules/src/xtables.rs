@@ -13,7 +13,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Destination, Family, Nft, Table};
 
 use super::command;
-use super::portmap::Protocol;
+use super::protocol::Protocol;
 use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;

@@ -38,52 +38,11 @@ use super::command;
 use super::elements::{self, Changes, Layout};
 use super::failures::{Failures, has_nf_tables, not_available};
 use super::go_chains::DNAT;
+pub use super::protocol::Protocol;
 pub use super::undo::Applied;
 use super::undo::undone;
 use localnet::Notes;
 use nftables::Portmap;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-
-    /// Reads `tcp`, `udp` or `sctp`.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|of| of.name() == text)
-    }
-
-    fn numbered(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|of| of.number() == number)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        }
-    }
-
-    pub(super) fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
