@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cnimble_tests::Sample;
 
-use crate::{Contender, Result, SCENARIOS, Scenario};
+use crate::{Contender, Result, SCENARIOS, SECTIONS, Scenario};
 
 pub(crate) const HELP: &str = "\
 Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
@@ -14,8 +14,9 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
   --section NAME        pods (the default), concurrency, gc, leases, invoker, chain, kinds,
-                        ports, api, cluster or runtime; may be given several times
-  --cnimble FILE        the command, for the section api
+                        ports, growth, traffic, api, cluster or runtime; may be given several
+                        times
+  --cnimble FILE        the command, for the sections growth and api
   --netavark FILE       the program, as one more contender in the section chain
   --floor FILE          the program made of floor.c, as one more contender
   --only NAME           plain, ipMasq, dual or dual+ipMasq, or a plugin for the section kinds; may be given
@@ -24,7 +25,7 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --json FILE           write the figures, with every sample
   --markdown FILE       write a short table
   --report FILE         write everything as Markdown
-  --plots DIR           write plots (SVG) of the pods section
+  --plots DIR           write a plot (SVG) of each figure over a number of pods, leases or ports
   --command TEXT        what the report says it was made by
 ";
 
@@ -45,21 +46,6 @@ pub(crate) struct Args {
     only: Vec<String>,
     sections: Vec<String>,
 }
-
-/// The parts of the benchmark.
-const SECTIONS: [&str; 11] = [
-    "pods",
-    "concurrency",
-    "gc",
-    "leases",
-    "invoker",
-    "chain",
-    "kinds",
-    "ports",
-    "api",
-    "cluster",
-    "runtime",
-];
 
 impl Args {
     /// Returns `None` if help was requested.
@@ -92,12 +78,12 @@ impl Args {
                         .split_once('=')
                         .ok_or_else(|| format!("--contender {text}: NAME=DIR is wanted"))?;
                     let (name, dir) = (name.to_owned(), std::path::absolute(dir)?);
-                    args.contenders.push(Contender { name, dir, floor: false, waits: false });
+                    args.contenders.push(Contender { name, dir, floor: false, waits: false, backend: None });
                 }
                 "--floor" => floor = Some(std::path::absolute(value()?)?),
                 "--section" => {
                     let text = value()?;
-                    if !SECTIONS.contains(&text.as_str()) {
+                    if !SECTIONS.iter().any(|(name, _)| *name == text) {
                         return Err(format!("--section {text}: there is no such section").into());
                     }
                     args.sections.push(text);
@@ -142,6 +128,7 @@ impl Args {
             dir,
             floor: true,
             waits: false,
+            backend: None,
         }));
         Ok(Some(args))
     }

@@ -9,10 +9,15 @@ use crate::args::Args;
 use crate::process::Run;
 use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
-use crate::{Contender, Result, announce, netavark, process, progress};
+use crate::{Contender, Result, announce, netavark, process, progress, ten};
 
 /// The maximum number of pods. With the reference's iptables a thousand would take half an hour.
 const MOST: usize = 300;
+
+/// The addresses of pods.
+pub(crate) const SUBNET: &str = "10.99.0.0/16";
+/// The port in a pod that its ports on the node lead to.
+pub(crate) const CONTAINER_PORT: u16 = 80;
 
 /// The plugins after bridge.
 const CHAINED: [&str; 3] = ["portmap", "firewall", "tuning"];
@@ -48,7 +53,7 @@ pub(crate) struct Node<'a> {
 /// A pod that has been added.
 pub(crate) struct Pod {
     number: usize,
-    netns: std::path::PathBuf,
+    pub(crate) netns: std::path::PathBuf,
     /// The result of the last plugin.
     pub(crate) result: Value,
 }
@@ -65,18 +70,21 @@ impl<'a> Node<'a> {
         sandbox: &Sandbox,
         contender: &'a Contender,
         tag: &str,
-        chained: &[&str],
+        chained: &[(&str, Value)],
     ) -> Result<Self> {
         let label = format!("{}-{tag}", contender.name);
-        let bridge = json!({
+        let mut bridge = json!({
             "bridge": "cnibench0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
             "ipam": {
                 "type": "host-local", "dataDir": sandbox.state_dir().join(&label),
-                "ranges": [[{"subnet": "10.99.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}],
+                "ranges": [[{"subnet": SUBNET}]], "routes": [{"dst": "0.0.0.0/0"}],
             },
         });
+        if let (Some(backend), Some(bridge)) = (contender.backend, bridge.as_object_mut()) {
+            bridge.insert("ipMasqBackend".into(), backend.into());
+        }
         let mut plugins = vec![Plugin::new("bridge", &bridge)];
-        plugins.extend(chained.iter().map(|kind| Plugin::new(kind, &Value::Null)));
+        plugins.extend(chained.iter().map(|(kind, config)| Plugin::new(kind, config)));
         let namespace = Namespace::new(&label)?;
         Ok(Node { contender, label, namespace, plugins, namespaces: Vec::new(), pods: 0 })
     }
@@ -93,8 +101,9 @@ impl<'a> Node<'a> {
         let Plugin { kind, config } = self.plugins.get(plugin).ok_or("no such plugin")?;
         let mut config = config.clone();
         if kind == "portmap" {
-            let mappings =
-                ports.iter().map(|port| json!({"hostPort": port, "containerPort": 80, "protocol": "tcp"}));
+            let mappings = ports
+                .iter()
+                .map(|port| json!({"hostPort": port, "containerPort": CONTAINER_PORT, "protocol": "tcp"}));
             let mappings: Vec<Value> = mappings.collect();
             config.insert("runtimeConfig".into(), json!({"portMappings": mappings}));
         }
@@ -124,6 +133,25 @@ impl<'a> Node<'a> {
         Ok(Pod { number, netns, result: Value::Null })
     }
 
+    pub(crate) fn name(&self) -> &'a str {
+        &self.contender.name
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Adds a pod with one port.
+    pub(crate) fn populate(&mut self) -> Result<Pod> {
+        Ok(self.add()?.0)
+    }
+
+    /// Adds a pod with one port, and deletes it.
+    pub(crate) fn life(&mut self) -> Result<(Run, Run)> {
+        let (pod, add) = self.add()?;
+        Ok((add.all, self.del(&pod)?.into_iter().sum()))
+    }
+
     fn add(&mut self) -> Result<(Pod, Times)> {
         let mut pod = self.pod()?;
         let ports = ports(&pod)?;
@@ -146,8 +174,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Returns the pod's port on the node.
-fn ports(pod: &Pod) -> Result<[u16; 1]> {
+/// Returns the pod's port on the node, which leads to [`CONTAINER_PORT`].
+pub(crate) fn ports(pod: &Pod) -> Result<[u16; 1]> {
     Ok([10_000 + u16::try_from(pod.number)?])
 }
 
@@ -155,7 +183,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     let rounds = (args.samples / 2).max(5);
     let mut nodes = args
         .plugins()
-        .map(|contender| Node::new(sandbox, contender, "chain", &CHAINED))
+        .map(|contender| Node::new(sandbox, contender, "chain", &CHAINED.map(|kind| (kind, Value::Null))))
         .collect::<Result<Vec<_>>>()?;
     let mut netavark = args.netavark.as_deref().map(|file| netavark::Node::new(sandbox, file)).transpose()?;
     for pods in sizes(args) {
@@ -209,7 +237,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
         report.rows.extend(third.into_iter().flat_map(|(_, rows)| rows));
         report.rows.extend(rows.into_iter().flat_map(|(whole, parts)| whole.into_iter().chain(parts)));
     }
-    Ok(())
+    ten::measure(args, sandbox, report)
 }
 
 /// Returns the numbers of pods that exist before a measurement.

@@ -10,6 +10,7 @@ use crate::gc;
 use crate::kinds;
 use crate::ports;
 use crate::report::{Report, Row};
+use crate::series::{self, Point};
 use crate::stats::{median, quantile};
 
 /// The median and the quartiles of a measurement, in milliseconds.
@@ -119,8 +120,8 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
     for verb in ["ADD", "CHECK", "DEL"] {
         let with =
             |size: usize| Figure::of(&find.row(&format!("host-local {verb}, {size} leases"), we)?.samples);
-        let what = format!("host-local {verb}, 50,000 leases");
-        lines.push(at_most(&what, "an empty store", with(50_000), with(0), 2.0));
+        let what = format!("host-local {verb}, 60,000 leases");
+        lines.push(at_most(&what, "an empty store", with(60_000), with(0), 2.0));
     }
     for network in ["plain", "ipMasq"] {
         let what = format!("100 ADDs at once, {network}");
@@ -252,6 +253,30 @@ pub(crate) fn to_markdown(args: &Args, report: &Report) -> String {
             row.contender,
             row.faults()
         );
+    }
+    text + &growth(report)
+}
+
+/// Returns how each series grows.
+fn growth(report: &Report) -> String {
+    let mut text = String::new();
+    for series in &series::of(report) {
+        for line in &series.lines {
+            let (Some(first), Some(last), Some(exponent)) =
+                (line.points.first(), line.points.last(), line.exponent())
+            else {
+                continue;
+            };
+            if text.is_empty() {
+                text += "\n### Growth\n\nThe exponent of n is the least squares' of the logarithms.\n\n";
+                text += "| what | plugins | from | to | exponent |\n|---|---|--:|--:|--:|\n";
+            }
+            let point = |point: &Point| {
+                format!("{:.2} {} at {} {}", point.median, series.unit, point.x, series.things)
+            };
+            let (first, last) = (point(first), point(last));
+            let _ = writeln!(text, "| {} | {} | {first} | {last} | {exponent:.2} |", series.title, line.name);
+        }
     }
     text
 }

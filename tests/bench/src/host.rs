@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -32,7 +33,9 @@ pub(crate) struct Host<'a> {
 /// The outcome of many concurrent calls.
 #[derive(Debug)]
 pub(crate) struct Burst {
-    pub(crate) wall: std::time::Duration,
+    pub(crate) wall: Duration,
+    /// The time of each call.
+    pub(crate) calls: Vec<Duration>,
     pub(crate) errors: Vec<String>,
     /// The number of addresses that more than one pod got.
     pub(crate) duplicates: usize,
@@ -121,36 +124,52 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Adds `count` pods concurrently, then deletes them concurrently.
-    pub(crate) fn burst(&mut self, count: usize) -> Result<(Burst, Burst)> {
-        let pods = (0..count).map(|_| self.new_pod()).collect::<Result<Vec<_>>>()?;
-        self.namespace.enter()?;
+    /// Returns `count` pods that the caller adds and deletes.
+    pub(crate) fn new_pods(&mut self, count: usize) -> Result<Vec<Pod>> {
+        (0..count).map(|_| self.new_pod()).collect()
+    }
+
+    /// Adds the pods concurrently. Returns the result of each, which is null for one that failed.
+    pub(crate) fn add_at_once(&self, pods: &[Pod]) -> Result<(Burst, Vec<Value>)> {
         let calls = pods.iter().map(|pod| self.command("ADD", pod, None)).collect();
-        let (outputs, wall) = crate::process::burst(calls)?;
-        let (mut add, mut addresses) = (Burst { wall, errors: Vec::new(), duplicates: 0 }, Vec::new());
-        let mut calls = Vec::new();
-        for (pod, output) in pods.iter().zip(outputs) {
-            match output {
-                Ok(output) => {
-                    let result: Value = serde_json::from_slice(&output)?;
-                    self.check_result(&result)?;
-                    let ips = result.get("ips").and_then(Value::as_array).into_iter().flatten();
-                    addresses.extend(ips.filter_map(|ip| Some(ip.get("address")?.to_string())));
-                    calls.push(self.command("DEL", pod, Some(result)));
-                }
-                Err(err) => {
-                    add.errors.push(err.to_string());
-                    calls.push(self.command("DEL", pod, None));
-                }
+        let (mut add, outputs) = self.at_once(calls)?;
+        let (mut results, mut addresses) = (Vec::new(), Vec::new());
+        for output in outputs {
+            let result = match output {
+                Some(output) => serde_json::from_slice(&output)?,
+                None => Value::Null,
+            };
+            if !result.is_null() {
+                self.check_result(&result)?;
             }
+            let ips = result.get("ips").and_then(Value::as_array).into_iter().flatten();
+            addresses.extend(ips.filter_map(|ip| Some(ip.get("address")?.to_string())));
+            results.push(result);
         }
         let all = addresses.len();
         addresses.sort_unstable();
         addresses.dedup();
         add.duplicates = all - addresses.len();
-        let (outputs, wall) = crate::process::burst(calls)?;
-        let errors = outputs.into_iter().filter_map(|output| output.err().map(|err| err.to_string()));
-        Ok((add, Burst { wall, errors: errors.collect(), duplicates: 0 }))
+        Ok((add, results))
+    }
+
+    /// Deletes the pods concurrently.
+    pub(crate) fn del_at_once(&self, pods: &[Pod], results: Vec<Value>) -> Result<Burst> {
+        let with =
+            |(pod, result): (&Pod, Value)| self.command("DEL", pod, Some(result).filter(|it| !it.is_null()));
+        Ok(self.at_once(pods.iter().zip(results).map(with).collect())?.0)
+    }
+
+    /// Runs the calls concurrently. Returns the output of each that succeeds.
+    fn at_once(&self, calls: Vec<(Command, Vec<u8>)>) -> Result<(Burst, Vec<Option<Vec<u8>>>)> {
+        self.namespace.enter()?;
+        let (ends, wall) = crate::process::burst(calls)?;
+        let calls = ends.iter().map(|end| end.wall).collect();
+        let mut burst = Burst { wall, calls, errors: Vec::new(), duplicates: 0 };
+        let keep =
+            |end: crate::process::Call| end.output.map_err(|err| burst.errors.push(err.to_string())).ok();
+        let outputs = ends.into_iter().map(keep).collect();
+        Ok((burst, outputs))
     }
 
     /// Returns a pod that the caller adds and deletes.

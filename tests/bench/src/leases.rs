@@ -10,7 +10,7 @@ use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, process, progress};
 
 /// The number of other leases in the store.
-const SIZES: [usize; 2] = [0, 50_000];
+const SIZES: [usize; 5] = [0, 100, 1000, 10_000, 60_000];
 
 /// A store that a contender works on.
 struct Store<'a> {
@@ -35,7 +35,9 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
             .iter()
             .flat_map(|store| {
                 ["ADD", "CHECK", "DEL"].map(|verb| {
-                    Row::new("leases", format!("host-local {verb}, {size} leases"), &store.contender.name)
+                    let series = format!("host-local {verb}");
+                    let what = format!("{series}, {size} leases");
+                    Row::new("leases", what, &store.contender.name).at(&series, "leases", size)
                 })
             })
             .collect();

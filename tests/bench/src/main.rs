@@ -18,10 +18,12 @@ mod concurrency;
 mod cri;
 mod gc;
 mod goals;
+mod growth;
 mod host;
 mod invoker;
 mod kinds;
 mod leases;
+mod load;
 mod netavark;
 mod plot;
 mod podman;
@@ -29,7 +31,10 @@ mod ports;
 mod process;
 mod report;
 mod sandbox;
+mod series;
 mod stats;
+mod ten;
+mod traffic;
 mod way;
 
 use std::io::{IsTerminal, Write};
@@ -52,6 +57,8 @@ struct Contender {
     floor: bool,
     /// Whether its DEL waits for the kernel itself (`CNIMBLE_DEL_WAIT=1`).
     waits: bool,
+    /// The backend of packet rules that its chain names. Without a name the plugins choose.
+    backend: Option<&'static str>,
 }
 
 /// A kind of network.
@@ -67,6 +74,29 @@ const SCENARIOS: [Scenario; 4] = [
     Scenario { name: "ipMasq", masquerade: true, dual_stack: false },
     Scenario { name: "dual", masquerade: false, dual_stack: true },
     Scenario { name: "dual+ipMasq", masquerade: true, dual_stack: true },
+];
+
+/// Measures a section.
+type Measure = fn(&Args, &Sandbox, &mut Report) -> Result<()>;
+
+/// The sections, in their order.
+const SECTIONS: [(&str, Measure); 13] = [
+    ("pods", pods),
+    ("concurrency", concurrency::measure),
+    ("gc", gc::measure),
+    ("leases", leases::measure),
+    ("invoker", invoker::measure),
+    ("chain", chain::measure),
+    ("kinds", |args, _, report| kinds::measure(args, report)),
+    ("ports", ports::measure),
+    ("growth", growth::measure),
+    ("traffic", traffic::measure),
+    ("api", api::measure),
+    ("cluster", cluster::measure),
+    ("runtime", |args, _, report| {
+        podman::measure(args, report)?;
+        cri::measure(args, report)
+    }),
 ];
 
 /// The runs before any counts, which fill caches and load kernel modules.
@@ -106,44 +136,13 @@ fn run(args: &Args) -> Result<()> {
     for way in &report.ways {
         announce(way);
     }
-    for scenario in args.scenarios().filter(|_| args.has("pods")) {
-        many_pods_or_few(args, scenario, &sandbox, &mut report)?;
-    }
-    if args.has("concurrency") {
-        concurrency::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("gc") {
-        gc::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("leases") {
-        leases::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("invoker") {
-        invoker::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("chain") {
-        chain::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("kinds") {
-        kinds::measure(args, &mut report)?;
-    }
-    if args.has("ports") {
-        ports::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("api") {
-        api::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("cluster") {
-        cluster::measure(args, &sandbox, &mut report)?;
-    }
-    if args.has("runtime") {
-        podman::measure(args, &mut report)?;
-        cri::measure(args, &mut report)?;
+    for (_, measure) in SECTIONS.iter().filter(|(name, _)| args.has(name)) {
+        measure(args, &sandbox, &mut report)?;
     }
     progress("");
     report.print()?;
     if let Some(dir) = &args.plots {
-        plot::write(dir, &report.cells)?;
+        plot::write(dir, &series::of(&report))?;
     }
     let files = [
         (&args.json, report.to_json()),
@@ -156,6 +155,11 @@ fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Measures every kind of network.
+fn pods(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    args.scenarios().try_for_each(|scenario| many_pods_or_few(args, scenario, sandbox, report))
 }
 
 /// Measures one kind of network, with all numbers of pods.

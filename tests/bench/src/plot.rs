@@ -1,59 +1,27 @@
-//! Plots as SVG: the time of a verb over the number of pods, with a line for each contender.
+//! Plots as SVG, with a line for each contender. Both axes are logarithmic.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::Result;
-use crate::report::Cell;
-use crate::stats::{median, quantile};
+use crate::series::{Line, Series};
 
-const WIDTH: f64 = 720.0;
+const WIDTH: f64 = 780.0;
 const HEIGHT: f64 = 420.0;
 /// The space for the axes on the left, right, top and bottom.
-const MARGIN: (f64, f64, f64, f64) = (64.0, 150.0, 48.0, 52.0);
+const MARGIN: (f64, f64, f64, f64) = (64.0, 215.0, 48.0, 52.0);
 /// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
 
-/// A point with its spread: x, median, lower and upper quartile.
-type Point = (f64, f64, f64, f64);
-
-struct Line {
-    name: String,
-    points: Vec<Point>,
-}
-
-/// Writes `NETWORK-VERB.svg` for each network and verb with two numbers of pods or more.
-pub(crate) fn write(dir: &Path, cells: &[Cell]) -> Result<()> {
+/// Writes a plot of each series.
+pub(crate) fn write(dir: &Path, all: &[Series]) -> Result<()> {
     std::fs::create_dir_all(dir)?;
-    for group in cells.chunk_by(|a, b| a.scenario == b.scenario) {
-        let Some(first) = group.first() else { continue };
-        for verb in ["ADD", "DEL"] {
-            let lines = lines(group, verb);
-            if lines.iter().all(|line| line.points.len() < 2) {
-                continue;
-            }
-            let path = dir.join(format!("{}-{verb}.svg", first.scenario).to_lowercase());
-            let title = format!("{verb} of one pod more, {}", first.scenario);
-            std::fs::write(&path, draw(&title, &lines))
-                .map_err(|err| format!("{}: {err}", path.display()))?;
-            println!("{}", path.display());
-        }
+    for series in all {
+        let path = dir.join(format!("{}.svg", series.file));
+        std::fs::write(&path, draw(series)).map_err(|err| format!("{}: {err}", path.display()))?;
+        println!("{}", path.display());
     }
     Ok(())
-}
-
-fn lines(cells: &[Cell], verb: &str) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for cell in cells {
-        let wall = cell.verb(verb).wall();
-        let x = cell.pods.max(1) as f64;
-        let point = (x, median(&wall), quantile(&wall, 0.25), quantile(&wall, 0.75));
-        match lines.iter_mut().find(|line| line.name == cell.contender) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line { name: cell.contender.clone(), points: vec![point] }),
-        }
-    }
-    lines
 }
 
 /// Returns ticks from the series 1-2-5-10, with one step beyond either end.
@@ -65,32 +33,50 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     all.get(first..=last.max(first)).unwrap_or_default().to_vec()
 }
 
-fn draw(title: &str, lines: &[Line]) -> String {
-    let (left, right, top, bottom) = MARGIN;
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let (x_low, x_high) = range(&mut points().map(|point| point.0));
-    let (y_low, _) = range(&mut points().map(|point| point.2));
-    let (_, y_high) = range(&mut points().map(|point| point.3));
-    let y_ticks = ticks(y_low.max(1e-3), y_high);
-    let (y_low, y_high) = (y_ticks.first().copied().unwrap_or(1.0), y_ticks.last().copied().unwrap_or(10.0));
-    let scale = |value: f64, low: f64, high: f64, from: f64, to: f64| {
-        from + (value.max(1e-6) / low).log10() / (high / low).log10().max(1e-9) * (to - from)
-    };
-    let x = |value: f64| scale(value, x_low, x_high, left + 10.0, WIDTH - right - 10.0);
-    let y = |value: f64| scale(value, y_low, y_high, HEIGHT - bottom, top);
+/// The ranges of both axes.
+struct Axes {
+    x: (f64, f64),
+    y: (f64, f64),
+}
 
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{left}\" y=\"26\" font-size=\"16\">{title}</text>\n"
-    );
+impl Axes {
+    fn x(&self, value: f64) -> f64 {
+        scale(value, self.x, (MARGIN.0 + 10.0, WIDTH - MARGIN.1 - 10.0))
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        scale(value, self.y, (HEIGHT - MARGIN.3, MARGIN.2))
+    }
+}
+
+/// Returns the place of `value`, which is between `low` and `high`, on a logarithmic axis.
+fn scale(value: f64, (low, high): (f64, f64), (from, to): (f64, f64)) -> f64 {
+    from + (value.max(1e-6) / low).log10() / (high / low).log10().max(1e-9) * (to - from)
+}
+
+/// Returns the least and the greatest value.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
+}
+
+fn draw(series: &Series) -> String {
+    let points = || series.lines.iter().flat_map(|line| &line.points);
+    let (y_low, _) = range(points().map(|point| point.low));
+    let (_, y_high) = range(points().map(|point| point.high));
+    let y_ticks = ticks(y_low.max(1e-3), y_high);
+    let axes = Axes {
+        x: range(points().map(|point| point.x)),
+        y: (y_ticks.first().copied().unwrap_or(1.0), y_ticks.last().copied().unwrap_or(10.0)),
+    };
+    let mut columns: Vec<f64> = points().map(|point| point.x).collect();
+    columns.sort_by(f64::total_cmp);
+    columns.dedup();
+
+    let mut svg = frame(series);
+    let (left, right, _, bottom) = MARGIN;
     // Writing to a String can't fail.
     for tick in &y_ticks {
-        let at = y(*tick);
+        let at = axes.y(*tick);
         let _ = writeln!(
             svg,
             "<path d=\"M{left} {at:.1}H{:.1}\" stroke=\"#ddd\"/>\
@@ -100,11 +86,8 @@ fn draw(title: &str, lines: &[Line]) -> String {
             at + 4.0
         );
     }
-    let mut columns: Vec<f64> = points().map(|point| point.0).collect();
-    columns.sort_by(f64::total_cmp);
-    columns.dedup();
     for column in columns {
-        let (at, low) = (x(column), HEIGHT - bottom);
+        let (at, low) = (axes.x(column), HEIGHT - bottom);
         let _ = writeln!(
             svg,
             "<path d=\"M{at:.1} {low:.1}v5\" stroke=\"black\"/>\
@@ -112,54 +95,77 @@ fn draw(title: &str, lines: &[Line]) -> String {
             low + 20.0
         );
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"M{left} {top}V{:.1}H{:.1}\" fill=\"none\" stroke=\"black\"/>\n\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">pods that are there already</text>\n\
-         <text x=\"16\" y=\"{:.1}\" text-anchor=\"middle\" transform=\"rotate(-90 16 {:.1})\">milliseconds</text>",
+    for (line, colour) in series.lines.iter().zip(COLOURS.iter().cycle()) {
+        svg += &curve(line, &axes, colour);
+    }
+    svg + "</svg>\n"
+}
+
+/// Returns the paper with the title and the axes without their numbers.
+fn frame(series: &Series) -> String {
+    let Series { title, things, unit, .. } = series;
+    let unit = if *unit == "ms" { "milliseconds" } else { unit };
+    let (left, right, top, bottom) = MARGIN;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{left}\" y=\"26\" font-size=\"16\">{title}</text>\n\
+         <path d=\"M{left} {top}V{:.1}H{:.1}\" fill=\"none\" stroke=\"black\"/>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{things} that are there already</text>\n\
+         <text x=\"16\" y=\"{:.1}\" text-anchor=\"middle\" transform=\"rotate(-90 16 {:.1})\">{unit}</text>\n",
         HEIGHT - bottom,
         WIDTH - right,
         (left + WIDTH - right) / 2.0,
         HEIGHT - 12.0,
         HEIGHT / 2.0,
         HEIGHT / 2.0
-    );
-    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-        let path: Vec<String> =
-            line.points.iter().map(|point| format!("{:.1} {:.1}", x(point.0), y(point.1))).collect();
+    )
+}
+
+fn curve(line: &Line, axes: &Axes, colour: &str) -> String {
+    let path: Vec<String> = line
+        .points
+        .iter()
+        .map(|point| format!("{:.1} {:.1}", axes.x(point.x), axes.y(point.median)))
+        .collect();
+    let mut svg =
+        format!("<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n", path.join("L"));
+    for point in &line.points {
+        let at = axes.x(point.x);
         let _ = writeln!(
             svg,
-            "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join("L")
+            "<path d=\"M{at:.1} {:.1}V{:.1}\" stroke=\"{colour}\"/>\
+             <circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{colour}\"/>",
+            axes.y(point.low),
+            axes.y(point.high),
+            axes.y(point.median)
         );
-        for (at, middle, lower, upper) in &line.points {
-            let at = x(*at);
-            let _ = writeln!(
-                svg,
-                "<path d=\"M{at:.1} {:.1}V{:.1}\" stroke=\"{colour}\"/>\
-                 <circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{colour}\"/>",
-                y(*lower),
-                y(*upper),
-                y(*middle)
-            );
-        }
-        if let Some(last) = line.points.last() {
-            let _ = writeln!(
-                svg,
-                "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{} {:.2}</text>",
-                WIDTH - right + 8.0,
-                y(last.1) + 4.0,
-                line.name,
-                last.1
-            );
-        }
     }
-    svg + "</svg>\n"
+    if let Some(last) = line.points.last() {
+        let growth = line.exponent().map(|exponent| format!(" ~n^{exponent:.2}")).unwrap_or_default();
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{} {}{growth}</text>",
+            WIDTH - MARGIN.1 + 8.0,
+            axes.y(last.median) + 4.0,
+            line.name,
+            short(last.median)
+        );
+    }
+    svg
+}
+
+/// Returns the value with three digits or more.
+fn short(value: f64) -> String {
+    let places = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.places$}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::series::Point;
 
     #[test]
     fn ticks_go_around_the_values() {
@@ -169,8 +175,10 @@ mod tests {
 
     #[test]
     fn every_point_lies_on_the_paper() {
-        let points = vec![(10.0, 1.0, 0.9, 1.2), (1000.0, 30.0, 20.0, 45.0)];
-        let svg = draw("t", &[Line { name: "a".into(), points }]);
+        let point = |x, median, low, high| Point { x, median, low, high };
+        let points = vec![point(10.0, 1.0, 0.9, 1.2), point(1000.0, 30.0, 20.0, 45.0)];
+        let lines = vec![Line { name: "a".into(), points }];
+        let svg = draw(&Series { file: "f".into(), title: "t".into(), things: "pods", unit: "ms", lines });
         assert_eq!(svg.matches("<circle").count(), 2);
         for part in svg.split("cy=\"").skip(1) {
             let y: f64 = part.split('"').next().unwrap().parse().unwrap();

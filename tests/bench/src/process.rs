@@ -1,9 +1,11 @@
 //! One run of a plugin, with its time or its memory.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -67,8 +69,8 @@ impl Drop for Server {
 fn outlived() -> Result<Duration> {
     let mut all = Duration::ZERO;
     while let Some(pid) = left_running()? {
-        match wait_for(pid) {
-            Ok((_, cpu)) => all += cpu,
+        match wait_for(pid, 0) {
+            Ok(end) => all += end.map(|end| end.cpu).unwrap_or_default(),
             Err(err) if err.raw_os_error() == Some(libc::ECHILD) => break,
             Err(err) => return Err(err.into()),
         }
@@ -89,17 +91,20 @@ fn left_running() -> Result<Option<libc::pid_t>> {
 fn children() -> Result<Vec<libc::pid_t>> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+    for pid in processes()? {
         // If the process is gone by now, it is no child.
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
         if parent == Some(own.as_str()) {
             found.push(pid);
         }
     }
     Ok(found)
+}
+
+/// Returns the processes of this PID namespace.
+fn processes() -> Result<impl Iterator<Item = libc::pid_t>> {
+    Ok(std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// The resources of a run.
@@ -133,23 +138,78 @@ pub(crate) fn timed_alone(
     Ok((output, Run { wall, cpu }))
 }
 
-/// Starts all `commands` concurrently, each with its stdin, and waits for the last. Returns the output or the failure
-/// of each, with the time from the first start to the last end.
-pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Result<Vec<u8>>>, Duration)> {
+/// Runs `command` without input, and drops its output, however long it is.
+pub(crate) fn timed_quietly(mut command: Command) -> Result<Run> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let start = Instant::now();
+    let (status, cpu) = wait(command.spawn()?.id())?;
+    let wall = start.elapsed();
+    let cpu = cpu + outlived()?;
+    match status.success() {
+        true => Ok(Run { wall, cpu }),
+        false => Err(format!("{command:?}: {status}").into()),
+    }
+}
+
+/// One of many concurrent calls.
+pub(crate) struct Call {
+    /// The output or the failure.
+    pub(crate) output: Result<Vec<u8>>,
+    /// The time from its start to its end.
+    pub(crate) wall: Duration,
+}
+
+/// Starts all `commands` concurrently, each with its stdin, and waits for the last. Returns the calls, with the time
+/// from the first start to the last end.
+pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Call>, Duration)> {
     let mut waiting = commands
         .into_iter()
         .map(|(command, stdin)| Plumbing::new(command, &stdin))
         .collect::<Result<Vec<_>>>()?;
     let start = Instant::now();
-    let mut children = Vec::with_capacity(waiting.len());
+    let mut begun = Vec::with_capacity(waiting.len());
+    let mut ends = HashMap::with_capacity(waiting.len());
     for plumbing in &mut waiting {
-        children.push(plumbing.command.spawn()?.id());
+        let at = Instant::now();
+        begun.push((libc::pid_t::try_from(plumbing.command.spawn()?.id())?, at));
+        // The first may end before the last is started.
+        while let Ok(Some(end)) = wait_for(-1, libc::WNOHANG) {
+            ends.insert(end.pid, (end.status, Instant::now()));
+        }
     }
-    let ends = children.into_iter().map(wait).collect::<Result<Vec<_>>>()?;
+    // An orphan of a call may end among them.
+    while begun.iter().any(|(pid, _)| !ends.contains_key(pid)) {
+        if let Some(end) = wait_for(-1, 0)? {
+            ends.insert(end.pid, (end.status, Instant::now()));
+        }
+    }
     let wall = start.elapsed();
     outlived()?;
-    let outputs = waiting.into_iter().zip(ends).map(|(plumbing, (status, _))| plumbing.finish(status));
-    Ok((outputs.collect(), wall))
+    let calls = waiting.into_iter().zip(begun).filter_map(|(plumbing, (pid, begun))| {
+        let (status, ended) = ends.get(&pid)?;
+        Some(Call { output: plumbing.finish(*status), wall: *ended - begun })
+    });
+    Ok((calls.collect(), wall))
+}
+
+/// Runs `work`, and returns its outcome with the most memory, in KiB, that all processes took at once which were started
+/// meanwhile. It is the sum of their proportional shares, looked at again and again, which slows `work` down.
+pub(crate) fn weighed<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
+    let before: HashSet<libc::pid_t> = processes()?.collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let scale = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                let new = processes().ok().into_iter().flatten().filter(|pid| !before.contains(pid));
+                most = most.max(new.map(|pid| field(pid, "smaps_rollup", "Pss:")).sum());
+            }
+            most
+        });
+        let outcome = work();
+        done.store(true, Ordering::Relaxed);
+        Ok((outcome, scale.join().map_err(|_| "the scale has panicked")?))
+    })
 }
 
 /// Runs `command` with `stdin` and returns its output, with its peak memory.
@@ -185,7 +245,7 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
         let (pid, deliver) = match waitpid(None, Some(WaitPidFlag::__WALL)) {
             Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
                 if event == libc::PTRACE_EVENT_EXIT {
-                    footprint.peak_kib = footprint.peak_kib.max(peak_kib(pid));
+                    footprint.peak_kib = footprint.peak_kib.max(field(pid.as_raw(), "status", "VmHWM:"));
                 } else if event == libc::PTRACE_EVENT_EXEC {
                     footprint.programs += 1;
                 }
@@ -216,12 +276,12 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
     Ok((output, footprint))
 }
 
-/// Returns the process's `VmHWM` in KiB.
-fn peak_kib(pid: Pid) -> u64 {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
+/// Returns a field in KiB of a process's file in /proc, or 0 if the process is gone.
+fn field(pid: libc::pid_t, file: &str, name: &str) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}"))
         .ok()
-        .and_then(|status| {
-            let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse().ok()
         })
         .unwrap_or(0)
@@ -262,26 +322,42 @@ impl Plumbing {
     }
 }
 
-/// Waits for a child. wait4(2) also returns its processor time.
-fn wait(pid: u32) -> Result<(ExitStatus, Duration)> {
-    Ok(wait_for(libc::pid_t::try_from(pid)?)?)
+/// The end of a child.
+struct End {
+    pid: libc::pid_t,
+    status: ExitStatus,
+    /// The processor time.
+    cpu: Duration,
 }
 
-/// The same for any child, if `pid` is -1.
-fn wait_for(pid: libc::pid_t) -> std::io::Result<(ExitStatus, Duration)> {
+/// Waits for a child, and returns its status and processor time.
+fn wait(pid: u32) -> Result<(ExitStatus, Duration)> {
+    let end = wait_for(libc::pid_t::try_from(pid)?, 0)?.ok_or("no child has ended")?;
+    Ok((end.status, end.cpu))
+}
+
+/// The same for any child, if `pid` is -1. Returns `None` with WNOHANG if none has ended (wait4(2)).
+fn wait_for(pid: libc::pid_t, options: libc::c_int) -> std::io::Result<Option<End>> {
     let mut status = 0;
     // SAFETY: rusage is plain old data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live, writable variables of the right type.
-    while unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } < 0 {
+    let mut wait = || unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
+    let mut found = wait();
+    while found < 0 {
         let err = std::io::Error::last_os_error();
         if err.kind() != std::io::ErrorKind::Interrupted {
             return Err(err);
         }
+        found = wait();
+    }
+    if found == 0 {
+        return Ok(None);
     }
     let time =
         |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
-    Ok((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime)))
+    let cpu = time(usage.ru_utime) + time(usage.ru_stime);
+    Ok(Some(End { pid: found, status: ExitStatus::from_raw(status), cpu }))
 }
 
 #[cfg(test)]
@@ -349,6 +425,31 @@ mod tests {
         assert!(server.child.running());
         drop(server);
         assert!(SERVERS.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn each_of_many_calls_has_its_own_time() {
+        if !alone("each_of_many_calls_has_its_own_time") {
+            return;
+        }
+        let calls = ["cat; sleep 0.3", "exit 3", "cat"].map(|script| (shell(script), b"hello".to_vec()));
+        let (calls, wall) = burst(calls.into()).unwrap();
+        let [slow, failed, fast] = calls.as_slice() else { panic!("{}", calls.len()) };
+        assert_eq!(slow.output.as_ref().unwrap(), b"hello");
+        assert!(failed.output.is_err());
+        assert!(slow.wall >= Duration::from_millis(300) && fast.wall < slow.wall && slow.wall <= wall);
+    }
+
+    #[test]
+    fn processes_are_weighed_together() {
+        if !alone("processes_are_weighed_together") {
+            return;
+        }
+        // tail keeps what it reads.
+        let script = "head -c 30000000 /dev/zero | tail -c 20000000 | (sleep 0.3; wc -c)";
+        let (run, kib) = weighed(|| timed(shell(script), b"").unwrap()).unwrap();
+        assert_eq!(run.0, b"20000000\n");
+        assert!((15_000..60_000).contains(&kib), "{kib}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::host::Measured;
 use crate::process::{Footprint, Run};
 use crate::stats::{median, quantile};
-use crate::{Contender, Result};
+use crate::{Contender, Result, series};
 
 /// The measurements of one verb.
 #[derive(Debug, Default)]
@@ -103,6 +103,17 @@ pub(crate) struct Row {
     pub(crate) errors: usize,
     /// The number of addresses that were assigned twice.
     pub(crate) duplicates: usize,
+    pub(crate) place: Option<Place>,
+}
+
+/// The place of a row in a series.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) series: String,
+    /// The kind of things that the series is over, such as pods.
+    pub(crate) things: &'static str,
+    /// The number of things that are there.
+    pub(crate) size: usize,
 }
 
 impl Row {
@@ -117,7 +128,13 @@ impl Row {
             unit: "ms",
             errors: 0,
             duplicates: 0,
+            place: None,
         }
+    }
+
+    /// Makes the row a point of a series.
+    pub(crate) fn at(self, series: &str, things: &'static str, size: usize) -> Self {
+        Row { place: Some(Place { series: series.to_owned(), things, size }), ..self }
     }
 
     /// Adds a run to the samples.
@@ -169,7 +186,7 @@ impl Report {
     fn print_rows(&self) {
         for row in &self.rows {
             println!(
-                "{:<36} {:<14}{:>9.2} {}  [{:.2}–{:.2}]  {}  {}",
+                "{:<48} {:<18}{:>9.2} {}  [{:.2}–{:.2}]  {}  {}",
                 row.what,
                 row.contender,
                 median(&row.samples),
@@ -185,10 +202,25 @@ impl Report {
         }
     }
 
+    /// Prints how fast each series grows.
+    fn print_growth(&self) {
+        let all = series::of(self);
+        for series in &all {
+            for line in &series.lines {
+                let Some(exponent) = line.exponent() else { continue };
+                println!("{:<48} {:<18}{}^{exponent:.2}", series.title, line.name, series.things);
+            }
+        }
+        if !all.is_empty() {
+            println!();
+        }
+    }
+
     /// Prints the table on stdout.
     pub(crate) fn print(&self) -> Result<()> {
         self.print_cells();
         self.print_rows();
+        self.print_growth();
         for (contender, size, about) in &self.contenders {
             println!(
                 "{}: {} plugins, {:.1} MB; of these bridge, host-local and loopback {:.1} MB ({about}, {})",

@@ -100,8 +100,13 @@ impl Namespace {
 
     /// Moves the calling thread here. Children start in the namespace of the thread that spawns them.
     pub(crate) fn enter(&self) -> Result<()> {
-        Ok(setns(File::open(&self.path)?, CloneFlags::CLONE_NEWNET)?)
+        Ok(enter(&self.path)?)
     }
+}
+
+/// Moves the calling thread to the network namespace at `path`.
+pub(crate) fn enter(path: &Path) -> std::io::Result<()> {
+    Ok(setns(File::open(path)?, CloneFlags::CLONE_NEWNET)?)
 }
 
 impl Drop for Namespace {
