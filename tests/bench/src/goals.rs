@@ -269,13 +269,18 @@ fn growth(report: &Report) -> String {
             };
             if text.is_empty() {
                 text += "\n### Growth\n\nThe exponent of n is the least squares' of the logarithms.\n\n";
-                text += "| what | plugins | from | to | exponent |\n|---|---|--:|--:|--:|\n";
+                text += "| what | plugins | from | to | exponent | of the processor time |\n|---|---|--:|--:|--:|--:|\n";
             }
             let point = |point: &Point| {
                 format!("{:.2} {} at {} {}", point.median, series.unit, point.x, series.things)
             };
             let (first, last) = (point(first), point(last));
-            let _ = writeln!(text, "| {} | {} | {first} | {last} | {exponent:.2} |", series.title, line.name);
+            let cpu = line.exponent_of_cpu().map(|exponent| format!("{exponent:.2}")).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "| {} | {} | {first} | {last} | {exponent:.2} | {cpu} |",
+                series.title, line.name
+            );
         }
     }
     text

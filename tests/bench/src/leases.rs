@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::args::Args;
+use crate::process::Run;
 use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, process, progress};
@@ -49,7 +50,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 // The first run has cold kernel caches.
                 if round > 0 {
                     for (row, time) in rows.iter_mut().zip(times) {
-                        row.samples.push(time);
+                        row.push(&time);
                     }
                 }
             }
@@ -91,8 +92,8 @@ impl<'a> Store<'a> {
         Ok(Store { contender, config, netns })
     }
 
-    /// Runs ADD, CHECK and DEL, and returns the milliseconds of each.
-    fn round(&self, number: usize) -> Result<[f64; 3]> {
+    /// Runs ADD, CHECK and DEL.
+    fn round(&self, number: usize) -> Result<[Run; 3]> {
         let id = format!("round{number}");
         let (result, add) = self.run("ADD", &id, &self.config)?;
         let mut config = self.config.clone();
@@ -104,7 +105,7 @@ impl<'a> Store<'a> {
         Ok([add, check, del])
     }
 
-    fn run(&self, verb: &str, id: &str, config: &Value) -> Result<(Vec<u8>, f64)> {
+    fn run(&self, verb: &str, id: &str, config: &Value) -> Result<(Vec<u8>, Run)> {
         let mut command = Command::new(self.contender.dir.join("host-local"));
         command
             .env("CNI_COMMAND", verb)
@@ -112,8 +113,7 @@ impl<'a> Store<'a> {
             .env("CNI_NETNS", self.netns)
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", &self.contender.dir);
-        let (output, run) = process::timed(command, config.to_string().as_bytes())
-            .map_err(|err| format!("host-local {verb}: {err}"))?;
-        Ok((output, run.wall.as_secs_f64() * 1e3))
+        process::timed(command, config.to_string().as_bytes())
+            .map_err(|err| format!("host-local {verb}: {err}").into())
     }
 }

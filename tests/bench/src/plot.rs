@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_point_lies_on_the_paper() {
-        let point = |x, median, low, high| Point { x, median, low, high };
+        let point = |x, median, low, high| Point { x, median, low, high, cpu: median };
         let points = vec![point(10.0, 1.0, 0.9, 1.2), point(1000.0, 30.0, 20.0, 45.0)];
         let lines = vec![Line { name: "a".into(), points }];
         let svg = draw(&Series { file: "f".into(), title: "t".into(), things: "pods", unit: "ms", lines });

@@ -208,7 +208,9 @@ impl Report {
         for series in &all {
             for line in &series.lines {
                 let Some(exponent) = line.exponent() else { continue };
-                println!("{:<48} {:<18}{}^{exponent:.2}", series.title, line.name, series.things);
+                let cpu = line.exponent_of_cpu().map(|exponent| format!("  cpu ^{exponent:.2}"));
+                let cpu = cpu.unwrap_or_default();
+                println!("{:<48} {:<18}{}^{exponent:.2}{cpu}", series.title, line.name, series.things);
             }
         }
         if !all.is_empty() {

@@ -10,6 +10,8 @@ pub(crate) struct Point {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
+    /// The median of the processor time in milliseconds, or NaN if it is unknown.
+    pub(crate) cpu: f64,
 }
 
 /// The points of one contender.
@@ -34,6 +36,11 @@ impl Line {
     pub(crate) fn exponent(&self) -> Option<f64> {
         exponent(self.points.iter().map(|point| (point.x, point.median)))
     }
+
+    /// Returns the same of the processor time, which hardly depends on the load of the machine.
+    pub(crate) fn exponent_of_cpu(&self) -> Option<f64> {
+        exponent(self.points.iter().map(|point| (point.x, point.cpu)))
+    }
 }
 
 impl Series {
@@ -44,7 +51,7 @@ impl Series {
     }
 
     /// Adds a point. Axes are logarithmic, so a point at 0 has no place.
-    fn push(&mut self, contender: &str, size: usize, samples: &[f64]) {
+    fn push(&mut self, contender: &str, size: usize, (samples, cpu): (&[f64], &[f64])) {
         if size == 0 || samples.is_empty() {
             return;
         }
@@ -53,6 +60,7 @@ impl Series {
             median: median(samples),
             low: quantile(samples, 0.25),
             high: quantile(samples, 0.75),
+            cpu: median(cpu),
         };
         match self.lines.iter_mut().find(|line| line.name == contender) {
             Some(line) => line.points.push(point),
@@ -68,21 +76,22 @@ pub(crate) fn of(report: &Report) -> Vec<Series> {
         for verb in ["ADD", "DEL"] {
             let title = format!("{verb} of one pod more, {}", cell.scenario);
             let series = Series::new(&format!("{}-{verb}", cell.scenario), title, "pods", "ms");
-            add(&mut all, series, &cell.contender, (cell.pods, &cell.verb(verb).wall()));
+            let verb = cell.verb(verb);
+            add(&mut all, series, &cell.contender, cell.pods, (&verb.wall(), &verb.cpu()));
         }
     }
     for row in &report.rows {
         if let Some(place) = &row.place {
             let series = Series::new(&place.series, place.series.clone(), place.things, row.unit);
-            add(&mut all, series, &row.contender, (place.size, &row.samples));
+            add(&mut all, series, &row.contender, place.size, (&row.samples, &row.cpu));
         }
     }
     all.retain(|series| series.lines.iter().any(|line| line.points.len() > 1));
     all
 }
 
-/// Adds a point of a contender to this series, which may be new.
-fn add(all: &mut Vec<Series>, series: Series, contender: &str, (size, samples): (usize, &[f64])) {
+/// Adds a point of a contender to this series, which may be new. The samples are figures and processor times.
+fn add(all: &mut Vec<Series>, series: Series, contender: &str, size: usize, samples: (&[f64], &[f64])) {
     match all.iter_mut().find(|old| old.file == series.file) {
         Some(old) => old.push(contender, size, samples),
         None => {
@@ -105,13 +114,16 @@ mod tests {
             let row = Row::new("leases", String::new(), name).at("host-local ADD", "leases", size);
             let place = row.place.unwrap();
             let series = Series::new(&place.series, place.series.clone(), place.things, row.unit);
-            add(&mut all, series, name, (size, &[sample]));
+            add(&mut all, series, name, size, (&[sample], &[2.0]));
         }
         assert_eq!(all.len(), 1);
         assert_eq!(all[0].file, "host-local-add");
         let points: Vec<(&str, usize)> =
             all[0].lines.iter().map(|line| (line.name.as_str(), line.points.len())).collect();
         assert_eq!(points, [("a", 2), ("b", 1)]);
-        assert!((all[0].lines[0].exponent().unwrap() - 1.0).abs() < 1e-9);
+        let line = &all[0].lines[0];
+        assert!(
+            (line.exponent().unwrap() - 1.0).abs() < 1e-9 && line.exponent_of_cpu().unwrap().abs() < 1e-9
+        );
     }
 }
