@@ -268,7 +268,7 @@ fn growth(report: &Report) -> String {
                 continue;
             };
             if text.is_empty() {
-                text += "\n### Growth\n\nThe exponent of n is the least squares' of the logarithms.\n\n";
+                text += "\n### Growth\n\nEach exponent of n fits the medians by least squares of the logarithms.\n\n";
                 text += "| what | plugins | from | to | exponent | of the processor time |\n|---|---|--:|--:|--:|--:|\n";
             }
             let point = |point: &Point| {
