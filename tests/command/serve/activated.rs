@@ -22,9 +22,11 @@ while True:
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
         os.dup2(listener.fileno(), 3)
         os.set_inheritable(3, True)
+        # The file is whole before the server answers.
+        with open(pid + '.new', 'w') as file:
+            file.write(str(os.getpid()))
+        os.rename(pid + '.new', pid)
         os.execl('/bin/sh', 'sh', '-c', 'exec env ' + line)
-    with open(pid, 'w') as file:
-        file.write(str(child))
     os.waitpid(child, 0)
 "#;
 
