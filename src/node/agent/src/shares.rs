@@ -82,6 +82,7 @@ impl ClusterLocal {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
+    #[serde(default)]
     epoch: u64,
     revision: i64,
     host_bits: u8,
