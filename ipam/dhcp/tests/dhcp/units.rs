@@ -53,7 +53,8 @@ fn a_daemon_started_by_its_socket_works_with_the_services_privileges() {
     command.args(options).arg("-socketpath").arg(socket(&host));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
     let daemon = Background::start(&mut command);
-    assert!(wait_until(PATIENCE, || socket(&host).exists()));
+    // The path appears before the socket listens.
+    assert!(wait_until(PATIENCE, || listeners(&host, &socket(&host)) == 1));
 
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
