@@ -1,6 +1,6 @@
 //! `hand-over`: converts the rules of living pods to the form of the Go plugins.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use cnimble_doctor::Subject;
 use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 use cnimble_lint::{Document, Lost, lost_with_go};
+use cnimble_runtime::ConfDir;
 
 use super::finding::describe;
 use super::interrupt::interruptible;
@@ -30,8 +31,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
         false => None,
     };
     let records = records(&given.state_dir);
-    let networks = lint::files::in_directory(session.conf.dir())?;
-    let networks = networks.into_iter().filter_map(|file| Document::parse(file).ok()).collect();
+    let networks = networks(&session.conf);
     if records > 0 && mode == Mode::All {
         return Err(Report::because(
             Exit::Left,
@@ -59,6 +59,22 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
         false => Ok(()),
         true => Err(Report::new(Exit::Left, "")),
     }
+}
+
+/// Reads the networks' files. An unreadable one doesn't stop the way back.
+fn networks(conf: &ConfDir) -> Vec<Document> {
+    let files = conf.files(&["conflist", "conf", "json"]).unwrap_or_else(|err| {
+        log::warn!("{err}; options that stop working are not listed");
+        Vec::new()
+    });
+    let read = |path: &PathBuf| {
+        let file = lint::files::read(path).ok().and_then(|file| Document::parse(file).ok());
+        if file.is_none() {
+            log::warn!("can't read {}; its options that stop working are not listed", path.display());
+        }
+        file
+    };
+    files.iter().filter_map(read).collect()
 }
 
 /// Counts the pods of `cnimble pod` and `cnimble run`.

@@ -303,6 +303,9 @@ fn options_that_the_go_plugins_ignore_are_named_with_their_file() {
         json!({"type": "bridge", "bridge": "br0", "acceptRA": false, "ipMasqExclude": ["10.0.0.0/8"]});
     let portmap = json!({"type": "portmap", "acceptPublished": true, "snat": false});
     node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, portmap]}));
+    // A file that can't be read doesn't stop the way back.
+    std::os::unix::fs::symlink("nowhere", node.conf().join("gone.conflist")).unwrap();
+    std::fs::write(node.conf().join("torn.conflist"), "{").unwrap();
     let found = document(&node.hand_over(&[]), 0);
     let lost: Vec<_> = found["stopsWorking"].as_array().unwrap().iter().collect();
     let keys: Vec<_> = lost.iter().map(|lost| (&lost["plugin"], &lost["key"])).collect();

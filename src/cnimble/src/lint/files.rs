@@ -81,7 +81,7 @@ fn unreadable(path: &str, why: &str) -> Report {
     Report::new(Exit::Config, "can't read the network").row("file", path).row("why", why)
 }
 
-fn read(path: &Path) -> Result<File, Report> {
+pub(crate) fn read(path: &Path) -> Result<File, Report> {
     let shown = path.display().to_string();
     let bytes = cnimble_os::files::read(path, LIMIT, Links::Follow);
     let bytes = bytes.map_err(|err| unreadable(&shown, &err.to_string()))?;
