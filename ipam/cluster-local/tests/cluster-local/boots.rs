@@ -151,9 +151,9 @@ fn a_node_that_boots_often_returns_the_blocks_of_its_earlier_boots() {
     assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
 }
 
-/// Without an agent the ADDs confirm the boot, and each boot is shorter than half the time `offline`.
-#[test]
-fn the_adds_of_short_boots_return_the_blocks_of_earlier_ones() {
+/// Lives boots of a node until the blocks of the first one have returned. Each is shorter than half the time `offline`.
+#[track_caller]
+fn short_boots(live: impl Fn(&Node<'_>)) {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let node = short(&nodes[0], 6);
@@ -162,34 +162,33 @@ fn the_adds_of_short_boots_return_the_blocks_of_earlier_ones() {
     let mut boot = 0;
     let has_returned = || {
         boot += 1;
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(2) {
-            let ip = node.in_boot(boot).added("p");
-            node.in_boot(boot).run("DEL", "p", "", Some(&ip)).unwrap();
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        live(&node.in_boot(boot));
         claimed(&node).is_disjoint(&earlier)
     };
     assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
 }
 
+/// Without an agent the ADDs confirm the boot.
+#[test]
+fn the_adds_of_short_boots_return_the_blocks_of_earlier_ones() {
+    short_boots(|node| {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            let ip = node.added("p");
+            node.run("DEL", "p", "", Some(&ip)).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+}
+
 /// Each boot has one pod for two seconds.
 #[test]
 fn boots_with_one_add_and_one_del_return_the_blocks_of_earlier_ones() {
-    let host = Host::new();
-    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let node = short(&nodes[0], 6);
-    node.in_boot(0).added("p0");
-    let earlier = owned(&node.in_boot(0));
-    let mut boot = 0;
-    let has_returned = || {
-        boot += 1;
-        let ip = node.in_boot(boot).added("p");
+    short_boots(|node| {
+        let ip = node.added("p");
         std::thread::sleep(Duration::from_secs(2));
-        node.in_boot(boot).run("DEL", "p", "", Some(&ip)).unwrap();
-        claimed(&node).is_disjoint(&earlier)
-    };
-    assert!(wait_until(PATIENCE, has_returned), "{}", node.share());
+        node.run("DEL", "p", "", Some(&ip)).unwrap();
+    });
 }
 
 /// An ADD may wait for it.

@@ -17,7 +17,7 @@ use crate::{BlocksError, Result};
 /// How many blocks and addresses of earlier boots a process releases: an ADD may wait for it.
 const BATCH: usize = 32;
 
-/// What etcd has of a boot.
+/// The record of a boot in etcd.
 #[derive(Debug)]
 pub(crate) struct Record {
     kv: KeyValue,
@@ -136,7 +136,7 @@ impl Records {
         Ok(())
     }
 
-    /// What the boot `ours` knows of the others, after what it knew before.
+    /// Returns the state of the boots other than `ours`, from the states before.
     pub(crate) fn others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
         // Another boot has taken the name during this one.
         let is_superseded = self.superseded.iter().any(|record| record.identity.instance == *ours);
@@ -190,7 +190,7 @@ impl Records {
     }
 }
 
-/// What a boot that begins `now` knows of the others from the share of an earlier one. Without this a node that boots
+/// Returns the states of other boots for a boot that begins `now`, from an earlier share. Without it a node that boots
 /// often would never see one that is over.
 pub(crate) fn known_before(earlier: Vec<Other>, now: u64) -> Vec<Other> {
     earlier.into_iter().map(|other| Other { since: now, active: false, ..other }).collect()

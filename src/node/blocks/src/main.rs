@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
-    let task = task(&std::env::args().skip(1).collect::<Vec<_>>()).ok_or_else(|| {
+    let mut task = task(&std::env::args().skip(1).collect::<Vec<_>>()).ok_or_else(|| {
         Error::new(Code::INVALID_ENVIRONMENT, "usage: cluster-local-etcd TASK")
             .details("the plugin cluster-local and `cnimble ipam` start this program")
     })?;
@@ -67,7 +67,6 @@ fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
         .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
     let config = PluginConfig::parse_for_del(stdin)?.0;
     let args = CniArgs::parse(&std::env::var("CNI_ARGS").unwrap_or_default())?;
-    let mut task = task;
     if let Task::Tend(asked) = &mut task {
         asked.listed = config.decode::<Added>()?.nodes;
     }

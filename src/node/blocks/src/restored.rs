@@ -46,7 +46,7 @@ impl Node<'_> {
         let waited = other.before;
         self.share.restored = Some(other);
         self.save()?;
-        // Those of an earlier build haven't told the fence.
+        // Nodes of an earlier build haven't written their time to the fence.
         let known = self.session.identities().await?;
         let longest = known.iter().map(|identity| identity.offline).fold(self.share.longest, u64::max);
         let wait = patience(longest);

@@ -128,10 +128,10 @@ pub struct Share {
     /// The node's own addresses that etcd has; empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub announced: Vec<IpAddr>,
-    /// What etcd has of other boots with the node's name: earlier ones, and those of copies of the machine.
+    /// Other boots with the node's name: earlier ones, and those of copies of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
-    /// What etcd has of nodes that have left the cluster.
+    /// The boots of nodes that have left the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vanished: Vec<Other>,
     /// The restored etcd, for as long as nothing is claimed.

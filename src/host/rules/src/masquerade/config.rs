@@ -46,7 +46,7 @@ impl Settings {
         })
     }
 
-    /// What a pod with these addresses wants.
+    /// Returns the masquerading of a pod with these addresses.
     pub fn of(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
         Masqueraded {
             addrs: self.families.of(addrs),
