@@ -13,7 +13,6 @@ mod allowlist;
 mod backup;
 mod config;
 #[cfg(feature = "fuzzing")]
-#[path = "tests/fuzzing.rs"]
 pub mod fuzzing;
 mod settings;
 

@@ -20,7 +20,6 @@ mod failures;
 pub mod filters;
 pub mod forward;
 #[cfg(feature = "fuzzing")]
-#[path = "tests/fuzzing.rs"]
 pub mod fuzzing;
 mod go_chains;
 pub mod hand_over;
