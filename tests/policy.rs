@@ -95,7 +95,7 @@ const WINGS: &[(&str, &[&str])] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("agent", &["api", "cni", "leases", "netlink", "os"]),
     ("api", &["os"]),
-    ("blocks", &["cni", "leases", "os"]),
+    ("blocks", &["api", "cni", "leases", "os"]),
     ("cni", &[]),
     ("cri", &["os", "pod"]),
     ("doctor", &["cni", "leases", "liveness", "netlink", "os", "plugin", "rules", "runtime"]),

@@ -57,10 +57,10 @@ pub(crate) fn serve(handler: impl Fn(Request, TcpStream) + Send + Sync + 'static
 }
 
 /// Handles each request.
-pub(crate) type Handler = Box<dyn Fn(Request, TcpStream) + Send + Sync>;
+pub type Handler = Box<dyn Fn(Request, TcpStream) + Send + Sync>;
 
 /// As [`serve`], at this address of the current namespace.
-pub(crate) fn serve_at(address: SocketAddr, handler: Handler) -> SocketAddr {
+pub fn serve_at(address: SocketAddr, handler: Handler) -> SocketAddr {
     let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap();
     let handler = Arc::new(handler);
@@ -86,7 +86,7 @@ pub fn scripted(say: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> So
 }
 
 /// A whole answer, after which the connection is closed. That the client has gone is fine.
-pub(crate) fn answer(mut stream: &TcpStream, status: u16, headers: &str, body: &[u8]) {
+pub fn answer(mut stream: &TcpStream, status: u16, headers: &str, body: &[u8]) {
     let head = format!(
         "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n{headers}\r\n",
         body.len()

@@ -1,4 +1,4 @@
-//! Asks etcd by a separate program, because the etcd client is almost as large as all plugins together.
+//! Asks etcd or the API server by a separate program, because its clients are almost as large as all plugins together.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -42,17 +42,17 @@ impl Request {
 }
 
 /// Fails with the program's error, or with code 104 if it can't be run.
-pub(crate) fn etcd(call: &Call, request: &Request) -> Result<(), Error> {
+pub(crate) fn store(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
     let failed = |why: &dyn std::fmt::Display| {
-        Error::new(Code::DELEGATE, format!("asking etcd by {}: {why}", path.display()))
+        Error::new(Code::DELEGATE, format!("asking for addresses by {}: {why}", path.display()))
     };
     let mut process = Command::new(&path);
     process.args(request.words()).env("CNI_ARGS", &call.raw_args);
     let limits = Limits { stdout: LIMIT, stderr: None };
     let Output { status, stdout, .. } =
         run(&mut process, &call.stdin, limits).map_err(|failure| match failure {
-            Failure::Stopped(err) => err.context("asking etcd"),
+            Failure::Stopped(err) => err.context("asking for addresses"),
             other => failed(&other),
         })?;
     if status.success() {

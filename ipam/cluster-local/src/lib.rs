@@ -1,7 +1,7 @@
 //! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
 //! It is host-local with another source of ranges: the part of the configured ranges that the node owns ([`Share`]).
-//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd (`ask`), and the
+//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API server (`ask`), and the
 //! ADD is tried again.
 
 mod ask;
@@ -65,7 +65,7 @@ impl Plugin for ClusterLocal {
                     return Ok(result);
                 }
                 Err(err) => match need.need.take() {
-                    Some(request) => ask::etcd(call, &request)?,
+                    Some(request) => ask::store(call, &request)?,
                     None => return Err(err),
                 },
             }
@@ -120,12 +120,12 @@ impl Plugin for ClusterLocal {
         let share = Share::read(&cluster.base.store).map_err(unavailable)?;
         let valid = match &share {
             Some(share) if share.is_valid()? => share,
-            _ => return ask::etcd(call, &Request::Confirm).map_err(unavailable),
+            _ => return ask::store(call, &Request::Confirm).map_err(unavailable),
         };
         for (set, part) in valid.sets(&cluster.base.sets).into_iter().enumerate() {
             let has_room = part.is_some_and(|part| ask::has_room(&cluster, &part));
             if !has_room {
-                ask::etcd(call, &Request::More(set, 1)).map_err(unavailable)?;
+                ask::store(call, &Request::More(set, 1)).map_err(unavailable)?;
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
                 && usize::try_from(ask::offset(cluster, ip)) == Ok(cluster.half())
         };
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
-            && let Err(err) = ask::etcd(call, &Request::More(set, cluster.half()))
+            && let Err(err) = ask::store(call, &Request::More(set, cluster.half()))
         {
             // Another request would take as long.
             return log::warn!("no spare block: {err}");
@@ -182,15 +182,15 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
 fn confirm(call: &Call, cluster: &Cluster, share: &Share) {
     if share.is_due(cluster, Asker::Plugin).unwrap_or(false)
         && !ask::was_tried(cluster)
-        && let Err(err) = ask::etcd(call, &Request::Confirm)
+        && let Err(err) = ask::store(call, &Request::Confirm)
     {
-        log::warn!("etcd doesn't confirm the node's addresses: {err}");
+        log::warn!("the node's addresses aren't confirmed: {err}");
     }
 }
 
 /// After a failure unused addresses stay with the node until a later try.
 fn give_back(call: &Call) {
-    if let Err(err) = ask::etcd(call, &Request::Tidy) {
+    if let Err(err) = ask::store(call, &Request::Tidy) {
         log::warn!("unused addresses stay with this node: {err}");
     }
 }

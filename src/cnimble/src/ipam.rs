@@ -18,7 +18,7 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
     match &given.task {
         Task::Init(Network { network }) => {
             let answer = ask(session, network, ["init"], &format!("can't set up network {network}")).await?;
-            session.done(&format!("{network} is set up in etcd"), &answer)
+            session.done(&format!("{network} is set up"), &answer)
         }
         Task::Blocks(Network { network }) => {
             let answer =

@@ -1,11 +1,13 @@
 //! `cnimble node` and the plugin: a spare block exists before an ADD needs it.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
 
-use cnimble_tests::{Background, Host, PATIENCE, command, copy, plugin_dir, wait_until};
+use cnimble_tests::{Background, Host, LIMIT, PATIENCE, command, copy, plugin_dir, wait_until};
 
 use super::operator::list;
 use super::{Node, cluster};
@@ -32,6 +34,23 @@ pub(super) fn agent_of(dir: &Path, node: &Node<'_>, server: &str) -> Background 
     process.arg("--kubeconfig").arg(kubeconfig);
     process.stdin(Stdio::null()).stderr(std::fs::File::create(dir.join("log")).unwrap());
     Background::start(&mut process)
+}
+
+/// Returns the page of the agent that listens there.
+pub(super) fn get(socket: &Path, path: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Returns the counter of this name in `/metrics` of the agent that listens there.
+pub(super) fn metric(socket: &Path, name: &str) -> Option<u64> {
+    let text = get(socket, "/metrics")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
+    line.trim().parse().ok()
 }
 
 /// Returns the number of blocks in the node's file, or 0 if there is no file.
@@ -77,9 +96,7 @@ fn the_agent_confirms_the_share_and_gives_empty_blocks_back() {
     assert!(blocks(node) > 2);
     let turn = || node.share()["identity"]["turn"].as_u64().unwrap();
     let before = turn();
-    let mut short = node.clone();
-    short.config["ipam"]["etcd"]["offline"] = 3.into();
-    let agent = agent(&host.dir().join("agent"), &short);
+    let agent = agent(&host.dir().join("agent"), &node.offline(3));
     // One block has a lease, and one is the spare block.
     assert!(wait_until(PATIENCE, || blocks(node) == 2 && turn() > before + 2), "{}", node.share());
     drop(agent);

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use cnimble_tests::{Host, PATIENCE, wait_until};
 use serde_json::{Value, json};
 
-use super::agent::agent;
-use super::site::metric;
+use super::agent::{agent, metric};
 use super::{Node, cluster, refused};
 
 const WARNING: &str = "another machine runs with this node's name";
@@ -19,13 +18,6 @@ fn copy<'h>(node: &Node<'h>, boot: u32) -> Node<'h> {
     let from = node.store().parent().unwrap().to_owned();
     assert!(Command::new("cp").arg("-a").arg(from).arg(&dir).status().unwrap().success());
     node.clone().with("dataDir", json!(dir)).in_boot(boot)
-}
-
-/// Returns the node with a short time `offline`.
-pub(super) fn short<'h>(node: &Node<'h>, seconds: u32) -> Node<'h> {
-    let mut short = node.clone();
-    short.config["ipam"]["etcd"]["offline"] = seconds.into();
-    short
 }
 
 /// Adds pods on all machines in turn, and asserts that no address is given twice.
@@ -100,8 +92,8 @@ fn without_etcd_a_boot_gives_no_address_and_says_why() {
     etcd.kill(0);
     nodes[0].in_boot(1).added("p2");
     let node = nodes[0].in_boot(2);
-    refused(node.add("p3"), 11, "after a boot the node has no address until etcd answers");
-    refused(node.run("STATUS", "", "", None), 50, "after a boot the node has no address until etcd answers");
+    refused(node.add("p3"), 11, "after a boot the node has no address until");
+    refused(node.run("STATUS", "", "", None), 50, "after a boot the node has no address until");
     node.run("DEL", "p1", "", Some(&before)).unwrap();
     etcd.member(0);
     etcd.settle();
@@ -112,7 +104,7 @@ fn without_etcd_a_boot_gives_no_address_and_says_why() {
 fn the_block_of_an_earlier_boot_returns_after_the_time_offline() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let boot = |number| short(&nodes[0], 4).in_boot(number);
+    let boot = |number| nodes[0].offline(4).in_boot(number);
     boot(1).added("p1");
     let earlier = owned(&boot(1));
     let node = boot(2);
@@ -138,7 +130,7 @@ fn the_block_of_an_earlier_boot_returns_after_the_time_offline() {
 fn a_node_that_boots_often_returns_the_blocks_of_its_earlier_boots() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let node = short(&nodes[0], 2);
+    let node = nodes[0].offline(2);
     node.in_boot(0).added("p1");
     let mut boot = 0;
     let has_returned = || {
@@ -156,7 +148,7 @@ fn a_node_that_boots_often_returns_the_blocks_of_its_earlier_boots() {
 fn short_boots(live: impl Fn(&Node<'_>)) {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let node = short(&nodes[0], 6);
+    let node = nodes[0].offline(6);
     node.in_boot(0).added("p0");
     let earlier = owned(&node.in_boot(0));
     let mut boot = 0;
@@ -266,7 +258,7 @@ fn two_active_boots_of_a_name_are_told_and_a_node_that_boots_again_is_not() {
 fn the_agents_of_two_active_boots_warn_and_count() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let original = short(&nodes[0], 30).in_boot(1);
+    let original = nodes[0].offline(30).in_boot(1);
     original.added("p1");
     let copied = copy(&original, 2);
     let dirs = [host.dir().join("agent1"), host.dir().join("agent2")];
@@ -283,7 +275,7 @@ fn the_agents_of_two_active_boots_warn_and_count() {
 fn a_node_has_its_name_back_after_a_copy_is_gone_and_the_copy_claims_anew() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let original = short(&nodes[0], 4).in_boot(1);
+    let original = nodes[0].offline(4).in_boot(1);
     original.operate("tend 192.0.2.1").unwrap();
     let copied = copy(&original, 2);
     copied.operate("tend 192.0.2.2").unwrap();

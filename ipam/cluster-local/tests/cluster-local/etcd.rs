@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use cnimble_tests::tls::Identity;
 use cnimble_tests::{Background, Host, wait_until};
@@ -41,8 +41,10 @@ fn ip(n: usize) -> String {
     format!("127.0.0.{}", n + 11)
 }
 
-pub(super) fn url(n: usize) -> String {
-    format!("http://{}:2379", ip(n))
+/// Returns the key and value of the configuration for a number of members.
+pub(super) fn config(_host: &Host, members: usize) -> (&'static str, Value) {
+    let urls: Vec<String> = (0..members).map(|n| format!("http://{}:2379", ip(n))).collect();
+    ("etcd", json!({"endpoints": urls}))
 }
 
 impl<'h> Etcd<'h> {

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
-use super::boots::{claimed, owned, short};
+use super::boots::{claimed, owned};
 use super::{Etcd, Node, assert_no_block_is_lost, refused};
 
 /// Starts etcd, and returns three nodes with this time `offline`. No node has had a longer one.
 fn short_cluster<'h>(host: &'h Host, seconds: u32) -> (Etcd<'h>, [Node<'h>; 3]) {
     let etcd = Etcd::start(host, 1);
-    let nodes = ["a", "b", "c"].map(|name| short(&Node::new(host, 1, name, "10.9.0.0/16"), seconds));
+    let nodes = ["a", "b", "c"].map(|name| Node::new(host, 1, name, "10.9.0.0/16").offline(seconds));
     nodes[0].operate("init").unwrap();
     (etcd, nodes)
 }
@@ -188,7 +188,7 @@ fn all_wait_for_the_longest_time_that_a_node_had_even_if_it_is_forgotten() {
     let (mut etcd, [other, long, _]) = short_cluster(&host, 1);
     other.added("p1");
     let backup = etcd.backup();
-    let ip = short(&long, 3600).added("p1");
+    let ip = long.offline(3600).added("p1");
     // The other node hears of the time.
     other.operate("confirm").unwrap();
     etcd.restore(&backup);

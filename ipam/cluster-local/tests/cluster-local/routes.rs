@@ -180,7 +180,7 @@ fn agents_go_on_by_themselves_after_a_backup_of_etcd_is_restored() {
     site.all_reach_all();
     // Etcd reports nodes to the agents again, and all have a spare block.
     for member in &site.members {
-        member.says("etcd reports nodes again");
+        member.says("the cluster's store reports nodes again");
         let is_well = || member.metric("api_reachable") == Some(1);
         assert!(wait_until(PATIENCE, is_well), "{}", member.log());
     }

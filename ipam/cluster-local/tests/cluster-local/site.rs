@@ -1,9 +1,7 @@
 //! Nodes on one link, each with `cnimble node --cluster-local` and pods, and etcd on the same link.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -14,6 +12,7 @@ use cnimble_tests::{
     Background, Host, LIMIT, Ns, Outcome, PATIENCE, command, plugin_dir, run_limited, wait_until,
 };
 
+use super::agent::{get, metric};
 use super::etcd::Etcd;
 
 /// The address of etcd, which is also the network outside.
@@ -23,23 +22,6 @@ const WORLD: &str = "192.0.2.254";
 pub(super) struct Pod {
     pub(super) ns: Ns,
     pub(super) ips: Vec<String>,
-}
-
-/// Returns the page of the agent that listens there.
-fn get(socket: &Path, path: &str) -> Option<String> {
-    let mut stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
-/// Returns the counter of this name in `/metrics` of the agent that listens there.
-pub(super) fn metric(socket: &Path, name: &str) -> Option<u64> {
-    let text = get(socket, "/metrics")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
-    line.trim().parse().ok()
 }
 
 /// A node: the host, its agent, and its pods.

@@ -6,8 +6,8 @@ use cnimble_tests::tls::{Authority, Identity};
 use cnimble_tests::{Background, Host, PATIENCE, command, plugin_dir, wait_until};
 use serde_json::json;
 
+use super::agent::metric;
 use super::etcd::Tls;
-use super::site::metric;
 use super::watch::Watch;
 use super::{Etcd, Node, refused};
 

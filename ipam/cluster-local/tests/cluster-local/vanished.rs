@@ -7,25 +7,18 @@ use cnimble_tests::{Host, PATIENCE, wait_until};
 use serde_json::json;
 
 use super::agent::agent_of;
-use super::boots::{claimed, owned, short};
+use super::boots::{claimed, owned};
 use super::{Node, cluster, refused};
 
-/// Returns the node as its agent tends it, if the API server lists these nodes.
-fn told<'h>(node: &Node<'h>, names: &[&str]) -> Node<'h> {
-    let mut told = node.clone();
-    told.config["nodes"] = json!(names);
-    told
-}
-
 fn tend(node: &Node<'_>, names: &[&str]) {
-    told(node, names).operate("tend").unwrap();
+    node.listed(names).operate("tend").unwrap();
 }
 
 #[test]
 fn the_blocks_of_a_vanished_node_return_and_it_claims_others_when_its_pods_are_gone() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let [gone, left] = [&nodes[0], &nodes[1]].map(|node| short(node, 3));
+    let [gone, left] = [&nodes[0], &nodes[1]].map(|node| node.offline(3));
     let ip = gone.added("p1");
     for node in [&gone, &left] {
         tend(node, &["a", "b"]);
@@ -56,7 +49,7 @@ fn before_the_time_offline_a_vanished_node_keeps_its_blocks() {
     nodes[0].added("p1");
     nodes[1].added("p1");
     nodes[..2].iter().for_each(|node| tend(node, &["a", "b"]));
-    let left = short(&nodes[1], 1);
+    let left = nodes[1].offline(1);
     let looks = || left.share()["vanished"][0]["before"].as_u64().unwrap_or(0);
     let has_waited = || {
         tend(&left, &["b"]);
@@ -71,7 +64,7 @@ fn before_the_time_offline_a_vanished_node_keeps_its_blocks() {
 fn a_node_that_confirms_or_that_no_api_server_had_isnt_vanished() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let [living, left, other] = [0, 1, 2].map(|n| short(&nodes[n], 3));
+    let [living, left, other] = [0, 1, 2].map(|n| nodes[n].offline(3));
     for node in [&living, &left, &other] {
         node.added("p1");
     }
@@ -91,7 +84,7 @@ fn a_node_that_confirms_or_that_no_api_server_had_isnt_vanished() {
 fn a_node_that_the_api_server_doesnt_list_returns_no_blocks_of_others() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let [silent, left] = [0, 1].map(|n| short(&nodes[n], 3));
+    let [silent, left] = [0, 1].map(|n| nodes[n].offline(3));
     silent.added("p1");
     for node in [&silent, &left] {
         tend(node, &["a", "b"]);
@@ -109,7 +102,7 @@ fn a_node_that_the_api_server_doesnt_list_returns_no_blocks_of_others() {
 fn the_agent_returns_the_blocks_of_a_node_that_the_api_server_deletes() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let [first, gone] = [&nodes[0], &nodes[1]].map(|node| short(node, 3));
+    let [first, gone] = [&nodes[0], &nodes[1]].map(|node| node.offline(3));
     gone.added("p1");
     tend(&gone, &["a", "b"]);
     let api = ApiServer::of_nodes(&host, "127.0.0.21:8080");

@@ -122,7 +122,7 @@ impl Shares {
     fn take(&self, nodes: cnimble_agent::Nodes) {
         let mut known = self.shared.known();
         if known.trouble.take().is_some() {
-            log::info!("etcd reports nodes again");
+            log::info!("the cluster's store reports nodes again");
         } else if known.listed && known.nodes == nodes {
             return;
         }

@@ -55,6 +55,13 @@ impl Collection {
         self
     }
 
+    /// Selects the objects with all of these labels, such as `app=web,tier=front`.
+    #[must_use]
+    pub fn labelled(mut self, labels: &str) -> Self {
+        self.query = format!("labelSelector={}&", encode(labels));
+        self
+    }
+
     pub fn url(&self, connection: &Connection) -> String {
         format!("{}{}", connection.server(), self.path)
     }

@@ -1,24 +1,19 @@
-//! Which block or address to try next: the first of some candidates that etcd has no owner for.
+//! Which block or address to try next: the first of some candidates that has no owner.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use etcd_client::GetOptions;
-
+use cnimble_leases::cluster::share::Owned;
 use cnimble_leases::cluster::{address, config::Cluster, number};
 use cnimble_leases::range::{Range, RangeSet};
 
+use crate::Result;
 use crate::record::Owner;
-use crate::session::{Session, parse};
-use crate::{Result, keys};
+use crate::store::Store;
 
-const WINDOW: i64 = 512;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) ip: IpAddr,
-    /// The revision of the key that an owner has left; `None` if there is no key.
-    pub(crate) left: Option<i64>,
+pub(crate) struct Candidate<E> {
+    pub(crate) owned: Owned,
+    /// A released owner, if there is one.
+    pub(crate) left: Option<(Owner, E)>,
 }
 
 /// The blocks of a range, and which of them a node tries first: nodes begin at different ones.
@@ -60,17 +55,18 @@ impl<'c> Blocks<'c> {
     }
 }
 
-pub(crate) async fn block(
-    session: &mut Session,
+pub(crate) async fn block<S: Store>(
+    session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
-) -> Result<Option<Candidate>> {
-    let prefix = session.keys.blocks();
+) -> Result<Option<Candidate<S::Entry>>> {
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let mut candidates = run.filter(|first| blocks.is_usable(*first));
-            if let Some(found) = first_free(session, &prefix, &mut candidates).await? {
+            let usable = run.filter(|first| blocks.is_usable(*first));
+            let mut candidates =
+                usable.map(|first| Owned { first, last: cluster.last_of(first), idle: None });
+            if let Some(found) = first_free(session, &mut candidates).await? {
                 return Ok(Some(found));
             }
         }
@@ -78,18 +74,18 @@ pub(crate) async fn block(
     Ok(None)
 }
 
-pub(crate) async fn single(
-    session: &mut Session,
+pub(crate) async fn single<S: Store>(
+    session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
-) -> Result<Option<Candidate>> {
-    let prefix = session.keys.singles();
+) -> Result<Option<Candidate<S::Entry>>> {
     let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let mut candidates = run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
-            if let Some(found) = first_free(session, &prefix, &mut candidates).await? {
+            let tails = run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
+            let mut candidates = tails.map(|ip| Owned { first: ip, last: ip, idle: None });
+            if let Some(found) = first_free(session, &mut candidates).await? {
                 return Ok(Some(found));
             }
         }
@@ -97,37 +93,24 @@ pub(crate) async fn single(
     Ok(None)
 }
 
-/// The first of the sorted `candidates` that has no key with this prefix, or a free one.
-async fn first_free(
-    session: &mut Session,
-    prefix: &str,
-    candidates: &mut dyn Iterator<Item = IpAddr>,
-) -> Result<Option<Candidate>> {
+/// The first of the sorted `candidates` that has no owner, or a released one.
+async fn first_free<S: Store>(
+    session: &mut S,
+    candidates: &mut dyn Iterator<Item = Owned>,
+) -> Result<Option<Candidate<S::Entry>>> {
     let mut candidates = candidates.peekable();
-    while let Some(first) = candidates.peek().copied() {
-        let from = format!("{prefix}{}", keys::text(first));
-        let end = format!("{prefix}~");
-        let options = GetOptions::new().with_range(end).with_limit(WINDOW);
-        let kvs = session.range(from, Some(options)).await?;
-        let is_all = kvs.len() < usize::try_from(WINDOW).unwrap_or(usize::MAX);
-        let mut known = BTreeMap::new();
-        for kv in &kvs {
-            if let Some(ip) = keys::ip(&String::from_utf8_lossy(kv.key())) {
-                known.insert(ip, (parse::<Owner>(kv)?, kv.mod_revision()));
-            }
-        }
-        let last = known.keys().next_back().copied();
-        while let Some(ip) = candidates.peek().copied() {
-            if !is_all && last.is_some_and(|last| last < ip) {
+    while let Some(from) = candidates.peek() {
+        let mut window = session.owners(from).await?;
+        let last = window.owners.keys().next_back().copied();
+        while let Some(first) = candidates.peek().map(|owned| owned.first) {
+            if !window.is_last && last.is_some_and(|last| last < first) {
                 break;
             }
-            match known.get(&ip) {
-                None => return Ok(Some(Candidate { ip, left: None })),
-                Some((owner, revision)) if owner.is_free() => {
-                    return Ok(Some(Candidate { ip, left: Some(*revision) }));
-                }
-                Some(_) => candidates.next(),
-            };
+            let left = window.owners.remove(&first);
+            let is_free = left.as_ref().is_none_or(|(owner, _)| owner.is_free());
+            if let Some(owned) = candidates.next().filter(|_| is_free) {
+                return Ok(Some(Candidate { owned, left }));
+            }
         }
     }
     Ok(None)

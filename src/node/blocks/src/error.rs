@@ -3,15 +3,15 @@ use cnimble_cni::{Code, Error};
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlocksError {
-    /// No member of etcd answers with a quorum. Another try may succeed.
-    #[error("etcd doesn't answer: {0}")]
-    Away(String),
-    #[error("etcd has nothing of network {0}: run `cnimble ipam init` once for the cluster")]
-    Uninitialised(String),
+    /// No member of etcd answers with a quorum, or no API server. Another try may succeed.
+    #[error("{0} doesn't answer: {1}")]
+    Away(&'static str, String),
+    #[error("{0} has nothing of network {1}: run `cnimble ipam init` once for the cluster")]
+    Uninitialised(&'static str, String),
     #[error(
-        "etcd was restored from a backup or replaced ({0}): it may not know every block yet, so none is claimed"
+        "{0} was restored from a backup or replaced ({1}): it may not know every block yet, so none is claimed"
     )]
-    Restored(String),
+    Restored(&'static str, String),
     #[error("node {name}: {why}")]
     Identity { name: String, why: String },
     #[error("ipam.blockSize: the cluster's blocks have /{cluster}, this configuration says /{ours}")]
@@ -30,10 +30,10 @@ impl From<BlocksError> for Error {
     fn from(err: BlocksError) -> Self {
         let code = match &err {
             BlocksError::Local(local) => return local.clone(),
-            BlocksError::Away(_) | BlocksError::Contended => Code::TRY_AGAIN_LATER,
+            BlocksError::Away(..) | BlocksError::Contended => Code::TRY_AGAIN_LATER,
             BlocksError::Full(_) | BlocksError::Taken { .. } => Code::NO_ADDRESS,
             BlocksError::BlockSize { .. } => Code::INVALID_CONFIG,
-            BlocksError::Uninitialised(_) | BlocksError::Restored(_) | BlocksError::Identity { .. } => {
+            BlocksError::Uninitialised(..) | BlocksError::Restored(..) | BlocksError::Identity { .. } => {
                 Code::NOT_AVAILABLE
             }
         };

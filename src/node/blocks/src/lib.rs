@@ -1,21 +1,23 @@
-//! Blocks of a cluster's addresses in etcd (`docs/CLUSTER.md` has the protocol). [`node`] is for the plugin,
-//! [`operator`] for the command, [`watch`] for the agent. A [`session::Session`] checks that etcd still is what it was.
+//! Blocks of a cluster's addresses in etcd or in Kubernetes (`docs/CLUSTER.md` has the protocol). A [`Task`] of a node,
+//! of its agent or of an operator works on a store, which checks that it still is what it was.
 
 mod boots;
 mod claim;
 mod error;
-mod keys;
-pub mod node;
-pub mod operator;
+mod etcd;
+mod kubernetes;
+mod node;
+mod operator;
 mod record;
-mod release;
 mod restored;
-pub mod session;
-pub mod tend;
-mod trust;
+mod store;
+mod task;
+mod tend;
 mod vanished;
-pub mod watch;
+mod watch;
 
 pub use error::BlocksError;
+pub use task::Task;
+pub use tend::Asked;
 
 pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

@@ -1,43 +1,20 @@
-//! `cluster-local-etcd`: one task on etcd for each start, for the plugin cluster-local. The plugin's configuration is
+//! `cluster-local-etcd`: one task on etcd or an API server for each start, for the plugin cluster-local. The plugin's configuration is
 //! on stdin, CNI_ARGS in the environment, an error is JSON on stdout. `cnimble ipam` starts it for an operator's task,
 //! with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`, which prints a line of JSON for
 //! each state.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::IpAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use cnimble_blocks::node::{self, Node};
-use cnimble_blocks::tend::{Asked, tended};
-use cnimble_blocks::{BlocksError, operator, watch};
+use cnimble_blocks::{Asked, Task};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::Share;
 use cnimble_os::privileges::{Caps, Level, Restraint};
 
 const LIMIT: u64 = 16 << 20;
-const DEADLINE: Duration = Duration::from_secs(12);
-
-enum Task {
-    /// A set needs as many free addresses.
-    More(usize, usize),
-    Address(IpAddr),
-    Confirm,
-    Tidy,
-    /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
-    Tend(Asked),
-    /// The node's agent follows all owners from this epoch and revision on.
-    Watch((u64, i64)),
-    Init,
-    Blocks,
-    Release(String),
-}
-
 fn main() -> ExitCode {
     // Files may be another user's. The list of system calls is that of plugins, which need less than this.
     let restraint = Restraint { keep: Caps::DAC_OVERRIDE, starts_programs: false };
@@ -102,34 +79,17 @@ fn task(args: &[String]) -> Option<Task> {
 }
 
 fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
-    if let Task::More(set, count) = task
-        && let Some(share) = Share::read(&cluster.base.store)?
-        && share.is_valid()?
-        && node::free(cluster, &share, *set)? >= *count
-    {
-        return Ok(String::new());
-    }
-    if let Task::Tend(asked) = task
-        && let Some(tended) = tended(cluster, asked)?
-    {
-        return Ok(json!(tended).to_string());
+    if let Some(answer) = task.is_done(cluster)? {
+        return Ok(answer);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|err| Error::new(Code::IO, format!("starting: {err}")))?;
-    let work = async {
-        match task {
-            Task::Watch(seen) => {
-                Ok(watch::follow(cluster, *seen, DEADLINE, say).await.map(|()| String::new()))
-            }
-            _ => tokio::time::timeout(DEADLINE, perform(cluster, task)).await,
-        }
-    };
-    let outcome = runtime.block_on(work);
+    let outcome = runtime.block_on(task.perform(cluster, say));
     // Doesn't wait for a name that is still being looked up.
     runtime.shutdown_background();
-    outcome.map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
+    Ok(outcome?)
 }
 
 /// A line for the agent. Fails without an agent.
@@ -137,32 +97,4 @@ fn say(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
-}
-
-async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> {
-    let done = |()| String::new();
-    match task {
-        Task::More(set, count) => Node::open(cluster).await?.more(*set, *count).await.map(done),
-        Task::Address(ip) => Node::open(cluster).await?.address(*ip).await.map(done),
-        Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
-        Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
-        Task::Tend(asked) => {
-            let tended = Node::open(cluster).await?.tend(asked).await?;
-            Ok(json!(tended).to_string())
-        }
-        Task::Watch(_) => Ok(String::new()),
-        Task::Init => operator::init(cluster).await.map(done),
-        Task::Blocks => {
-            let claims = operator::list(cluster).await?;
-            let rows = claims.iter().map(|claim| {
-                let last = if claim.is_single { claim.first } else { cluster.last_of(claim.first) };
-                json!({"first": claim.first, "last": last, "node": claim.node, "freeAt": claim.free})
-            });
-            Ok(Value::from_iter(rows).to_string())
-        }
-        Task::Release(name) => {
-            let (count, until) = operator::release(cluster, name).await?;
-            Ok(json!({"released": count, "freeAt": until}).to_string())
-        }
-    }
 }

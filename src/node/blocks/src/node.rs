@@ -1,7 +1,7 @@
-//! A node's part in one boot: its identity in etcd, and its share of the addresses.
+//! A node's part in one boot: its identity in the store, and its share of the addresses.
 //!
-//! One process of a node works at a time, under a lock. The file of the share never has more than etcd: a claim is
-//! written to etcd first, a return to the file first.
+//! One process of a node works at a time, under a lock. The file of the share never has more than the store: a claim is
+//! written to the store first, a return to the file first.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,57 +9,58 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use cnimble_cni::Error;
 use cnimble_leases::boot::is_shared;
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{self, Identity, Other, Owned, Share};
+use cnimble_leases::cluster::share::{self, Asker, Identity, Other, Owned, Share};
 use cnimble_leases::range::RangeSet;
-use cnimble_leases::store::{Directory, Store};
+use cnimble_leases::store::{Directory, Store as Leases};
 
 use crate::boots::{Records, known_before};
 use crate::claim::{self, Candidate};
 use crate::record::{Again, Fence, Owner};
-use crate::session::{Session, is, is_absent, json, parse};
-use crate::{BlocksError, Result, keys};
+use crate::store::{Listed, Record, Store};
+use crate::{BlocksError, Result};
 
 /// The lock for changes of the share. Its time is that of the last try.
-pub const LOCK: &str = ".cnimble-share-lock";
+const LOCK: &str = ".cnimble-share-lock";
 /// How often another node may be faster.
 const TRIES: u32 = 30;
 
-pub struct Node<'c> {
+pub(crate) struct Node<'c, S: Store> {
     pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
     pub(crate) share: Share,
-    pub(crate) session: Session,
-    /// The key and the value of this boot's record in etcd, which every transaction compares.
-    pub(crate) key: String,
-    pub(crate) record: Vec<u8>,
+    pub(crate) session: S,
+    /// This boot's record in the store, once it is confirmed.
+    pub(crate) own: Option<Record<S::Entry>>,
+    /// Owned blocks that are to be returned as soon as they have no lease.
+    unwanted: BTreeSet<IpAddr>,
     _lock: Flock<File>,
 }
 
-impl<'c> Node<'c> {
+impl<'c, S: Store> Node<'c, S> {
     /// Takes the node's lock, and confirms.
-    pub async fn open(cluster: &'c Cluster) -> Result<Self> {
+    pub(crate) async fn open(cluster: &'c Cluster) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
         let share = of_this_boot(cluster, &dir)?;
-        let opened = Session::begin(cluster, share.seen()).await;
+        let opened = S::begin(cluster, share.seen()).await;
         let session = opened.map_err(|err| match err {
-            BlocksError::Away(why) if !share.registered => {
-                BlocksError::Away(format!("{why}; after a boot the node has no address until etcd answers"))
+            BlocksError::Away(name, why) if !share.registered => {
+                let why = format!("{why}; after a boot the node has no address until {name} answers");
+                BlocksError::Away(name, why)
             }
             err => err,
         })?;
-        let (key, record) = (String::new(), Vec::new());
-        let mut node = Node { cluster, dir, share, session, key, record, _lock: lock };
+        let mut node =
+            Node { cluster, dir, share, session, own: None, unwanted: BTreeSet::new(), _lock: lock };
         node.tell_offline().await?;
-        if node.session.fence.suspect.is_some() {
+        if node.session.fence().suspect.is_some() {
             node.claim_again().await?;
         }
         node.confirm().await?;
@@ -68,7 +69,7 @@ impl<'c> Node<'c> {
 
     /// All wait for the longest time `offline` after a restored backup, which may have forgotten this node's.
     async fn tell_offline(&mut self) -> Result<()> {
-        let fence = self.session.fence.clone();
+        let fence = self.session.fence().clone();
         self.share.longest = fence.offline.max(self.share.longest).max(self.cluster.offline_ms());
         match self.share.longest > fence.offline {
             true => self.session.seal(Fence { offline: self.share.longest, ..fence }).await,
@@ -76,56 +77,90 @@ impl<'c> Node<'c> {
         }
     }
 
-    /// Has etcd confirm the share, or register this boot.
+    /// Has the store confirm the share, or register this boot.
     pub(crate) async fn confirm(&mut self) -> Result<()> {
         let asked = share::now()?;
-        self.share.enter(self.session.fence.epoch);
+        let records = Records::read(&mut self.session, &self.cluster.node).await?;
+        self.check_turn(&records).await?;
+        self.share.enter(self.session.fence().epoch);
         self.share.restored = None;
-        let records = self.register().await?;
+        let before = self.share.identity.clone();
+        self.register(&records).await?;
         self.share.others = records.others(&self.share.identity.instance, &self.share.others);
-        self.share.confirmed = asked;
+        if self.share.identity != before {
+            self.share.confirmed = asked;
+        }
         let listed = self.reconcile().await?;
         self.save()?;
-        match records.expire(&mut self.session, self.cluster, &mut self.share.others, &listed).await {
+        match records.expire(&mut self.session, &mut self.share.others, &listed).await {
             // This boot is confirmed. A later process goes on.
-            Ok(()) | Err(BlocksError::Away(_)) => Ok(()),
+            Ok(()) | Err(BlocksError::Away(..)) => Ok(()),
             err => err,
         }
     }
 
-    /// Writes this boot's record. Returns the records before.
-    pub(crate) async fn register(&mut self) -> Result<Records> {
-        let records = Records::read(&mut self.session, &self.cluster.node).await?;
-        let is_known = records.has(&self.share.identity.instance) || self.session.fence.suspect.is_some();
+    /// Fails if the store has forgotten turns of this boot: it was restored.
+    async fn check_turn(&mut self, records: &Records<S::Entry>) -> Result<()> {
+        let own = records.of(&self.share.identity.instance);
+        let is_behind = own.is_some_and(|own| own.identity.turn < self.share.identity.turn);
+        if !is_behind || self.share.epoch != self.session.fence().epoch {
+            return Ok(());
+        }
+        let why = format!("it has an earlier record of node {} than its file", self.cluster.node);
+        self.session.suspect(why.clone(), self.share.seen()).await?;
+        Err(self.session.restored(&why))
+    }
+
+    /// Writes this boot's record.
+    pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
+        let known = records.of(&self.share.identity.instance);
+        let is_known = known.is_some() || self.session.fence().suspect.is_some();
         if self.share.registered && !is_known {
-            let why = "the operator has released its addresses (or etcd has lost them), \
-                       or it has confirmed nothing for too long";
-            self.lose(why, |_| true)?;
+            let why = format!(
+                "the operator has released its addresses (or {} has lost them), \
+                 or it has confirmed nothing for too long",
+                S::NAME
+            );
+            self.lose(&why, |_| true)?;
             // Its next addresses are those of another instance.
             let boot = self.share.identity.boot.clone();
             self.share = fresh(self.cluster, boot, Some(self.share.clone()))?;
         }
-        let step = records.confirm(self.cluster, &self.session, &self.share)?;
-        if !self.session.commit(step.conditions, step.operations).await? {
-            return Err(BlocksError::Contended);
-        }
-        if step.key != self.session.keys.node(&self.cluster.node) {
+        let identity = records.confirmed(self.cluster, &self.share)?;
+        let known = records.of(&identity.instance);
+        let own = match known.filter(|own| own.identity == self.share.identity && !self.needs_turn()) {
+            Some(own) => Some(own.clone()),
+            None => self.session.put_record(records.open(), &identity).await?,
+        };
+        let own = own.ok_or(BlocksError::Contended)?;
+        if !own.is_latest {
             // The latest boot tells its own addresses.
             self.share.announced = Vec::new();
         }
-        self.share.identity = step.identity;
+        self.share.identity = own.identity.clone();
         self.share.registered = true;
-        (self.key, self.record) = (step.key, step.record);
-        Ok(records)
+        self.own = Some(own);
+        Ok(())
     }
 
-    /// Removes addresses from the file that etcd doesn't have as this boot's. Fails if one has a lease: its pod may run.
+    /// Whether this process has to write the record before it claims or returns anything.
+    fn needs_turn(&self) -> bool {
+        let is_due = || self.share.is_due(self.cluster, Asker::Agent);
+        S::NEEDS_TURNS || !self.share.is_valid().unwrap_or(false) || is_due().unwrap_or(true)
+    }
+
+    /// This boot's record as it was confirmed. A later process confirms it again, and voids writes of this one.
+    pub(crate) fn own(&self) -> Result<Record<S::Entry>> {
+        self.own.clone().ok_or(BlocksError::Contended)
+    }
+
+    /// Removes addresses from the file that the store doesn't have as this boot's. Fails if one has a lease: its pod may run.
     pub(crate) fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
         if !self.share.owned.iter().any(&is_lost) {
             return Ok(());
         }
         // No ADD chooses an address meanwhile.
-        let store = Store::lock(&self.dir).map_err(Error::from)?;
+        let store = Leases::lock(&self.dir).map_err(Error::from)?;
         let leases = store.as_ref().map(|store| store.addresses().map_err(Error::from)).transpose()?;
         let leases = leases.unwrap_or_default();
         let lost = self.share.owned.iter().filter(|owned| is_lost(owned));
@@ -138,33 +173,29 @@ impl<'c> Node<'c> {
     }
 
     pub(crate) fn save(&mut self) -> Result<()> {
-        self.share.revision = self.share.revision.max(self.session.revision);
+        self.share.revision = self.share.revision.max(self.session.revision());
         Ok(self.share.write(&self.dir)?)
     }
 
     /// Takes over the claims and returns that a killed process left unfinished. Returns the list of all boots with the
     /// node's name.
-    async fn reconcile(&mut self) -> Result<Vec<KeyValue>> {
-        let prefix = self.session.keys.owned_by(&self.cluster.node);
-        let listed = self.session.list(&prefix).await?;
-        let mut known = BTreeSet::new();
-        for kv in &listed {
-            let ours = kv.value() == self.share.identity.instance.as_bytes();
-            known.extend(keys::ip(&String::from_utf8_lossy(kv.key())).filter(|_| ours));
-        }
-        let why = "etcd doesn't have all of its addresses as its own any more";
-        self.lose(why, |owned| !known.contains(&owned.first))?;
-        for first in known {
-            if !self.share.owned.iter().any(|owned| owned.first == first) {
-                self.share.owned.push(self.owned(first));
+    async fn reconcile(&mut self) -> Result<Vec<Listed<S::Entry>>> {
+        let listed = self.session.owned_by(&self.cluster.node).await?;
+        let instance = self.share.identity.instance.clone();
+        let ours = listed.iter().filter(|listed| listed.instance == instance);
+        let known: BTreeSet<IpAddr> = ours.clone().map(|listed| listed.first).collect();
+        let why = format!("{} doesn't have all of its addresses as its own any more", S::NAME);
+        self.lose(&why, |owned| !known.contains(&owned.first))?;
+        for found in ours {
+            let is_in_file = self.share.owned.iter().any(|owned| owned.first == found.first);
+            if found.is_unwanted {
+                self.unwanted.insert(found.first);
+            }
+            if !is_in_file && self.session.adopt(found).await? {
+                self.share.owned.push(self.owned(found.first));
             }
         }
         Ok(listed)
-    }
-
-    /// Holds until the next process confirms this boot.
-    pub(crate) fn is_confirmed(&self) -> Compare {
-        is(self.key.clone(), self.record.clone())
     }
 
     fn owned(&self, first: IpAddr) -> Owned {
@@ -176,7 +207,7 @@ impl<'c> Node<'c> {
     }
 
     /// Makes sure that set `n` has as many free addresses: claims a block, else a single address.
-    pub async fn more(&mut self, n: usize, at_least: usize) -> Result<()> {
+    pub(crate) async fn more(&mut self, n: usize, at_least: usize) -> Result<()> {
         let Some(set) = self.cluster.base.sets.get(n) else { return Ok(()) };
         if free(self.cluster, &self.share, n)? >= at_least {
             return Ok(());
@@ -196,64 +227,49 @@ impl<'c> Node<'c> {
     }
 
     /// Makes sure that the node may give `ip`. Fails if another node gives it.
-    pub async fn address(&mut self, ip: IpAddr) -> Result<()> {
+    pub(crate) async fn address(&mut self, ip: IpAddr) -> Result<()> {
         for _ in 0..TRIES {
             if self.share.owned.iter().any(|owned| owned.contains(ip)) {
                 return Ok(());
             }
-            let (first, key) = match self.cluster.is_in_tail(ip) {
-                true => (ip, self.session.keys.single(ip)),
-                false => (self.cluster.block_of(ip), self.session.keys.block(self.cluster.block_of(ip))),
+            let owned = match self.cluster.is_in_tail(ip) {
+                true => Owned { first: ip, last: ip, idle: None },
+                false => self.owned(self.cluster.block_of(ip)),
             };
-            let left = match self.session.get(&key).await? {
-                None => None,
-                Some(kv) => {
-                    let owner: Owner = parse(&kv)?;
-                    if !owner.is_free() {
-                        let node = match owner.node == self.cluster.node {
-                            true => format!("{} in another boot", owner.node),
-                            false => owner.node,
-                        };
-                        return Err(BlocksError::Taken { ip: ip.to_string(), node });
-                    }
-                    Some(kv.mod_revision())
-                }
-            };
-            self.claim(Candidate { ip: first, left }).await?;
+            let left = self.session.owner(&owned).await?;
+            if let Some((owner, _)) = left.as_ref().filter(|(owner, _)| !owner.is_free()) {
+                let node = match owner.node == self.cluster.node {
+                    true => format!("{} in another boot", owner.node),
+                    false => owner.node.clone(),
+                };
+                return Err(BlocksError::Taken { ip: ip.to_string(), node });
+            }
+            self.claim(Candidate { owned, left }).await?;
         }
         Err(BlocksError::Contended)
     }
 
     /// Returns whether no other node was faster.
-    async fn claim(&mut self, found: Candidate) -> Result<bool> {
-        let owned = self.owned(found.ip);
-        let key = self.session.keys.of_owned(&owned);
-        let free = match found.left {
-            None => is_absent(key),
-            Some(revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
-        };
-        let (node, operations) = (self.is_confirmed(), self.puts(&owned, None)?);
-        if !self.session.commit(vec![free, node], operations).await? {
+    async fn claim(&mut self, found: Candidate<S::Entry>) -> Result<bool> {
+        let (own, owner) = (self.own()?, self.owner(None));
+        if !self.session.claim(&own, &found.owned, &owner, found.left.as_ref()).await? {
             return Ok(false);
         }
-        self.share.owned.push(owned);
+        self.share.owned.push(found.owned);
         self.save()?;
         Ok(true)
     }
 
-    /// Writes a block or address as this boot's.
-    pub(crate) fn puts(&self, owned: &Owned, again: Option<Again>) -> Result<Vec<TxnOp>> {
-        let (keys, Identity { name, instance, offline, .. }) = (&self.session.keys, &self.share.identity);
-        let (node, instance, offline) = (name.clone(), instance.clone(), *offline);
-        let list = TxnOp::put(keys.owned(name, owned.first), instance.clone(), None);
-        let owner = Owner { node, instance, offline, free: None, again };
-        Ok(vec![TxnOp::put(keys.of_owned(owned), json(&owner)?, None), list])
+    /// This boot as the owner of a block.
+    pub(crate) fn owner(&self, again: Option<Again>) -> Owner {
+        let Identity { name, instance, offline, .. } = self.share.identity.clone();
+        Owner { node: name, instance, offline, free: None, again }
     }
 
     /// Returns single addresses without a lease, and blocks long without one, but for one in a set. If it fails, the
     /// next process of this node takes the block over again.
-    pub async fn tidy(&mut self) -> Result<()> {
-        let Some(store) = Store::lock(&self.dir).map_err(Error::from)? else { return Ok(()) };
+    pub(crate) async fn tidy(&mut self) -> Result<()> {
+        let Some(store) = Leases::lock(&self.dir).map_err(Error::from)? else { return Ok(()) };
         let leases = store.addresses().map_err(Error::from)?;
         let now = share::now()?;
         let offline = self.share.identity.offline;
@@ -264,28 +280,28 @@ impl<'c> Node<'c> {
             owned.idle = if is_used { None } else { owned.idle.filter(|since| *since <= now).or(Some(now)) };
             let is_due = owned.idle.is_some_and(|since| owned.is_single() || now - since >= offline);
             let set = self.cluster.base.sets.iter().position(|set| set.range_of(owned.last).is_some());
-            let is_spare = !is_used && !owned.is_single() && spare.insert(set);
-            if is_due && !is_spare { gone.push(owned) } else { self.share.owned.push(owned) }
+            let is_unwanted = !is_used && self.unwanted.contains(&owned.first);
+            let is_spare = !is_used && !owned.is_single() && !is_unwanted && spare.insert(set);
+            if is_unwanted || is_due && !is_spare { gone.push(owned) } else { self.share.owned.push(owned) }
         }
         self.save()?;
         drop(store);
+        let own = self.own()?;
         for owned in gone {
-            let keys = &self.session.keys;
-            let name = &self.share.identity.name;
-            let key = keys.of_owned(&owned);
-            let list = keys.owned(name, owned.first);
-            let conditions =
-                vec![is(list.clone(), self.share.identity.instance.clone()), self.is_confirmed()];
-            self.session
-                .commit(conditions, vec![TxnOp::delete(key, None), TxnOp::delete(list, None)])
-                .await?;
+            self.session.give_back(&own, &owned).await?;
         }
         Ok(())
     }
 }
 
+/// The number of leases.
+pub(crate) fn used(cluster: &Cluster) -> Result<usize> {
+    let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
+    Ok(dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default().len())
+}
+
 /// How many addresses of set `n` the node could give.
-pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
+pub(crate) fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     let Some(Some(part)) = share.sets(&cluster.base.sets).into_iter().nth(n) else { return Ok(0) };
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
     let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
@@ -349,6 +365,7 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         announced: Vec::new(),
         others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
         vanished: Vec::new(),
+        used: None,
         restored: restored.map(|other| Other { since: now, ..other }),
     })
 }

@@ -3,81 +3,66 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use etcd_client::{DeleteOptions, TxnOp};
-
 use cnimble_leases::cluster::config::Cluster;
 
-use crate::record::{Fence, Owner};
-use crate::session::{Session, is, is_absent, parse};
-use crate::{BlocksError, Result, keys};
+use crate::store::Store;
+use crate::{BlocksError, Result};
 
 /// A block, or a single address, as the operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    pub first: IpAddr,
-    pub is_single: bool,
-    pub node: String,
+pub(crate) struct Claim {
+    pub(crate) first: IpAddr,
+    pub(crate) is_single: bool,
+    pub(crate) node: String,
     /// The time from which on others may claim a released block, in milliseconds since 1970.
-    pub free: Option<u64>,
+    pub(crate) free: Option<u64>,
 }
 
-/// Sets a network up, once. Nodes refuse to work with an etcd without it.
-pub async fn init(cluster: &Cluster) -> Result<()> {
-    let mut session = Session::connect(cluster).await?;
-    let (id, offset) = session.least_offset().await?;
-    let (host_bits, offline) = (cluster.host_bits, cluster.offline_ms());
-    let fence = Fence { cluster: id, offset, host_bits, offline, ..Fence::default() };
-    session.seal(fence).await.map_err(|err| match err {
-        BlocksError::Contended => {
+/// Sets a network up, once. Nodes refuse to work with a store without it.
+pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
+    let mut session = S::connect(cluster).await?;
+    match session.init(cluster).await? {
+        true => Ok(()),
+        false => {
             let why = format!("network {} is set up already", cluster.network);
-            BlocksError::Local(cnimble_cni::Error::config(why))
-        }
-        err => err,
-    })
-}
-
-pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
-    let mut session = Session::begin(cluster, (0, 0)).await?;
-    let mut claims = BTreeMap::new();
-    for (prefix, is_single) in [(session.keys.blocks(), false), (session.keys.singles(), true)] {
-        for kv in session.list(&prefix).await? {
-            let Some(first) = keys::ip(&String::from_utf8_lossy(kv.key())) else { continue };
-            let owner: Owner = parse(&kv)?;
-            claims.insert(first, Claim { first, is_single, node: owner.node, free: owner.free });
+            Err(BlocksError::Local(cnimble_cni::Error::config(why)))
         }
     }
-    Ok(claims.into_values().collect())
 }
 
-/// Releases what all boots of `name` own. Others may claim it when the node's right to give addresses without etcd has
-/// ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
+pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<Claim>> {
+    let mut session = S::begin(cluster, (0, 0)).await?;
+    let all = session.all_owners().await?.into_iter();
+    let claims = all.map(|(first, is_single, owner)| {
+        (first, Claim { first, is_single, node: owner.node, free: owner.free })
+    });
+    Ok(claims.collect::<BTreeMap<_, _>>().into_values().collect())
+}
+
+/// Releases what all boots of `name` own. Others may claim it when the node's right to give addresses without the store
+/// has ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
 /// milliseconds since 1970. After a failure another call continues.
-pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
-    let mut session = Session::open(cluster, (0, 0)).await?;
-    let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
-    let (host, boots) = (session.keys.host(name), session.keys.boots(name));
+pub(crate) async fn release<S: Store>(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
+    let mut session = S::open(cluster, (0, 0)).await?;
+    let mut records = session.records(name).await?;
     // First: from now on nothing confirms the node, and it claims nothing.
-    let known = session.get(&node).await?;
-    let has_others = !session.list(&boots).await?.is_empty();
-    let all = Some(DeleteOptions::new().with_prefix());
-    let gone = vec![TxnOp::delete(node.clone(), None), TxnOp::delete(host, None), TxnOp::delete(boots, all)];
-    let condition = known.as_ref().map_or_else(|| is_absent(node.clone()), |kv| is(node.clone(), kv.value()));
-    if (known.is_some() || has_others) && !session.commit(vec![condition], gone).await? {
+    if !session.banish(name, &mut records).await? {
         return Err(BlocksError::Contended);
     }
     let (mut count, mut until) = (0, 0);
-    let owned = session.list(&prefix).await?;
-    if known.is_none() && !has_others && owned.is_empty() {
-        return Err(BlocksError::Identity {
-            name: name.to_owned(),
-            why: "etcd has nothing of it".to_owned(),
-        });
+    let owned = session.owned_by(name).await?;
+    if records.is_empty() && owned.is_empty() {
+        let why = format!("{} has nothing of it", S::NAME);
+        return Err(BlocksError::Identity { name: name.to_owned(), why });
     }
-    for kv in owned {
-        if let Some(free) = crate::release::release(&mut session, cluster, &kv, 0, None).await? {
+    for listed in owned {
+        if let Some(free) = session.release(&listed, 0, None).await? {
             until = until.max(free);
             count += 1;
         }
+    }
+    for record in &records {
+        session.forget(record).await?;
     }
     Ok((count, until))
 }

@@ -3,7 +3,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+/// The identity of a store, and its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Fence {
     pub(crate) cluster: u64,
     /// The log's index minus the revision. It only falls when a restored backup begins the log anew.

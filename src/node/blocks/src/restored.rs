@@ -1,38 +1,38 @@
-//! An etcd that was restored from a backup: it has forgotten later claims, and has blocks for owners that returned them.
+//! A store that was restored from a backup: it has forgotten later claims, and has blocks for owners that returned them.
 //!
 //! The nodes' files still are right, and no two nodes with a right to give addresses have one address. So nothing is
 //! claimed or returned for the longest time `offline` and a tenth more, while each node claims again what its file has.
 //! A file may be of a node that has lost its addresses long ago. The node that has seen a later revision of the lost
-//! etcd is the later owner.
+//! store is the later owner.
 
 use std::collections::BTreeSet;
 
-use etcd_client::TxnOp;
-
 use cnimble_leases::cluster::share::{self, Other, Owned};
 
+use crate::boots::Records;
 use crate::node::Node;
-use crate::record::{Again, Fence, Owner, patience};
-use crate::session::{is, is_absent, parse};
+use crate::record::{Again, Fence, patience};
+use crate::store::Store;
 use crate::{BlocksError, Result};
 
-impl Node<'_> {
+impl<S: Store> Node<'_, S> {
     /// Claims again what the file has, and fails until all nodes have had the time for it. A share that is valid stays
     /// so.
     pub(crate) async fn claim_again(&mut self) -> Result<()> {
         let now = share::now()?;
-        let epoch = self.session.fence.epoch;
+        let epoch = self.session.fence().epoch;
         if self.share.registered {
             let (is_valid, told) = (self.share.is_valid()?, self.share.announced.clone());
-            self.register().await?;
+            let records = Records::read(&mut self.session, &self.cluster.node).await?;
+            self.register(&records).await?;
             let mut ours = BTreeSet::new();
             for owned in self.share.owned.clone() {
                 if self.reclaim(&owned).await? {
                     ours.insert(owned.first);
                 }
             }
-            let why = "etcd was restored, and another node had some of its addresses later";
-            self.lose(why, |owned| !ours.contains(&owned.first))?;
+            let why = format!("{} was restored, and another node had some of its addresses later", S::NAME);
+            self.lose(&why, |owned| !ours.contains(&owned.first))?;
             self.share.enter(epoch);
             if is_valid {
                 self.share.confirmed = now;
@@ -50,40 +50,31 @@ impl Node<'_> {
         let known = self.session.identities().await?;
         let longest = known.iter().map(|identity| identity.offline).fold(self.share.longest, u64::max);
         let wait = patience(longest);
-        let fence = self.session.fence.clone();
+        let fence = self.session.fence().clone();
         match fence.suspect {
             Some(why) if waited < wait => {
                 let why = format!("{why}; for {} s nodes claim again what they own", wait.div_ceil(1000));
-                Err(BlocksError::Restored(why))
+                Err(self.session.restored(&why))
             }
             _ => self.session.seal(Fence { suspect: None, ..fence }).await,
         }
     }
 
-    /// Writes a block or address of the file to etcd again. Returns whether no later owner has done so.
+    /// Writes a block or address of the file to the store again. Returns whether no later owner has done so.
     async fn reclaim(&mut self, owned: &Owned) -> Result<bool> {
-        let (epoch, seen) = (self.session.fence.epoch, self.share.seen());
-        let keys = &self.session.keys;
-        let key = keys.of_owned(owned);
-        let found = self.session.get(&key).await?;
-        let known: Option<Owner> = found.as_ref().map(parse).transpose()?;
-        let repeated =
-            known.as_ref().and_then(|owner| owner.again.as_ref().filter(|again| again.epoch == epoch));
-        if known.as_ref().is_some_and(|owner| owner.instance == self.share.identity.instance)
-            && repeated.is_some()
-        {
+        let (epoch, seen) = (self.session.fence().epoch, self.share.seen());
+        let known = self.session.owner(owned).await?;
+        let owner = known.as_ref().map(|(owner, _)| owner);
+        let repeated = owner.and_then(|owner| owner.again.as_ref().filter(|again| again.epoch == epoch));
+        if owner.is_some_and(|owner| owner.instance == self.share.identity.instance) && repeated.is_some() {
             return Ok(true);
         }
         // This node has claimed again before, or its claim is the earlier one.
         if seen.0 == epoch || repeated.is_some_and(|again| again.seen > seen) {
             return Ok(false);
         }
-        let mut operations = self.puts(owned, Some(Again { epoch, seen }))?;
-        if let Some(other) = known.filter(|owner| owner.node != self.share.identity.name) {
-            operations.push(TxnOp::delete(self.session.keys.owned(&other.node, owned.first), None));
-        }
-        let unchanged = found.map_or_else(|| is_absent(key.clone()), |kv| is(key.clone(), kv.value()));
-        match self.session.commit(vec![unchanged, self.is_confirmed()], operations).await? {
+        let (own, again) = (self.own()?, self.owner(Some(Again { epoch, seen })));
+        match self.session.claim(&own, owned, &again, known.as_ref()).await? {
             true => Ok(true),
             false => Err(BlocksError::Contended),
         }

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use etcd_client::TxnOp;
 use serde::Serialize;
 
-use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{Asker, Share};
+use cnimble_leases::cluster::config::{Cluster, Store as Chosen};
+use cnimble_leases::cluster::share::{self, Asker, Share, Used};
 
-use crate::node::{Node, free};
-use crate::record::Host;
-use crate::session::{json, parse};
+use crate::node::{Node, free, used};
+use crate::store::Store;
 use crate::{BlocksError, Result};
 
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
@@ -21,6 +19,16 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// A node publishes the number of its addresses in use at most once in this time, in milliseconds.
+const REPORTS: u64 = 60_000;
+
+/// Returns the number of addresses in use, if the store is to have another one.
+fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
+    let (count, at) = (used(cluster)?, share::now()?);
+    let is_news = share.used.as_ref().is_none_or(|known| known.count != count && at >= known.at + REPORTS);
+    Ok(is_news.then_some(Used { count, at }))
 }
 
 /// The agent's part of [`Node::tend`].
@@ -34,27 +42,30 @@ pub struct Asked {
 
 /// The state of a node that is tended.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tended {
-    /// Whether etcd was asked.
-    pub asked: bool,
+pub(crate) struct Tended {
+    /// Whether the store was asked.
+    pub(crate) asked: bool,
     /// Whether a set lacks a spare block.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub short: bool,
+    pub(crate) short: bool,
     /// The number of other boots that use the node's name at the same time.
     #[serde(skip_serializing_if = "is_zero")]
-    pub namesakes: usize,
+    pub(crate) namesakes: usize,
 }
 
 fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// The state, if [`Node::tend`] has nothing to do: etcd has the node's addresses, each set has a spare block, and no
+/// The state, if [`Node::tend`] has nothing to do: the store has the node's addresses, each set has a spare block, and no
 /// confirmation is due.
-pub fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
+pub(crate) fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
     let is_news = asked.listed.contains(&share.identity.name) && !share.identity.listed;
     if is_news || !asked.ips.is_empty() && share.announced != asked.ips {
+        return Ok(None);
+    }
+    if matches!(cluster.store, Chosen::Kubernetes(_)) && news(cluster, &share)?.is_some() {
         return Ok(None);
     }
     let is_fresh = share.is_valid()? && !share.is_due(cluster, Asker::Agent)?;
@@ -62,10 +73,10 @@ pub fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     Ok(is_tended.then(|| Tended { namesakes: share.namesakes(), ..Tended::default() }))
 }
 
-impl Node<'_> {
+impl<S: Store> Node<'_, S> {
     /// Publishes the node's addresses, claims missing spare blocks, and returns unused blocks and those of nodes that
     /// have left the cluster.
-    pub async fn tend(&mut self, asked: &Asked) -> Result<Tended> {
+    pub(crate) async fn tend(&mut self, asked: &Asked) -> Result<Tended> {
         if !asked.ips.is_empty() {
             self.tell(&asked.ips).await?;
         }
@@ -74,26 +85,30 @@ impl Node<'_> {
         }
         self.tidy().await?;
         self.return_vanished(&asked.listed).await?;
+        if S::COUNTS
+            && let Some(used) = news(self.cluster, &self.share)?
+        {
+            let mut own = self.own()?;
+            self.session.report(&mut own, self.share.owned.len(), used.count).await?;
+            self.own = Some(own);
+            self.share.used = Some(used);
+            self.save()?;
+        }
         let short = !has_spares(self.cluster, &self.share)?;
         Ok(Tended { asked: true, short, namesakes: self.share.namesakes() })
     }
 
     pub(crate) async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
-        let name = &self.share.identity.name;
-        let key = self.session.keys.host(name);
-        let wanted = Host { ips: ips.to_vec() };
+        let mut own = self.own()?;
         // The addresses are those of the latest boot.
-        if self.key != self.session.keys.node(name) {
+        if !own.is_latest {
             return Ok(());
         }
-        let known = self.session.get(&key).await?;
-        if known.and_then(|kv| parse::<Host>(&kv).ok()).as_ref() != Some(&wanted) {
-            let put = TxnOp::put(key, json(&wanted)?, None);
-            if !self.session.commit(vec![self.is_confirmed()], vec![put]).await? {
-                return Err(BlocksError::Contended);
-            }
+        if !self.session.announce(&mut own, ips).await? {
+            return Err(BlocksError::Contended);
         }
-        self.share.announced = wanted.ips;
+        self.own = Some(own);
+        self.share.announced = ips.to_vec();
         self.save()
     }
 }

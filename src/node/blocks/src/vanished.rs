@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use crate::Result;
 use crate::boots::Records;
 use crate::node::Node;
+use crate::store::Store;
 
-impl Node<'_> {
+impl<S: Store> Node<'_, S> {
     /// Returns blocks of nodes that aren't `listed` any more, once they have confirmed nothing for too long.
     pub(crate) async fn return_vanished(&mut self, listed: &BTreeSet<String>) -> Result<()> {
         // A machine that no API server knows, or that has another name there, can't judge others.
@@ -24,8 +25,8 @@ impl Node<'_> {
         for name in gone {
             let records = Records::read(&mut self.session, &name).await?;
             let mut others = records.others(&self.share.identity.instance, &self.share.vanished);
-            let owned = self.session.list(&self.session.keys.owned_by(&name)).await?;
-            records.expire(&mut self.session, self.cluster, &mut others, &owned).await?;
+            let owned = self.session.owned_by(&name).await?;
+            records.expire(&mut self.session, &mut others, &owned).await?;
             watched.append(&mut others);
         }
         self.share.vanished = watched;

@@ -1,4 +1,4 @@
-//! The configuration of cluster-local, validated: host-local's keys for ranges, and where etcd is.
+//! The configuration of cluster-local, validated: host-local's keys for ranges, and where the store is.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::config::Config;
 const PREFIX: &str = "/cnimble/ipam";
 /// The length of an IPv4 block's prefix unless `ipam.blockSize` says otherwise.
 const BLOCK_SIZE: u8 = 26;
-/// For how many seconds a node goes on without etcd unless `ipam.etcd.offline` says otherwise.
+/// For how many seconds a node goes on without the store unless `offline` says otherwise.
 const OFFLINE: u32 = 3600;
 
 #[derive(Debug)]
@@ -26,11 +26,24 @@ pub struct Cluster {
     /// A block has two to the power of this many addresses.
     pub host_bits: u32,
     pub node: String,
-    /// For how long the node gives addresses after etcd has confirmed its share.
+    /// For how long the node gives addresses after the store has confirmed its share.
     pub offline: Duration,
     /// Whether pods reach all others by their gateway.
     pub routed: bool,
-    pub etcd: Etcd,
+    pub store: Store,
+}
+
+/// The store of the cluster's blocks.
+#[derive(Debug)]
+pub enum Store {
+    Etcd(Etcd),
+    Kubernetes(Kubernetes),
+}
+
+/// An API server with the custom resources of cnimble.
+#[derive(Debug)]
+pub struct Kubernetes {
+    pub kubeconfig: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +71,15 @@ struct Ipam {
     node_name: Option<String>,
     routed: bool,
     etcd: EtcdFields,
+    kubernetes: KubernetesFields,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct KubernetesFields {
+    #[serde(deserialize_with = "fields::text_opt")]
+    kubeconfig: Option<String>,
+    offline: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,18 +112,26 @@ impl Cluster {
             return Err(Error::config(format!("ipam.nodeName: invalid name \"{}\"", node.escape_default()))
                 .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
         }
-        let offline = ipam.etcd.offline.unwrap_or(OFFLINE);
+        let offline = ipam.etcd.offline.or(ipam.kubernetes.offline).unwrap_or(OFFLINE);
         if offline == 0 {
-            return Err(Error::config("ipam.etcd.offline: 0 seconds leave no time to give an address"));
+            return Err(Error::config("offline: 0 seconds leave no time to give an address"));
         }
+        let network = config.name.clone();
+        let store = match ipam.kubernetes.kubeconfig {
+            Some(_) if !ipam.etcd.endpoints.is_empty() => {
+                return Err(Error::config("ipam.etcd and ipam.kubernetes: choose one"));
+            }
+            Some(kubeconfig) => Store::Kubernetes(Kubernetes::validated(kubeconfig, &network, &node)?),
+            None => Store::Etcd(ipam.etcd.validated()?),
+        };
         Ok(Cluster {
-            network: config.name.clone(),
+            network,
             base,
             host_bits,
             node,
             offline: Duration::from_secs(offline.into()),
             routed: ipam.routed,
-            etcd: ipam.etcd.validated()?,
+            store,
         })
     }
 
@@ -136,10 +166,40 @@ impl Cluster {
     }
 }
 
+impl Kubernetes {
+    fn validated(kubeconfig: String, network: &str, node: &str) -> Result<Self, Error> {
+        for (key, name) in [("name", network), ("ipam.nodeName", node)] {
+            if !is_object_name(name) {
+                return Err(Error::config(format!(
+                    "{key}: \"{}\" can't name an API object",
+                    name.escape_default()
+                ))
+                .details("with ipam.kubernetes it may hold lower-case letters, digits, - and ."));
+            }
+        }
+        Ok(Kubernetes { kubeconfig: kubeconfig.into() })
+    }
+}
+
+/// Whether each part between dots begins and ends with a lower-case letter or digit
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/>).
+fn is_object_name(name: &str) -> bool {
+    let is_end =
+        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let is_part = |part: &str| {
+        let bytes = part.as_bytes();
+        let is_inner = |byte: &u8| is_end(Some(byte)) || *byte == b'-';
+        is_end(bytes.first()) && is_end(bytes.last()) && bytes.iter().all(is_inner)
+    };
+    name.len() <= 63 && name.split('.').all(is_part)
+}
+
 impl EtcdFields {
     fn validated(self) -> Result<Etcd, Error> {
         if self.endpoints.is_empty() {
-            return Err(Error::config("ipam.etcd.endpoints: give the URL of a member of etcd"));
+            return Err(Error::config(
+                "ipam.etcd.endpoints: give the URL of a member of etcd, or ipam.kubernetes.kubeconfig",
+            ));
         }
         for url in &self.endpoints {
             let tls = url.starts_with("https://");
@@ -231,7 +291,7 @@ mod tests {
             ("endpoints", json!(["ftp://x"]), "ipam.etcd.endpoints: \"ftp://x\" begins with neither"),
             ("endpoints", json!(["https://x"]), "ipam.etcd.ca: https needs"),
             ("key", json!("/k"), "ipam.etcd: certificate and key go together"),
-            ("offline", json!(0), "ipam.etcd.offline: 0 seconds"),
+            ("offline", json!(0), "offline: 0 seconds"),
         ] {
             let err = one(key, value).unwrap_err();
             assert!(err.starts_with(msg), "{err}");

@@ -100,7 +100,15 @@ impl Other {
     }
 }
 
-/// The process that has etcd confirm the share. The agent comes first.
+/// The number of addresses in use that the store has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    pub count: usize,
+    /// When it was written, by [`now`].
+    pub at: u64,
+}
+
+/// The process that has the store confirm the share. The agent comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     Agent,
@@ -134,7 +142,10 @@ pub struct Share {
     /// The boots of nodes that have left the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vanished: Vec<Other>,
-    /// The restored etcd, for as long as nothing is claimed.
+    /// The count that was published last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<Used>,
+    /// The restored store, for as long as nothing is claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Other>,
 }
@@ -285,6 +296,7 @@ mod tests {
             announced: Vec::new(),
             others: Vec::new(),
             vanished: Vec::new(),
+            used: None,
             restored: None,
         }
     }

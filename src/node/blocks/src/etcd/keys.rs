@@ -2,23 +2,25 @@
 
 use std::net::IpAddr;
 
+use cnimble_leases::cluster::config::{Cluster, Etcd};
 use cnimble_leases::cluster::share::Owned;
-use cnimble_leases::cluster::{address, config::Cluster, number};
+use cnimble_leases::cluster::{address, number};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Keys {
+pub(super) struct Keys {
     base: String,
+    host_bits: u32,
 }
 
 /// An address as part of a key, such as `4-0a000040`.
-pub(crate) fn text(ip: IpAddr) -> String {
+pub(super) fn text(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
         IpAddr::V6(_) => format!("6-{:032x}", number(ip)),
     }
 }
 
-pub(crate) fn ip(key: &str) -> Option<IpAddr> {
+pub(super) fn ip(key: &str) -> Option<IpAddr> {
     let last = key.rsplit('/').next()?;
     let (family, digits) = last.split_once('-')?;
     let number = u128::from_str_radix(digits, 16).ok()?;
@@ -31,67 +33,75 @@ pub(crate) fn ip(key: &str) -> Option<IpAddr> {
 }
 
 impl Keys {
-    pub(crate) fn of(cluster: &Cluster) -> Self {
-        Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
+    pub(super) fn of(cluster: &Cluster, etcd: &Etcd) -> Self {
+        Keys { base: format!("{}/{}", etcd.prefix, cluster.network), host_bits: cluster.host_bits }
     }
 
     /// Identifies the etcd of the set-up.
-    pub(crate) fn fence(&self) -> String {
+    pub(super) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }
 
-    pub(crate) fn node(&self, name: &str) -> String {
+    pub(super) fn node(&self, name: &str) -> String {
         format!("{}/nodes/{name}", self.base)
     }
 
     /// The records of all nodes: of their latest boots, and of others.
-    pub(crate) fn records(&self) -> [String; 2] {
+    pub(super) fn records(&self) -> [String; 2] {
         [format!("{}/nodes/", self.base), format!("{}/boots/", self.base)]
     }
 
     /// The records of a node's other boots.
-    pub(crate) fn boots(&self, name: &str) -> String {
+    pub(super) fn boots(&self, name: &str) -> String {
         format!("{}/boots/{name}/", self.base)
     }
 
-    pub(crate) fn boot(&self, name: &str, instance: &str) -> String {
+    pub(super) fn boot(&self, name: &str, instance: &str) -> String {
         format!("{}/boots/{name}/{instance}", self.base)
     }
 
-    pub(crate) fn hosts(&self) -> String {
+    pub(super) fn hosts(&self) -> String {
         format!("{}/hosts/", self.base)
     }
 
-    pub(crate) fn host(&self, name: &str) -> String {
+    pub(super) fn host(&self, name: &str) -> String {
         format!("{}/hosts/{name}", self.base)
     }
 
-    pub(crate) fn blocks(&self) -> String {
+    pub(super) fn blocks(&self) -> String {
         format!("{}/blocks/", self.base)
     }
 
-    pub(crate) fn block(&self, ip: IpAddr) -> String {
+    pub(super) fn block(&self, ip: IpAddr) -> String {
         format!("{}/blocks/{}", self.base, text(ip))
     }
 
-    pub(crate) fn of_owned(&self, owned: &Owned) -> String {
+    pub(super) fn of_owned(&self, owned: &Owned) -> String {
         if owned.is_single() { self.single(owned.first) } else { self.block(owned.first) }
     }
 
-    pub(crate) fn singles(&self) -> String {
+    /// The key of a block or address in a node's list.
+    pub(super) fn of_listed(&self, first: IpAddr) -> String {
+        match address(number(first) >> self.host_bits << self.host_bits, first) == first {
+            true => self.block(first),
+            false => self.single(first),
+        }
+    }
+
+    pub(super) fn singles(&self) -> String {
         format!("{}/singles/", self.base)
     }
 
-    pub(crate) fn single(&self, ip: IpAddr) -> String {
+    pub(super) fn single(&self, ip: IpAddr) -> String {
         format!("{}/singles/{}", self.base, text(ip))
     }
 
     /// The keys of a node's blocks and addresses, by its name. The value is `block` or `single`.
-    pub(crate) fn owned_by(&self, name: &str) -> String {
+    pub(super) fn owned_by(&self, name: &str) -> String {
         format!("{}/owned/{name}/", self.base)
     }
 
-    pub(crate) fn owned(&self, name: &str, ip: IpAddr) -> String {
+    pub(super) fn owned(&self, name: &str, ip: IpAddr) -> String {
         format!("{}/owned/{name}/{}", self.base, text(ip))
     }
 }

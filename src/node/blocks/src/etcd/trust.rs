@@ -7,7 +7,7 @@ const ALERTS: [&str; 5] =
     ["BadCertificate", "CertificateExpired", "CertificateRequired", "CertificateUnknown", "UnknownCA"];
 
 /// Returns `None` if the failure isn't about trust.
-pub(crate) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> {
+pub(super) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> {
     if !url.starts_with("https://") {
         return None;
     }

@@ -1,0 +1,203 @@
+//! The objects as an operator sees them, and the number of writes.
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Host, PATIENCE, wait_until};
+
+use super::boots::owned;
+use super::{Etcd, Node, cluster, cluster_of, refused};
+
+/// Returns the only object of a kind.
+#[track_caller]
+fn only(etcd: &Etcd<'_>, plural: &str) -> Value {
+    let all = etcd.server.objects(plural);
+    let [object] = all.as_slice() else { panic!("{all:?}") };
+    object.clone()
+}
+
+#[test]
+fn an_operator_sees_the_pool_the_blocks_their_nodes_and_the_addresses_in_use() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let pool = only(&etcd, "ippools");
+    assert_eq!(pool["metadata"]["name"], "net");
+    assert_eq!(pool["spec"], json!({"blockSize": 26, "subnets": ["10.9.0.0/16"]}));
+    assert_eq!(pool["status"]["conditions"][0]["status"], "True");
+    nodes[0].added("p1");
+    nodes[0].operate("tend 192.0.2.1").unwrap();
+    let block = only(&etcd, "blocks");
+    assert_eq!(block["spec"]["node"], "a");
+    assert_eq!(block["spec"]["first"], json!(owned(&nodes[0]).first().unwrap()));
+    let claim = only(&etcd, "nodeclaims");
+    assert_eq!((&claim["spec"]["name"], &claim["spec"]["addresses"]), (&json!("a"), &json!(["192.0.2.1"])));
+    assert_eq!((&claim["status"]["blocks"], &claim["status"]["inUse"]), (&json!(1), &json!(1)));
+    assert_eq!(claim["status"]["conditions"][0]["type"], "Ready");
+}
+
+#[test]
+fn a_block_costs_one_write_and_a_pod_none() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/16", 29);
+    nodes[0].added("p0");
+    let before = etcd.server.writes();
+    let blocks = owned(&nodes[0]).len();
+    for n in 1..40 {
+        nodes[0].added(&format!("p{n}"));
+    }
+    let claimed = owned(&nodes[0]).len() - blocks;
+    assert!(claimed > 3, "{claimed}");
+    assert_eq!(etcd.server.writes() - before, claimed);
+    for n in 0..40 {
+        nodes[0].run("DEL", &format!("p{n}"), "", None).unwrap();
+    }
+    assert_eq!(etcd.server.writes() - before, claimed);
+}
+
+#[test]
+fn the_number_of_addresses_in_use_is_written_once_a_minute() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    node.added("p1");
+    node.operate("tend 192.0.2.1").unwrap();
+    let before = etcd.server.writes();
+    node.added("p2");
+    for _ in 0..3 {
+        assert_eq!(node.operate("tend 192.0.2.1").unwrap(), json!({"asked": false}));
+    }
+    assert_eq!(etcd.server.writes(), before);
+    let mut share = node.share();
+    // The boot has lasted for longer than a minute since then, by its own clock.
+    let at = share["used"]["at"].as_u64().unwrap();
+    share["used"]["at"] = at.saturating_sub(60_000).into();
+    std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
+    if at > 60_000 {
+        assert_eq!(node.operate("tend 192.0.2.1").unwrap(), json!({"asked": true}));
+        assert_eq!(only(&etcd, "nodeclaims")["status"]["inUse"], 2);
+        assert_eq!(etcd.server.writes(), before + 1);
+    }
+}
+
+/// Deletes an object as `kubectl delete` does: its finalizer keeps it.
+fn delete(etcd: &Etcd<'_>, plural: &str, mut object: Value) {
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    etcd.server.put(plural, object);
+}
+
+#[test]
+fn a_deleted_block_returns_when_its_last_pod_is_gone() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    let ip = node.added("p1");
+    delete(&etcd, "blocks", only(&etcd, "blocks"));
+    node.operate("tidy").unwrap();
+    assert_eq!(owned(node).len(), 1);
+    refused(nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None), 101, "node a");
+    node.run("DEL", "p1", "", Some(&ip)).unwrap();
+    node.operate("tidy").unwrap();
+    assert_eq!((owned(node).len(), etcd.server.objects("blocks").len()), (0, 0));
+    nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None).unwrap();
+}
+
+#[test]
+fn a_deleted_nodeclaim_is_a_release() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = nodes[0].offline(2);
+    let ip = node.added("p1");
+    let before = only(&etcd, "nodeclaims");
+    delete(&etcd, "nodeclaims", before.clone());
+    refused(node.operate("confirm"), 50, "the operator has released its addresses");
+    node.run("DEL", "p1", "", Some(&ip)).unwrap();
+    node.operate("confirm").unwrap();
+    let claim = only(&etcd, "nodeclaims");
+    assert_ne!(claim["spec"]["instance"], before["spec"]["instance"]);
+    let is_free =
+        || nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None).is_ok();
+    assert!(wait_until(PATIENCE, is_free));
+}
+
+/// A dead process may have sent the request to return a block.
+#[test]
+fn an_adopted_block_outlives_a_late_deletion() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    let ip = node.added("p1");
+    node.run("DEL", "p1", "", Some(&ip)).unwrap();
+    let before = only(&etcd, "blocks");
+    let mut share = node.share();
+    share["owned"] = json!([]);
+    std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
+    node.operate("confirm").unwrap();
+    assert_eq!(owned(node).len(), 1);
+    assert_ne!(only(&etcd, "blocks")["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
+}
+
+/// Some operators let a restored etcd begin far behind the revisions of the lost one.
+#[test]
+fn a_revision_that_jumps_is_a_restored_backup() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let mut backup = etcd.backup();
+    nodes[1].added("p1");
+    backup.bump(1_000_000_000);
+    etcd.restore(&backup);
+    refused(nodes[0].operate("address 10.9.77.7"), 50, "its revision rose");
+    refused(nodes[2].add("p1"), 50, "restored from a backup");
+}
+
+#[test]
+fn a_pool_that_is_gone_or_never_was_gives_nothing() {
+    let host = Host::new();
+    let _etcd = Etcd::start(&host, 1);
+    let node = Node::new(&host, 1, "a", "10.9.0.0/16");
+    refused(node.add("p1"), 50, "the API server has nothing of network net");
+    refused(node.clone().with("nodeName", "A_b".into()).add("p1"), 7, "can't name an API object");
+}
+
+/// An API server drops keys that the schema lacks.
+#[test]
+fn the_custom_resource_definitions_have_all_keys_of_the_objects() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/25");
+    let node = nodes[0].offline(3);
+    node.added("p1");
+    node.listed(&["a"]).operate("tend 192.0.2.1").unwrap();
+    let backup = etcd.backup();
+    node.run("ADD", "p2", "IP=10.9.0.70", None).unwrap();
+    etcd.restore(&backup);
+    let _ = node.operate("confirm");
+    let text = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/cluster-local/crds.yaml"));
+    let (documents, fault) = cnimble_api::yaml::documents(std::str::from_utf8(&text.unwrap()).unwrap());
+    assert!(fault.is_none());
+    let mut kinds = 0;
+    for crd in documents.iter().map(cnimble_api::yaml::Node::value) {
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let objects = etcd.server.objects(crd["spec"]["names"]["plural"].as_str().unwrap());
+        assert!(!objects.is_empty());
+        for object in &objects {
+            assert_eq!(object["kind"], crd["spec"]["names"]["kind"]);
+            for part in ["spec", "status"] {
+                known(&object[part], &schema[part], part);
+            }
+        }
+        kinds += 1;
+    }
+    assert_eq!(kinds, 3);
+    assert!(etcd.get("/cnimble/ipam/net/blocks/").contains("\"again\""));
+    assert!(etcd.get("/cnimble/ipam/net/fence").contains("\"suspect\""));
+}
+
+/// Panics if the schema lacks a key of the value.
+fn known(value: &Value, schema: &Value, way: &str) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        assert!(!schema["properties"][key].is_null(), "{way}.{key}");
+        known(value, &schema["properties"][key], &format!("{way}.{key}"));
+    }
+    for value in value.as_array().into_iter().flatten() {
+        known(value, &schema["items"], &format!("{way}[]"));
+    }
+}

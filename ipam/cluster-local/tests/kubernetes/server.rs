@@ -1,0 +1,311 @@
+//! A stand-in for a Kubernetes API server with custom resources: versions, preconditions, finalizers, label selectors,
+//! lists in pages and watches. It can be killed, paused, backed up and restored.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::Ns;
+use cnimble_tests::http::{Request, answer, serve_at};
+
+const GROUP: &str = "/apis/ipam.cnimble.dev/v1alpha1/";
+/// Objects in one page of a list.
+const PAGE: usize = 50;
+
+/// The plural of the kind, and the object's name.
+type Key = (String, String);
+
+/// The content of a server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Backup {
+    version: u64,
+    objects: BTreeMap<Key, Value>,
+}
+
+impl Backup {
+    /// Lets the restored server begin this far behind, as `--bump-revision` does.
+    pub(crate) fn bump(&mut self, by: u64) {
+        self.version += by;
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Life {
+    #[default]
+    Serving,
+    /// Requests wait.
+    Paused,
+    /// Connections end at once.
+    Dead,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    content: Backup,
+    /// Versions and events since `oldest`.
+    log: Vec<(u64, String, Value)>,
+    oldest: u64,
+    life: Life,
+    /// Watches of an earlier generation are cut off.
+    generation: u64,
+    writes: usize,
+}
+
+/// A server at an address of a namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct CustomServer {
+    address: SocketAddr,
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl CustomServer {
+    /// Starts a server without objects.
+    pub(crate) fn start(ns: &Ns, address: &str) -> Self {
+        let content = Backup { version: 1000, ..Backup::default() };
+        let shared =
+            Arc::new((Mutex::new(State { content, oldest: 1000, ..State::default() }), Condvar::new()));
+        let state = Arc::clone(&shared);
+        let each = Box::new(move |request: Request, stream: TcpStream| handle(&state, &request, &stream));
+        let address = ns.within(|| serve_at(address.parse().unwrap(), each));
+        CustomServer { address, shared }
+    }
+
+    fn change(&self) -> MutexGuard<'_, State> {
+        self.shared.1.notify_all();
+        self.shared.0.lock().unwrap()
+    }
+
+    /// Writes a kubeconfig that leads here.
+    pub(crate) fn kubeconfig(&self, dir: &Path) -> PathBuf {
+        let path = dir.join("kubeconfig");
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "u", "user": {}}]});
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    /// Ends all connections, and accepts none.
+    pub(crate) fn kill(&self) {
+        let mut state = self.change();
+        (state.life, state.generation) = (Life::Dead, state.generation + 1);
+    }
+
+    /// Serves again, with the objects as they were.
+    pub(crate) fn revive(&self) {
+        self.change().life = Life::Serving;
+    }
+
+    /// Lets requests wait, as a stopped process does.
+    pub(crate) fn pause(&self) {
+        self.change().life = Life::Paused;
+    }
+
+    /// Returns the present content.
+    pub(crate) fn backup(&self) -> Backup {
+        self.change().content.clone()
+    }
+
+    /// Replaces the content, and ends all watches, as a restore of the store behind the server does.
+    pub(crate) fn restore(&self, backup: &Backup) {
+        let mut state = self.change();
+        state.content = backup.clone();
+        state.log.clear();
+        (state.oldest, state.generation, state.life) = (backup.version, state.generation + 1, Life::Serving);
+    }
+
+    /// Returns all objects of a kind, by its plural.
+    pub(crate) fn objects(&self, plural: &str) -> Vec<Value> {
+        let state = self.change();
+        let of_kind = state.content.objects.iter().filter(|((kind, _), _)| kind == plural);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Writes an object, whatever its version is.
+    pub(crate) fn put(&self, plural: &str, object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let mut state = self.change();
+        let kind = if state.content.objects.contains_key(&(plural.to_owned(), name.clone())) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        state.write((plural.to_owned(), name), object, kind);
+    }
+
+    /// Returns the number of successful writes.
+    pub(crate) fn writes(&self) -> usize {
+        self.change().writes
+    }
+}
+
+fn status(code: u16, reason: &str) -> (u16, Value) {
+    let message = format!("it says {reason}");
+    (
+        code,
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}),
+    )
+}
+
+impl State {
+    /// Stores an object, or removes it, and logs the event.
+    fn write(&mut self, key: Key, mut object: Value, kind: &str) -> Value {
+        self.content.version += 1;
+        self.writes += 1;
+        object["metadata"]["resourceVersion"] = json!(self.content.version.to_string());
+        match kind {
+            "DELETED" => drop(self.content.objects.remove(&key)),
+            _ => drop(self.content.objects.insert(key.clone(), object.clone())),
+        }
+        let event = json!({"type": kind, "object": object});
+        self.log.push((self.content.version, key.0, event));
+        object
+    }
+
+    fn create(&mut self, plural: &str, mut object: Value) -> (u16, Value) {
+        let key = (plural.to_owned(), object["metadata"]["name"].as_str().unwrap().to_owned());
+        if self.content.objects.contains_key(&key) {
+            return status(409, "AlreadyExists");
+        }
+        object["metadata"]["uid"] = json!(format!("uid-{}", self.content.version + 1));
+        (201, self.write(key, object, "ADDED"))
+    }
+
+    fn update(&mut self, key: Key, mut object: Value) -> (u16, Value) {
+        let Some(known) = self.content.objects.get(&key).cloned() else { return status(404, "NotFound") };
+        if object["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]
+            || object["metadata"]["uid"] != known["metadata"]["uid"]
+        {
+            return status(409, "Conflict");
+        }
+        let deletion = known["metadata"]["deletionTimestamp"].clone();
+        if !deletion.is_null() {
+            object["metadata"]["deletionTimestamp"] = deletion;
+        }
+        if object == known {
+            return (200, known);
+        }
+        let has_finalizer = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let is_gone = !object["metadata"]["deletionTimestamp"].is_null() && !has_finalizer;
+        (200, self.write(key, object, if is_gone { "DELETED" } else { "MODIFIED" }))
+    }
+
+    fn delete(&mut self, key: Key, options: &Value) -> (u16, Value) {
+        let Some(mut object) = self.content.objects.get(&key).cloned() else {
+            return status(404, "NotFound");
+        };
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != object["metadata"][field] {
+                return status(409, "Conflict");
+            }
+        }
+        if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+            return (200, self.write(key, object, "DELETED"));
+        }
+        if object["metadata"]["deletionTimestamp"].is_null() {
+            object["metadata"]["deletionTimestamp"] =
+                json!(jiff::Timestamp::now().strftime("%FT%TZ").to_string());
+            object = self.write(key, object, "MODIFIED");
+        }
+        (200, object)
+    }
+}
+
+/// Returns whether an object has all labels of the request's selector, and its name.
+fn selects(request: &Request, object: &Value) -> bool {
+    let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
+    let labels = request.query("labelSelector").map(decoded).unwrap_or_default();
+    let mut labels = labels.split(',').filter_map(|pair| pair.split_once('='));
+    let field = request.query("fieldSelector").map(decoded);
+    let name = field.as_deref().and_then(|text| text.strip_prefix("metadata.name="));
+    labels.all(|(label, value)| object["metadata"]["labels"][label] == value)
+        && name.is_none_or(|name| object["metadata"]["name"] == name)
+}
+
+fn list(state: &State, plural: &str, request: &Request) -> (u16, Value) {
+    let from = request.query("continue").map_or(0, |text| text.parse().unwrap());
+    let of_kind = state.content.objects.iter().filter(|((kind, _), _)| kind == plural);
+    let found = of_kind.map(|(_, object)| object).filter(|object| selects(request, object));
+    let mut items: Vec<&Value> = found.skip(from).take(PAGE + 1).collect();
+    let more = if items.len() > PAGE { (from + PAGE).to_string() } else { String::new() };
+    items.truncate(PAGE);
+    let meta = json!({"resourceVersion": state.content.version.to_string(), "continue": more});
+    (200, json!({"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items}))
+}
+
+fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStream) {
+    let mut state = shared.0.lock().unwrap();
+    while state.life == Life::Paused {
+        state = shared.1.wait(state).unwrap();
+    }
+    if state.life == Life::Dead {
+        return;
+    }
+    let path = request.target.split('?').next().unwrap_or_default();
+    let parts: Vec<&str> = path.strip_prefix(GROUP).unwrap_or_default().split('/').collect();
+    let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
+    let key = |name: &str| (parts[0].to_owned(), name.to_owned());
+    let (code, object) = match (request.method.as_str(), parts.as_slice()) {
+        ("GET", [plural]) if request.query("watch") == Some("true") => {
+            return watch(shared, state, plural, request, stream);
+        }
+        ("GET", [plural]) => list(&state, plural, request),
+        ("GET", [_, name]) => match state.content.objects.get(&key(name)) {
+            Some(object) => (200, object.clone()),
+            None => status(404, "NotFound"),
+        },
+        ("POST", [plural]) => state.create(plural, body()),
+        ("PUT", [_, name]) => state.update(key(name), body()),
+        ("DELETE", [_, name]) => state.delete(key(name), &body()),
+        _ => status(404, "NotFound"),
+    };
+    drop(state);
+    shared.1.notify_all();
+    answer(stream, code, "Content-Type: application/json\r\n", object.to_string().as_bytes());
+}
+
+/// Sends the events behind a version, until the watch is cut off or the client is gone.
+fn watch<'s>(
+    shared: &'s (Mutex<State>, Condvar),
+    mut state: MutexGuard<'s, State>,
+    plural: &str,
+    request: &Request,
+    mut stream: &TcpStream,
+) {
+    let mut seen: u64 = request.query("resourceVersion").unwrap().parse().unwrap();
+    let generation = state.generation;
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n";
+    let mut send = |text: &str| stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_ok();
+    if !send(head) {
+        return;
+    }
+    if seen < state.oldest {
+        let line = json!({"type": "ERROR", "object": status(410, "Expired").1}).to_string() + "\n";
+        send(&format!("{:x}\r\n{line}\r\n0\r\n\r\n", line.len()));
+        return;
+    }
+    while state.generation == generation {
+        let behind = state.log.partition_point(|(version, ..)| *version <= seen);
+        let news = state.log.iter().skip(behind).filter(|(_, kind, _)| kind == plural);
+        let news: Vec<String> = news
+            .filter(|(.., event)| selects(request, &event["object"]))
+            .map(|(.., event)| format!("{event}\n"))
+            .collect();
+        seen = state.log.last().map_or(seen, |(version, ..)| seen.max(*version));
+        drop(state);
+        if !news.iter().all(|line| send(&format!("{:x}\r\n{line}\r\n", line.len()))) {
+            return;
+        }
+        state = shared.0.lock().unwrap();
+        if state.log.last().is_none_or(|(version, ..)| *version <= seen) {
+            state = shared.1.wait_timeout(state, Duration::from_millis(50)).unwrap().0;
+        }
+    }
+}

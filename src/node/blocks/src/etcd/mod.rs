@@ -1,0 +1,233 @@
+//! Blocks in etcd. A session is a connection to one member, and each transaction compares the fence.
+
+mod keys;
+mod store;
+mod trust;
+mod watch;
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, Txn,
+    TxnOp,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use cnimble_cni::{Code, Error};
+use cnimble_leases::cluster::config::{self, Cluster};
+
+use crate::record::{Fence, unix_now};
+use crate::{BlocksError, Result};
+use keys::Keys;
+
+const NAME: &str = "etcd";
+/// For a connection, and for an answer. A member that is paused takes as long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Keys in one answer: the client refuses 4 MiB. A key and its value have less than 1 kB.
+const PAGE: i64 = 1000;
+/// How often the offset is read before it counts as fallen: others write in between.
+const LOOKS: u32 = 10;
+
+/// A key as it was read or written.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    key: String,
+    value: Vec<u8>,
+    /// The revision of its last change.
+    revision: i64,
+}
+
+impl From<&KeyValue> for Entry {
+    fn from(kv: &KeyValue) -> Self {
+        let key = String::from_utf8_lossy(kv.key()).into_owned();
+        Entry { key, value: kv.value().to_vec(), revision: kv.mod_revision() }
+    }
+}
+
+pub(crate) struct Etcd {
+    client: Client,
+    keys: Keys,
+    /// The fence's value, to the letter, which every transaction compares.
+    sealed: Vec<u8>,
+    fence: Fence,
+    revision: i64,
+}
+
+fn away(err: impl std::fmt::Display) -> BlocksError {
+    BlocksError::Away(NAME, err.to_string())
+}
+
+async fn in_time<T>(
+    what: &str,
+    asked: impl Future<Output = std::result::Result<T, etcd_client::Error>>,
+) -> Result<T> {
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    answer.map_err(|_| away(format_args!("no {what} in time")))?.map_err(|err| failed(&err))
+}
+
+/// The client's error, in the words of the system or of etcd if there are any.
+fn failed(err: &etcd_client::Error) -> BlocksError {
+    let words = match err {
+        etcd_client::Error::GRpcStatus(status) => match status.source() {
+            Some(source) => of_system(source),
+            None => Some(format!("it says: {}", status.message())),
+        },
+        etcd_client::Error::TransportError(transport) => of_system(transport),
+        _ => None,
+    };
+    away(words.unwrap_or_else(|| err.to_string()))
+}
+
+fn of_system(err: &(dyn StdError + 'static)) -> Option<String> {
+    let chain = std::iter::successors(Some(err), |&err| err.source());
+    let mut found = chain.filter_map(|err| err.downcast_ref::<io::Error>());
+    found.find(|err| err.raw_os_error().is_some()).map(ToString::to_string)
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|err| Error::new(Code::INTERNAL, err.to_string()).into())
+}
+
+fn parse<T: DeserializeOwned>(entry: &Entry) -> Result<T> {
+    serde_json::from_slice(&entry.value).map_err(|err| {
+        let why = format!("etcd has at {} what isn't ours: {err}", entry.key);
+        Error::new(Code::NOT_AVAILABLE, why).into()
+    })
+}
+
+fn is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
+    Compare::value(key, CompareOp::Equal, value)
+}
+
+fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::version(key, CompareOp::Equal, 0)
+}
+
+impl Etcd {
+    /// Connects to the first member with a quorum.
+    async fn connect_to_any(cluster: &Cluster, etcd: &config::Etcd) -> Result<Self> {
+        let mut failures = Vec::new();
+        let count = etcd.endpoints.len();
+        // Nodes begin at different members.
+        let first = usize::try_from(unix_now() % count.max(1) as u64).unwrap_or(0);
+        for url in etcd.endpoints.iter().cycle().skip(first).take(count) {
+            match Self::connect_to(etcd, url, Keys::of(cluster, etcd)).await {
+                Ok(session) => return Ok(session),
+                Err(BlocksError::Away(_, why)) => {
+                    let why = trust::sentence(etcd, url, &why).unwrap_or(why);
+                    failures.push(format!("{url}: {why}"));
+                }
+                Err(err) => return Err(err),
+            }
+        }
+        Err(away(failures.join("; ")))
+    }
+
+    async fn connect_to(etcd: &config::Etcd, url: &str, keys: Keys) -> Result<Self> {
+        let options = options(etcd, url)?;
+        let client = in_time("connection", Client::connect([url], Some(options))).await?;
+        let mut session = Etcd { client, keys, sealed: Vec::new(), fence: Fence::default(), revision: 0 };
+        // Linearizable: a member without a quorum doesn't answer.
+        session.get(&session.keys.fence()).await?;
+        Ok(session)
+    }
+
+    async fn get(&mut self, key: &str) -> Result<Option<Entry>> {
+        Ok(self.range(key, None).await?.into_iter().next())
+    }
+
+    async fn range(&mut self, key: impl Into<Vec<u8>>, options: Option<GetOptions>) -> Result<Vec<Entry>> {
+        let answer = in_time("answer", self.client.get(key, options)).await?;
+        self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
+        Ok(answer.kvs().iter().map(Entry::from).collect())
+    }
+
+    async fn list(&mut self, prefix: &str) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        self.each(prefix, |entry| all.push(entry)).await?;
+        Ok(all)
+    }
+
+    /// Reads all keys of a prefix as they are at one revision, page by page, and returns the revision.
+    async fn each(&mut self, prefix: &str, mut take: impl FnMut(Entry)) -> Result<i64> {
+        let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
+        let mut revision = 0;
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+            let page = self.range(from, Some(options)).await?;
+            // The first page decides.
+            revision = if revision == 0 { self.revision } else { revision };
+            from = page.last().map_or_else(Vec::new, |last| [last.key.as_bytes(), b"\0"].concat());
+            let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+            page.into_iter().for_each(&mut take);
+            if is_last {
+                return Ok(revision);
+            }
+        }
+    }
+
+    /// Does all `operations` if all `conditions` hold and the fence is unchanged. It may also have done so if no answer
+    /// comes.
+    async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
+        let mut conditions = conditions;
+        conditions.push(match self.sealed.is_empty() {
+            true => is_absent(self.keys.fence()),
+            false => is(self.keys.fence(), self.sealed.clone()),
+        });
+        let txn = Txn::new().when(conditions).and_then(operations);
+        let answer = in_time("answer", self.client.txn(txn)).await?;
+        self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
+        Ok(answer.succeeded())
+    }
+
+    fn saw(&mut self, revision: Option<i64>) {
+        self.revision = self.revision.max(revision.unwrap_or(0));
+    }
+
+    /// The offset of a new fence. Writes in between make it look larger than it is.
+    async fn least_offset(&mut self) -> Result<(u64, i64)> {
+        let (mut id, mut offset) = self.offset().await?;
+        for _ in 1..LOOKS {
+            let (other, again) = self.offset().await?;
+            (id, offset) = (other, offset.min(again));
+        }
+        Ok((id, offset))
+    }
+
+    /// The cluster's ID, and by how much the member's log exceeds the revision.
+    async fn offset(&mut self) -> Result<(u64, i64)> {
+        let status = in_time("status", self.client.status()).await.map_err(|err| match err {
+            BlocksError::Away(_, why) if why.ends_with("permission denied") => {
+                let why = "this version of etcd tells its status to root only; \
+                           3.5.32, 3.6.12 and 3.7 tell it to each user";
+                Error::new(Code::NOT_AVAILABLE, why).into()
+            }
+            err => err,
+        })?;
+        let header = status.header().ok_or_else(|| away("a status without a header"))?;
+        let index = i64::try_from(status.raft_applied_index()).unwrap_or(i64::MAX);
+        Ok((header.cluster_id(), index - header.revision()))
+    }
+}
+
+fn options(etcd: &config::Etcd, url: &str) -> Result<ConnectOptions> {
+    // The client's own time limits end in words about gRPC: each request has [`PATIENCE`] here.
+    let options = ConnectOptions::new();
+    if !url.starts_with("https://") {
+        return Ok(options);
+    }
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
+    };
+    let mut tls = TlsOptions::new();
+    if let Some(ca) = &etcd.ca {
+        tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+    }
+    if let Some((certificate, key)) = &etcd.identity {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(options.with_tls(tls))
+}

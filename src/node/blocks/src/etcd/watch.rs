@@ -1,0 +1,79 @@
+//! Three watches, one for each list.
+
+use std::net::IpAddr;
+
+use etcd_client::{EventType, WatchOptions, WatchStream};
+
+use cnimble_cni::names;
+
+use super::keys::ip;
+use super::{Entry, Etcd, away, failed, in_time, parse};
+use crate::Result;
+use crate::record::{Host, Owner};
+use crate::store::Watch;
+use crate::watch::Change;
+
+#[derive(Debug, Clone, Copy)]
+enum List {
+    Blocks,
+    Singles,
+    Hosts,
+}
+
+impl List {
+    /// Reads a key or its removal. An invalid value counts as none.
+    fn change(self, entry: &Entry, event: EventType) -> Option<Change> {
+        let exists = event == EventType::Put;
+        let owner = || parse::<Owner>(entry).ok().filter(|_| exists);
+        let first: Option<IpAddr> = ip(&entry.key);
+        Some(match self {
+            List::Blocks => Change::Block(first?, owner()),
+            List::Singles => Change::Single(first?, owner()),
+            List::Hosts => {
+                let name = entry.key.rsplit('/').next().filter(|name| names::is_identifier(name))?;
+                let host = parse::<Host>(entry).ok().filter(|_| exists);
+                Change::Host(name.to_owned(), host.map(|host| host.ips))
+            }
+        })
+    }
+}
+
+pub(crate) struct Streams {
+    blocks: WatchStream,
+    singles: WatchStream,
+    hosts: WatchStream,
+}
+
+impl Streams {
+    pub(super) async fn begin(session: &mut Etcd, mut take: impl FnMut(Change)) -> Result<Self> {
+        let keys = session.keys.clone();
+        let mut stream = async |list: List, prefix: String| {
+            let each = |entry: Entry| list.change(&entry, EventType::Put).into_iter().for_each(&mut take);
+            let revision = session.each(&prefix, each).await?;
+            let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+            in_time("answer", session.client.watch(prefix, Some(options))).await
+        };
+        Ok(Streams {
+            blocks: stream(List::Blocks, keys.blocks()).await?,
+            singles: stream(List::Singles, keys.singles()).await?,
+            hosts: stream(List::Hosts, keys.hosts()).await?,
+        })
+    }
+}
+
+impl Watch for Streams {
+    async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {
+        let (list, message) = tokio::select! {
+            message = self.blocks.message() => (List::Blocks, message),
+            message = self.singles.message() => (List::Singles, message),
+            message = self.hosts.message() => (List::Hosts, message),
+        };
+        let message = message.map_err(|err| failed(&err))?.ok_or_else(|| away("it ends the watch"))?;
+        if message.canceled() {
+            return Err(away(format!("it ends the watch: {}", message.cancel_reason())));
+        }
+        let events = message.events().iter();
+        let changes = events.filter_map(|event| list.change(&Entry::from(event.kv()?), event.event_type()));
+        Ok((changes.collect(), message.header().map(etcd_client::ResponseHeader::revision)))
+    }
+}

@@ -1,0 +1,72 @@
+//! Blocks as custom resources of a Kubernetes API server (`deploy/cluster-local/crds.yaml`). The server has no
+//! transactions over several objects, so each change is one write that the resource's version guards:
+//!
+//! - A block belongs to the boot that created its object.
+//! - A silent boot's record is deleted first. Its finalizer keeps it until the blocks are released.
+//! - A block that a dead process was about to return is adopted by a write, which voids the late deletion.
+
+mod objects;
+mod request;
+mod store;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use cnimble_api::{Collection, Connection};
+
+use crate::BlocksError;
+use crate::record::Fence;
+
+const NAME: &str = "the API server";
+
+/// A session with an API server.
+pub(crate) struct Kubernetes {
+    connection: Arc<Connection>,
+    /// The name of the network, which is that of its IPPool.
+    pool: String,
+    fence: Fence,
+    /// The IPPool as it was read.
+    object: Value,
+    /// This boot's blocks, as this session has read or written them.
+    own: BTreeMap<IpAddr, Value>,
+    revision: i64,
+}
+
+/// A kind of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pool,
+    NodeClaim,
+    Block,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Pool => "IPPool",
+            Kind::NodeClaim => "NodeClaim",
+            Kind::Block => "Block",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Kind::Pool => "/apis/ipam.cnimble.dev/v1alpha1/ippools",
+            Kind::NodeClaim => "/apis/ipam.cnimble.dev/v1alpha1/nodeclaims",
+            Kind::Block => "/apis/ipam.cnimble.dev/v1alpha1/blocks",
+        }
+    }
+
+    /// The objects with all of these labels.
+    fn labelled(self, labels: &str) -> Collection {
+        Collection::new(self.path()).labelled(labels)
+    }
+}
+
+fn away(why: impl std::fmt::Display) -> BlocksError {
+    BlocksError::Away(NAME, why.to_string())
+}

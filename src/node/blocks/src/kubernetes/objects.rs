@@ -1,0 +1,166 @@
+//! The content of objects. Keys that cnimble doesn't know stay as they are.
+
+use std::net::IpAddr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use cnimble_cni::{Code, Error};
+use cnimble_leases::cluster::number;
+use cnimble_leases::cluster::share::Identity;
+
+use super::Kind;
+use crate::Result;
+use crate::record::{Fence, Owner, unix_now};
+
+/// Keeps an object until its boot's addresses are returned.
+const FINALIZER: &str = "ipam.cnimble.dev/in-use";
+pub(super) const POOL: &str = "ipam.cnimble.dev/pool";
+pub(super) const NODE: &str = "ipam.cnimble.dev/node";
+
+/// The `spec` of a NodeClaim.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Claim {
+    #[serde(flatten)]
+    pub(super) identity: Identity,
+    pub(super) pool: String,
+    /// The node's addresses that others have routes to.
+    #[serde(default)]
+    pub(super) addresses: Vec<IpAddr>,
+    /// Larger than that of the boots before.
+    pub(super) sequence: u64,
+}
+
+/// The `spec` of a Block.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Block {
+    #[serde(flatten)]
+    pub(super) owner: Owner,
+    pub(super) pool: String,
+    pub(super) first: IpAddr,
+    pub(super) last: IpAddr,
+    /// When its owner claimed it, in milliseconds since 1970.
+    pub(super) claimed: u64,
+}
+
+/// The `spec` of an IPPool.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Pool {
+    block_size: u32,
+}
+
+pub(super) fn spec<T: DeserializeOwned>(object: &Value) -> Result<T> {
+    parse(object, "spec")
+}
+
+fn parse<T: DeserializeOwned>(object: &Value, part: &str) -> Result<T> {
+    T::deserialize(object.get(part).unwrap_or(&Value::Null)).map_err(|err| {
+        let why = format!("{part} of {} {}: {err}", text(object, "/kind"), name(object));
+        Error::new(Code::NOT_AVAILABLE, why).into()
+    })
+}
+
+pub(super) fn fence(pool: &Value) -> Result<Fence> {
+    let size = spec::<Pool>(pool)?.block_size;
+    let fence: Fence = match pool.get("status") {
+        Some(_) => parse(pool, "status")?,
+        None => Fence::default(),
+    };
+    Ok(Fence { host_bits: 32_u32.saturating_sub(size), ..fence })
+}
+
+pub(super) fn set_fence(pool: &mut Value, fence: &Fence) {
+    let (status, message) = match &fence.suspect {
+        None => ("True", ""),
+        Some(why) => ("False", why.as_str()),
+    };
+    let reason = if fence.suspect.is_some() { "Restored" } else { "Consistent" };
+    let condition = condition(pool, status, reason, message);
+    let mut status = json!({"epoch": fence.epoch, "offline": fence.offline, "conditions": [condition]});
+    if let Some(why) = &fence.suspect {
+        set(&mut status, "suspect", json!(why));
+    }
+    set(pool, "status", status);
+}
+
+/// Sets a key of an object.
+pub(super) fn set(object: &mut Value, key: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(key.to_owned(), value);
+    }
+}
+
+/// Sets a key of the object's `spec`.
+pub(super) fn set_spec(object: &mut Value, key: &str, value: Value) {
+    if let Some(spec) = object.get_mut("spec") {
+        set(spec, key, value);
+    }
+}
+
+/// The condition `Ready`. Its time stays unless the status has changed.
+pub(super) fn condition(object: &Value, status: &str, reason: &str, message: &str) -> Value {
+    let since = match text(object, "/status/conditions/0/status") == status {
+        true => text(object, "/status/conditions/0/lastTransitionTime").to_owned(),
+        false => time(unix_now()),
+    };
+    json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+}
+
+fn time(unix: u64) -> String {
+    let time = i64::try_from(unix).ok().and_then(|unix| jiff::Timestamp::from_millisecond(unix).ok());
+    time.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// When the object was deleted, in milliseconds since 1970. `None` unless a finalizer keeps it.
+pub(super) fn deleted(object: &Value) -> Option<u64> {
+    let text = object.pointer("/metadata/deletionTimestamp")?.as_str()?;
+    let time = text.parse::<jiff::Timestamp>().ok();
+    Some(time.and_then(|time| u64::try_from(time.as_millisecond()).ok()).unwrap_or_else(unix_now))
+}
+
+pub(super) fn release_finalizer(object: &mut Value) {
+    if let Some(all) = object.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
+        all.retain(|finalizer| finalizer != FINALIZER);
+    }
+}
+
+/// A new object for a node.
+pub(super) fn new(kind: Kind, name: &str, pool: &str, node: &str, spec: &impl Serialize) -> Value {
+    let labels = json!({POOL: pool, NODE: node});
+    let metadata = json!({"name": name, "labels": labels, "finalizers": [FINALIZER]});
+    json!({"apiVersion": "ipam.cnimble.dev/v1alpha1", "kind": kind.name(), "metadata": metadata, "spec": spec})
+}
+
+/// The name of the object of a block or address. The digits have one width, so names sort as addresses do.
+pub(super) fn block_name(pool: &str, first: IpAddr) -> String {
+    match first {
+        IpAddr::V4(_) => format!("{pool}-4-{:08x}", number(first)),
+        IpAddr::V6(_) => format!("{pool}-6-{:032x}", number(first)),
+    }
+}
+
+pub(super) fn claim_name(pool: &str, identity: &Identity) -> String {
+    let digits = identity.instance.get(..13).unwrap_or(&identity.instance);
+    format!("{pool}-{}-{digits}", identity.name)
+}
+
+fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// The UID and version, which a deletion compares.
+pub(super) fn preconditions(object: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {
+        "uid": text(object, "/metadata/uid"), "resourceVersion": text(object, "/metadata/resourceVersion")}})
+}
+
+/// The revision of the object's last change.
+pub(super) fn revision(object: &Value) -> Option<i64> {
+    text(object, "/metadata/resourceVersion").parse().ok()
+}

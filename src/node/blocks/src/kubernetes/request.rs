@@ -1,0 +1,139 @@
+//! Requests with time limits.
+
+use std::time::Duration;
+
+use hyper::Method;
+use serde_json::Value;
+
+use cnimble_api::{Collection, HttpError, http};
+use cnimble_cni::{Code, Error};
+
+use super::objects::{deleted, name, preconditions, release_finalizer, revision};
+use super::{Kind, Kubernetes, NAME, away};
+use crate::store::Store;
+use crate::{BlocksError, Result};
+
+/// For a request. A whole task has 12 seconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The largest object. The server's own limit for etcd is 1.5 MiB.
+const LIMIT: usize = 2 << 20;
+
+pub(super) async fn in_time<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(PATIENCE, asked).await.map_err(|_| away("no answer in time"))?
+}
+
+/// The client's error. A server that answers with a refusal isn't away.
+pub(super) fn failed(err: &cnimble_api::Error) -> BlocksError {
+    match err {
+        cnimble_api::Error::Http { source: HttpError::Status { status: 400..429, .. }, .. }
+        | cnimble_api::Error::Access(_)
+        | cnimble_api::Error::Read { .. } => {
+            Error::new(Code::NOT_AVAILABLE, format!("{NAME} can't be used: {err}")).into()
+        }
+        err => away(err),
+    }
+}
+
+fn is_missing(err: &cnimble_api::Error) -> bool {
+    matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 404, .. }, .. })
+}
+
+impl Kubernetes {
+    /// Lists a collection, and remembers the revision. `None` if the server doesn't know the kind.
+    pub(super) async fn list(&mut self, objects: &Collection) -> Result<Option<Vec<Value>>> {
+        let mut found = Vec::new();
+        let each = |json: &[u8]| -> Result<(), cnimble_api::Error> {
+            found.extend(serde_json::from_slice::<Value>(json).ok());
+            Ok(())
+        };
+        let listed = in_time(async { Ok(objects.list(&self.connection, each).await) }).await?;
+        match listed {
+            Ok(Some(version)) => self.saw(version.parse().ok())?,
+            Ok(None) => return Err(away("the list was forgotten while it was read")),
+            Err(err) if is_missing(&err) => return Ok(None),
+            Err(err) => return Err(failed(&err)),
+        }
+        Ok(Some(found))
+    }
+
+    /// Lists what must exist in a network that is set up.
+    pub(super) async fn all(&mut self, kind: Kind, labels: &str) -> Result<Vec<Value>> {
+        let found = self.list(&kind.labelled(labels)).await?;
+        found.ok_or_else(|| BlocksError::Uninitialised(NAME, self.pool.clone()))
+    }
+
+    pub(super) async fn get(&mut self, kind: Kind, name: &str) -> Result<Option<Value>> {
+        self.ask(Method::GET, &format!("{}/{name}", kind.path()), None).await
+    }
+
+    /// Returns the new object, or `None` if one of this name exists.
+    pub(super) async fn create(&mut self, kind: Kind, object: &Value) -> Result<Option<Value>> {
+        let created = self.ask(Method::POST, kind.path(), Some(object)).await?;
+        self.wrote(created)
+    }
+
+    /// Returns the new object, or `None` if it has changed since it was read.
+    pub(super) async fn update(&mut self, kind: Kind, object: &Value) -> Result<Option<Value>> {
+        let updated =
+            self.ask(Method::PUT, &format!("{}/{}", kind.path(), name(object)), Some(object)).await?;
+        self.wrote(updated)
+    }
+
+    /// Returns the object that its finalizer keeps, or `None` if it has changed since it was read.
+    pub(super) async fn delete(&mut self, kind: Kind, object: &Value) -> Result<Option<Value>> {
+        if deleted(object).is_some() {
+            return Ok(Some(object.clone()));
+        }
+        let path = format!("{}/{}", kind.path(), name(object));
+        self.ask(Method::DELETE, &path, Some(&preconditions(object))).await
+    }
+
+    /// Deletes an object and takes its finalizer away. Returns false if it has changed since it was read.
+    pub(super) async fn remove(&mut self, kind: Kind, object: &Value) -> Result<bool> {
+        let Some(mut object) = self.delete(kind, object).await? else { return Ok(false) };
+        release_finalizer(&mut object);
+        let path = format!("{}/{}", kind.path(), name(&object));
+        Ok(self.ask(Method::PUT, &path, Some(&object)).await?.is_some())
+    }
+
+    /// Returns `None` if the object doesn't exist, exists already, or has changed.
+    async fn ask(&mut self, method: Method, target: &str, object: Option<&Value>) -> Result<Option<Value>> {
+        let connection = &self.connection;
+        let asked = async {
+            let response = match object {
+                None => connection.get(target).await,
+                Some(object) => {
+                    let body = object.to_string().into_bytes();
+                    connection.send(method, target, "application/json", body).await
+                }
+            };
+            let response = response.map_err(|err| failed(&err))?;
+            let refused = |err| failed(&connection.error(target, err));
+            match response.status().as_u16() {
+                200..=202 => http::body(response.into_body(), LIMIT).await.map(Some).map_err(refused),
+                404 | 409 => Ok(None),
+                _ => Err(refused(http::refused(response).await)),
+            }
+        };
+        let Some(body) = in_time(asked).await? else { return Ok(None) };
+        serde_json::from_slice(&body).map(Some).map_err(away)
+    }
+
+    /// Checks that a write came behind all that was read.
+    fn wrote(&mut self, object: Option<Value>) -> Result<Option<Value>> {
+        if let Some(object) = &object {
+            self.saw(revision(object))?;
+        }
+        Ok(object)
+    }
+
+    /// Remembers the revision of a list or write. Fails if it is before one that was seen.
+    fn saw(&mut self, revision: Option<i64>) -> Result<()> {
+        let revision = revision.ok_or_else(|| away("an answer without a resourceVersion"))?;
+        if revision < self.revision {
+            return Err(self.restored(&format!("its revision {revision} is before {}", self.revision)));
+        }
+        self.revision = revision;
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use cnimble_api::{Collection, Connection, Server};
+use cnimble_leases::cluster::config::{self, Cluster};
+use cnimble_leases::cluster::share::{Identity, Owned};
+use cnimble_leases::range::RangeSet;
+
+use super::objects::{
+    self, Block, Claim, NODE, POOL, block_name, claim_name, condition, deleted, set, set_spec, spec,
+};
+use super::request::{failed, in_time};
+use super::watch::Lists;
+use super::{Kind, Kubernetes, NAME};
+use crate::record::{Fence, Owner, patience, unix_now};
+use crate::store::{Listed, Record, Store, Window, instances};
+use crate::watch::Change;
+use crate::{BlocksError, Result};
+
+/// Revisions that a cluster doesn't make between two looks. `etcdutl snapshot restore --bump-revision` adds as many.
+const JUMP: i64 = 500_000_000;
+
+impl Kubernetes {
+    /// Labels of the pool's objects, or of a node's.
+    fn labels(&self, node: Option<&str>) -> String {
+        match node {
+            None => format!("{POOL}={}", self.pool),
+            Some(node) => format!("{POOL}={},{NODE}={node}", self.pool),
+        }
+    }
+
+    fn block(&self, owned: &Owned, owner: &Owner) -> Value {
+        let Owned { first, last, .. } = *owned;
+        let (pool, claimed) = (self.pool.clone(), unix_now());
+        let block = Block { owner: owner.clone(), pool, first, last, claimed };
+        objects::new(Kind::Block, &block_name(&self.pool, first), &self.pool, &owner.node, &block)
+    }
+
+    /// Updates the block in place, and the list of this boot.
+    async fn rewrite(&mut self, entry: &Value, with: &Value) -> Result<bool> {
+        let mut block = entry.clone();
+        set(&mut block, "spec", with.get("spec").cloned().unwrap_or_default());
+        if let (Some(metadata), Some(labels)) = (block.get_mut("metadata"), with.pointer("/metadata/labels"))
+        {
+            set(metadata, "labels", labels.clone());
+        }
+        let written = self.update(Kind::Block, &block).await?;
+        self.keep(written)
+    }
+
+    fn keep(&mut self, written: Option<Value>) -> Result<bool> {
+        let Some(block) = written else { return Ok(false) };
+        self.own.insert(spec::<Block>(&block)?.first, block);
+        Ok(true)
+    }
+}
+
+impl Store for Kubernetes {
+    type Entry = Value;
+    type Watch = Lists;
+    const NAME: &'static str = NAME;
+    const NEEDS_TURNS: bool = false;
+    const COUNTS: bool = true;
+
+    async fn connect(cluster: &Cluster) -> Result<Self> {
+        let pool = cluster.network.clone();
+        let config::Store::Kubernetes(given) = &cluster.store else {
+            return Err(BlocksError::Uninitialised(NAME, pool));
+        };
+        let connected = Connection::new(&Server::kubeconfig(&given.kubeconfig));
+        let mut connection = connected.map_err(|err| failed(&cnimble_api::Error::Access(err)))?;
+        in_time(async { connection.renew().await.map_err(|err| failed(&err)) }).await?;
+        let (fence, object, own) = (Fence::default(), Value::Null, BTreeMap::new());
+        let connection = Arc::new(connection);
+        Ok(Kubernetes { connection, pool, fence, object, own, revision: 0 })
+    }
+
+    async fn init(&mut self, cluster: &Cluster) -> Result<bool> {
+        let subnets =
+            cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.subnet.to_string());
+        let mut pool = json!({
+            "apiVersion": "ipam.cnimble.dev/v1alpha1", "kind": Kind::Pool.name(),
+            "metadata": {"name": self.pool},
+            "spec": {"blockSize": 32 - cluster.host_bits, "subnets": subnets.collect::<Vec<_>>()},
+        });
+        objects::set_fence(&mut pool, &Fence { offline: cluster.offline_ms(), ..Fence::default() });
+        Ok(self.create(Kind::Pool, &pool).await?.is_some())
+    }
+
+    async fn read_fence(&mut self) -> Result<Option<Fence>> {
+        let one = Collection::new(Kind::Pool.path()).only("metadata.name", &self.pool);
+        let Some(pool) = self.list(&one).await?.and_then(|mut found| found.pop()) else { return Ok(None) };
+        self.fence = objects::fence(&pool)?;
+        self.object = pool;
+        Ok(Some(self.fence.clone()))
+    }
+
+    fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    async fn difference(&mut self, seen: (u64, i64)) -> Result<Option<String>> {
+        let is_same = seen.0 == self.fence.epoch && seen.1 > 0;
+        let jumped = is_same && self.revision - seen.1 > JUMP;
+        Ok(jumped.then(|| format!("its revision rose from {} to {}", seen.1, self.revision)))
+    }
+
+    async fn identified(&mut self, fence: Fence) -> Result<Fence> {
+        Ok(fence)
+    }
+
+    async fn seal(&mut self, fence: Fence) -> Result<()> {
+        let mut pool = self.object.clone();
+        objects::set_fence(&mut pool, &fence);
+        self.object = self.update(Kind::Pool, &pool).await?.ok_or(BlocksError::Contended)?;
+        self.fence = fence;
+        Ok(())
+    }
+
+    async fn records(&mut self, name: &str) -> Result<Vec<Record<Value>>> {
+        let mut records = Vec::new();
+        for entry in self.all(Kind::NodeClaim, &self.labels(Some(name))).await? {
+            let Claim { identity, sequence, .. } = spec(&entry)?;
+            let closed = deleted(&entry);
+            records.push((closed.is_none(), sequence, Record { identity, entry, is_latest: false, closed }));
+        }
+        records.sort_by(|a, b| {
+            (a.0, a.1, objects::name(&a.2.entry)).cmp(&(b.0, b.1, objects::name(&b.2.entry)))
+        });
+        if let Some((true, _, latest)) = records.last_mut() {
+            latest.is_latest = true;
+        }
+        Ok(records.into_iter().map(|(_, _, record)| record).collect())
+    }
+
+    async fn identities(&mut self) -> Result<Vec<Identity>> {
+        let all = self.all(Kind::NodeClaim, &self.labels(None)).await?;
+        all.iter().map(|object| Ok(spec::<Claim>(object)?.identity)).collect()
+    }
+
+    async fn put_record(
+        &mut self,
+        known: &[Record<Value>],
+        identity: &Identity,
+    ) -> Result<Option<Record<Value>>> {
+        let own = known.iter().find(|record| record.identity.instance == identity.instance);
+        let mut sequence = 0;
+        for record in known {
+            sequence = sequence.max(spec::<Claim>(&record.entry)?.sequence);
+        }
+        let written = match own {
+            Some(own) => {
+                let claim: Claim = spec(&own.entry)?;
+                let mut object = own.entry.clone();
+                set(&mut object, "spec", json!(Claim { identity: identity.clone(), ..claim }));
+                self.update(Kind::NodeClaim, &object).await?
+            }
+            None => {
+                let (pool, addresses) = (self.pool.clone(), Vec::new());
+                let claim = Claim { identity: identity.clone(), pool, addresses, sequence: sequence + 1 };
+                let name = claim_name(&self.pool, identity);
+                let object = objects::new(Kind::NodeClaim, &name, &self.pool, &identity.name, &claim);
+                self.create(Kind::NodeClaim, &object).await?
+            }
+        };
+        let is_latest = own.is_none_or(|own| own.is_latest);
+        Ok(written.map(|entry| Record { identity: identity.clone(), entry, is_latest, closed: None }))
+    }
+
+    async fn announce(&mut self, own: &mut Record<Value>, ips: &[IpAddr]) -> Result<bool> {
+        if spec::<Claim>(&own.entry)?.addresses == ips {
+            return Ok(true);
+        }
+        let mut object = own.entry.clone();
+        set_spec(&mut object, "addresses", json!(ips));
+        let Some(entry) = self.update(Kind::NodeClaim, &object).await? else { return Ok(false) };
+        own.entry = entry;
+        Ok(true)
+    }
+
+    async fn report(&mut self, own: &mut Record<Value>, blocks: usize, used: usize) -> Result<()> {
+        let mut object = own.entry.clone();
+        let condition = condition(&object, "True", "Confirmed", "");
+        let status = json!({"blocks": blocks, "inUse": used, "conditions": [condition]});
+        set(&mut object, "status", status);
+        if object != own.entry
+            && let Some(entry) = self.update(Kind::NodeClaim, &object).await?
+        {
+            own.entry = entry;
+        }
+        Ok(())
+    }
+
+    async fn banish(&mut self, _name: &str, records: &mut [Record<Value>]) -> Result<bool> {
+        for record in records.iter_mut().filter(|record| record.closed.is_none()) {
+            if !self.close(record).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn close(&mut self, record: &mut Record<Value>) -> Result<bool> {
+        let Some(entry) = self.delete(Kind::NodeClaim, &record.entry).await? else { return Ok(false) };
+        (record.entry, record.closed) = (entry, Some(unix_now()));
+        Ok(true)
+    }
+
+    async fn forget(&mut self, record: &Record<Value>) -> Result<bool> {
+        self.remove(Kind::NodeClaim, &record.entry).await
+    }
+
+    async fn owned_by(&mut self, name: &str) -> Result<Vec<Listed<Value>>> {
+        let mut listed = Vec::new();
+        for entry in self.all(Kind::Block, &self.labels(Some(name))).await? {
+            let Block { owner, first, .. } = spec(&entry)?;
+            if owner.free.is_none() {
+                self.own.insert(first, entry.clone());
+                let is_unwanted = deleted(&entry).is_some();
+                listed.push(Listed { first, instance: owner.instance, entry, is_unwanted });
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn owner(&mut self, owned: &Owned) -> Result<Option<(Owner, Value)>> {
+        let found = self.get(Kind::Block, &block_name(&self.pool, owned.first)).await?;
+        found.map(|entry| Ok((spec::<Block>(&entry)?.owner, entry))).transpose()
+    }
+
+    async fn owners(&mut self, _from: &Owned) -> Result<Window<Value>> {
+        let mut owners = BTreeMap::new();
+        let blocks = self.all(Kind::Block, &self.labels(None)).await?;
+        let identities = self.identities().await?;
+        let known = instances(&identities);
+        for entry in blocks {
+            let Block { mut owner, first, claimed, .. } = spec(&entry)?;
+            // A dead process has claimed it late: its boot has been released.
+            if !known.contains(owner.instance.as_str()) {
+                owner.free = owner.free.or(Some(claimed + patience(owner.offline)));
+            }
+            owners.insert(first, (owner, entry));
+        }
+        Ok(Window { owners, is_last: true })
+    }
+
+    async fn all_owners(&mut self) -> Result<Vec<(IpAddr, bool, Owner)>> {
+        let all = self.all(Kind::Block, &self.labels(None)).await?;
+        let read = |entry: &Value| {
+            let Block { owner, first, last, .. } = spec(entry)?;
+            Ok((first, first == last, owner))
+        };
+        all.iter().map(read).collect()
+    }
+
+    async fn claim(
+        &mut self,
+        _own: &Record<Value>,
+        owned: &Owned,
+        owner: &Owner,
+        known: Option<&(Owner, Value)>,
+    ) -> Result<bool> {
+        let block = self.block(owned, owner);
+        match known {
+            Some((_, entry)) if deleted(entry).is_none() => self.rewrite(entry, &block).await,
+            Some((_, entry)) if !self.remove(Kind::Block, entry).await? => Ok(false),
+            _ => {
+                let written = self.create(Kind::Block, &block).await?;
+                self.keep(written)
+            }
+        }
+    }
+
+    async fn adopt(&mut self, listed: &Listed<Value>) -> Result<bool> {
+        if listed.is_unwanted {
+            self.remove(Kind::Block, &listed.entry).await?;
+            return Ok(false);
+        }
+        let mut block = listed.entry.clone();
+        set_spec(&mut block, "adopted", json!(unix_now()));
+        let written = self.update(Kind::Block, &block).await?;
+        self.keep(written)
+    }
+
+    async fn give_back(&mut self, own: &Record<Value>, owned: &Owned) -> Result<()> {
+        let Some(block) = self.own.remove(&owned.first) else { return Ok(()) };
+        if spec::<Block>(&block)?.owner.instance == own.identity.instance {
+            self.remove(Kind::Block, &block).await?;
+        }
+        Ok(())
+    }
+
+    async fn release(
+        &mut self,
+        listed: &Listed<Value>,
+        waited: u64,
+        _record: Option<&Record<Value>>,
+    ) -> Result<Option<u64>> {
+        let mut block: Block = spec(&listed.entry)?;
+        let rest = patience(block.owner.offline).saturating_sub(waited);
+        let free = unix_now().saturating_add(rest);
+        let is_done = if rest == 0 {
+            self.remove(Kind::Block, &listed.entry).await?
+        } else {
+            block.owner.free = Some(free);
+            let mut object = listed.entry.clone();
+            set(&mut object, "spec", json!(block));
+            self.update(Kind::Block, &object).await?.is_some()
+        };
+        if is_done { Ok(Some(free)) } else { Err(BlocksError::Contended) }
+    }
+
+    async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Lists> {
+        Lists::begin(self, &self.labels(None), take).await
+    }
+}

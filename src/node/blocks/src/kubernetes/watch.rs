@@ -1,0 +1,128 @@
+//! Watches of the pool's blocks and of its nodes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use cnimble_api::{Collection, Connection, Lines, Notice, notice};
+
+use super::objects::{Block, Claim, deleted, name, spec};
+use super::request::failed;
+use super::{Kind, Kubernetes, away};
+use crate::Result;
+use crate::store::Watch;
+use crate::watch::Change;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A collection that is watched from a version on.
+struct List {
+    objects: Collection,
+    version: Option<String>,
+    lines: Option<Lines>,
+}
+
+impl List {
+    fn new(kind: Kind, labels: &str, revision: i64) -> Self {
+        List { objects: kind.labelled(labels), version: Some(revision.to_string()), lines: None }
+    }
+
+    /// Returns the next object, and whether it exists. It is safe to drop this future while it waits.
+    async fn next(&mut self, connection: &Connection) -> Result<(Value, bool)> {
+        loop {
+            let Some(lines) = &mut self.lines else {
+                let from = self.version.clone().unwrap_or_default();
+                let lines = self.objects.watch(connection, &from, LIMIT).await.map_err(|err| failed(&err))?;
+                self.lines = Some(lines.ok_or_else(|| away("it has forgotten the version"))?);
+                continue;
+            };
+            let Some(line) = lines.next().await.map_err(|err| failed(&err))? else {
+                self.lines = None;
+                continue;
+            };
+            let url = self.objects.url(connection);
+            let (object, exists) = match notice(&url, &line, &mut self.version).map_err(|err| failed(&err))? {
+                Notice::Put(object) => (object, true),
+                Notice::Drop(object) => (object, false),
+                Notice::Nothing => continue,
+                Notice::Gone => return Err(away("it has forgotten the version")),
+            };
+            return Ok((serde_json::from_str(object).map_err(away)?, exists));
+        }
+    }
+
+    fn revision(&self) -> Option<i64> {
+        self.version.as_ref()?.parse().ok()
+    }
+}
+
+/// The addresses of each boot of a node, by its sequence and the object's name.
+type Boots = BTreeMap<(u64, String), Vec<IpAddr>>;
+
+pub(crate) struct Lists {
+    connection: Arc<Connection>,
+    blocks: List,
+    claims: List,
+    nodes: BTreeMap<String, Boots>,
+}
+
+impl Lists {
+    pub(super) async fn begin(
+        session: &mut Kubernetes,
+        labels: &str,
+        mut take: impl FnMut(Change),
+    ) -> Result<Self> {
+        let blocks = session.all(Kind::Block, labels).await?;
+        let blocks_at = session.revision;
+        let claims = session.all(Kind::NodeClaim, labels).await?;
+        let mut lists = Lists {
+            connection: Arc::clone(&session.connection),
+            blocks: List::new(Kind::Block, labels, blocks_at),
+            claims: List::new(Kind::NodeClaim, labels, session.revision),
+            nodes: BTreeMap::new(),
+        };
+        blocks.iter().filter_map(|block| of_block(block, true)).for_each(&mut take);
+        claims.iter().filter_map(|claim| lists.of_claim(claim, true)).for_each(&mut take);
+        Ok(lists)
+    }
+
+    /// Of several boots the latest has the node's addresses.
+    fn of_claim(&mut self, object: &Value, exists: bool) -> Option<Change> {
+        let claim: Claim = spec(object).ok()?;
+        let node = claim.identity.name;
+        let boots = self.nodes.entry(node.clone()).or_default();
+        let key = (claim.sequence, name(object).to_owned());
+        match exists && deleted(object).is_none() {
+            true => drop(boots.insert(key, claim.addresses)),
+            false => drop(boots.remove(&key)),
+        }
+        let latest = boots.last_key_value().map(|(_, ips)| ips.clone());
+        Some(Change::Host(node, latest.filter(|ips| !ips.is_empty())))
+    }
+}
+
+fn of_block(object: &Value, exists: bool) -> Option<Change> {
+    let Block { owner, first, last, .. } = spec(object).ok()?;
+    let owner = Some(owner).filter(|_| exists);
+    Some(if first == last { Change::Single(first, owner) } else { Change::Block(first, owner) })
+}
+
+impl Watch for Lists {
+    async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {
+        let connection = &*self.connection;
+        let (change, revision) = tokio::select! {
+            next = self.blocks.next(connection) => {
+                let (object, exists) = next?;
+                (of_block(&object, exists), self.blocks.revision())
+            }
+            next = self.claims.next(connection) => {
+                let (object, exists) = next?;
+                (self.of_claim(&object, exists), self.claims.revision())
+            }
+        };
+        Ok((change.into_iter().collect(), revision))
+    }
+}

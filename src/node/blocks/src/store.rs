@@ -1,0 +1,209 @@
+//! A store of a cluster's blocks. [`Etcd`](crate::etcd::Etcd) and [`Kubernetes`](crate::kubernetes::Kubernetes) have
+//! the same records of nodes, and the same blocks and single addresses with an owner each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::{Identity, Owned};
+
+use crate::record::{Fence, Owner, unix_now};
+use crate::watch::Change;
+use crate::{BlocksError, Result};
+
+/// The record of a boot.
+#[derive(Debug, Clone)]
+pub(crate) struct Record<E> {
+    pub(crate) identity: Identity,
+    /// The record as the store has it. Writes compare it.
+    pub(crate) entry: E,
+    /// Whether no later boot has the node's name.
+    pub(crate) is_latest: bool,
+    /// When an operator or another node ended it, in milliseconds since 1970.
+    pub(crate) closed: Option<u64>,
+}
+
+/// A block or a single address in the list of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed<E> {
+    pub(crate) first: IpAddr,
+    pub(crate) instance: String,
+    pub(crate) entry: E,
+    /// Whether its owner is to return it as soon as it has no lease.
+    pub(crate) is_unwanted: bool,
+}
+
+/// Owners of consecutive addresses.
+pub(crate) struct Window<E> {
+    pub(crate) owners: BTreeMap<IpAddr, (Owner, E)>,
+    /// Whether no address behind the last one has an owner.
+    pub(crate) is_last: bool,
+}
+
+/// A session with the store. The first failure of a request ends it.
+pub(crate) trait Store: Sized {
+    /// A record, block or address as it was read.
+    type Entry: Clone;
+    /// Reports changes of owners.
+    type Watch: Watch;
+    /// The store's name in messages.
+    const NAME: &'static str;
+    /// Whether a session takes a turn before it writes, which voids late writes of dead processes.
+    const NEEDS_TURNS: bool;
+    /// Whether an operator sees the number of addresses in use.
+    const COUNTS: bool;
+
+    async fn connect(cluster: &Cluster) -> Result<Self>;
+
+    /// Sets a network up. Returns false if it is set up already.
+    async fn init(&mut self, cluster: &Cluster) -> Result<bool>;
+
+    /// Reads the fence. `None` if the network isn't set up.
+    async fn read_fence(&mut self) -> Result<Option<Fence>>;
+
+    fn fence(&self) -> &Fence;
+
+    /// The latest revision of an answer.
+    fn revision(&self) -> i64;
+
+    /// The difference between this store and that of the fence, or that of the revision `seen` in its epoch.
+    async fn difference(&mut self, seen: (u64, i64)) -> Result<Option<String>>;
+
+    /// Completes a fence with the identity of this store.
+    async fn identified(&mut self, fence: Fence) -> Result<Fence>;
+
+    /// Changes the fence, unless it has changed.
+    async fn seal(&mut self, fence: Fence) -> Result<()>;
+
+    /// Returns the records of all boots with a name.
+    async fn records(&mut self, name: &str) -> Result<Vec<Record<Self::Entry>>>;
+
+    async fn identities(&mut self) -> Result<Vec<Identity>>;
+
+    /// Writes the record of a boot. `None` if one of the `known` records of its name has changed meanwhile.
+    async fn put_record(
+        &mut self,
+        known: &[Record<Self::Entry>],
+        identity: &Identity,
+    ) -> Result<Option<Record<Self::Entry>>>;
+
+    /// Publishes the addresses of the latest boot. Returns false if its record has changed.
+    async fn announce(&mut self, own: &mut Record<Self::Entry>, ips: &[IpAddr]) -> Result<bool>;
+
+    /// Publishes how many addresses of a boot are in use.
+    async fn report(&mut self, own: &mut Record<Self::Entry>, blocks: usize, used: usize) -> Result<()>;
+
+    /// Ends records before their blocks are released, so that their boots confirm nothing any more. Returns false if one
+    /// has changed.
+    async fn banish(&mut self, name: &str, records: &mut [Record<Self::Entry>]) -> Result<bool>;
+
+    /// Prepares the release of what a silent boot owns. Returns false if it has confirmed its record.
+    async fn close(&mut self, record: &mut Record<Self::Entry>) -> Result<bool>;
+
+    /// Removes a record whose boot owns nothing any more. Returns false if it has changed.
+    async fn forget(&mut self, record: &Record<Self::Entry>) -> Result<bool>;
+
+    /// Returns the blocks and addresses of all boots with a name.
+    async fn owned_by(&mut self, name: &str) -> Result<Vec<Listed<Self::Entry>>>;
+
+    async fn owner(&mut self, owned: &Owned) -> Result<Option<(Owner, Self::Entry)>>;
+
+    /// Returns owners of blocks, or of single addresses, from one on.
+    async fn owners(&mut self, from: &Owned) -> Result<Window<Self::Entry>>;
+
+    /// Returns the first address of each block, and each single address, with whether it is a single one.
+    async fn all_owners(&mut self) -> Result<Vec<(IpAddr, bool, Owner)>>;
+
+    /// Makes `owner` the owner if the entry is still `known`. Returns whether it was.
+    async fn claim(
+        &mut self,
+        own: &Record<Self::Entry>,
+        owned: &Owned,
+        owner: &Owner,
+        known: Option<&(Owner, Self::Entry)>,
+    ) -> Result<bool>;
+
+    /// Takes over a block of this boot that its file lacks: a late return by a dead process fails. Returns whether it
+    /// still is this boot's.
+    async fn adopt(&mut self, listed: &Listed<Self::Entry>) -> Result<bool>;
+
+    /// Returns what the boot owns, unless another process has changed it.
+    async fn give_back(&mut self, own: &Record<Self::Entry>, owned: &Owned) -> Result<()>;
+
+    /// Releases a block or address of a boot that has confirmed nothing for `waited` milliseconds. Others may claim it
+    /// when the owner's right to give addresses without the store has ended: returns when, in milliseconds since 1970.
+    /// `None` if there is no such block. The release fails if the `record` has changed.
+    async fn release(
+        &mut self,
+        listed: &Listed<Self::Entry>,
+        waited: u64,
+        record: Option<&Record<Self::Entry>>,
+    ) -> Result<Option<u64>>;
+
+    /// Reads all owners and hosts, and watches from there on.
+    async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Self::Watch>;
+
+    /// Returns a session with an unchanged store. `seen` is the latest epoch and revision that are known.
+    async fn open(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
+        let session = Self::begin(cluster, seen).await?;
+        match &session.fence().suspect {
+            Some(why) => Err(session.restored(why)),
+            None => Ok(session),
+        }
+    }
+
+    /// Same as `open`, also for a store that was restored. The first session that notices this writes it to the fence.
+    async fn begin(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
+        let mut session = Self::connect(cluster).await?;
+        let fence = session.read_fence().await?;
+        let fence = fence.ok_or_else(|| BlocksError::Uninitialised(Self::NAME, cluster.network.clone()))?;
+        if fence.host_bits != cluster.host_bits {
+            return Err(BlocksError::BlockSize {
+                cluster: 32 - fence.host_bits,
+                ours: 32 - cluster.host_bits,
+            });
+        }
+        let why = match (fence.epoch, session.revision()) < seen {
+            true => Some(format!("its revision {} is before {}, which was seen", session.revision(), seen.1)),
+            // An earlier build has noticed it.
+            false if fence.epoch == 0 && fence.suspect.is_some() => fence.suspect.clone(),
+            false => session.difference(seen).await?,
+        };
+        if let Some(why) = why {
+            session.suspect(why, seen).await?;
+        }
+        Ok(session)
+    }
+
+    /// Writes to the fence that a backup was restored.
+    async fn suspect(&mut self, why: String, seen: (u64, i64)) -> Result<()> {
+        let epoch = unix_now().max(self.fence().epoch.max(seen.0) + 1);
+        let fence = self.identified(self.fence().clone()).await?;
+        self.seal(Fence { suspect: Some(why), epoch, ..fence }).await
+    }
+
+    /// Checks that the store answers, and that the fence is unchanged.
+    async fn look(&mut self) -> Result<()> {
+        let (before, revision) = (self.fence().clone(), self.revision());
+        let now = self.read_fence().await?;
+        match now.as_ref() == Some(&before) && revision <= self.revision() {
+            true => Ok(()),
+            false => Err(self.restored("the fence has changed")),
+        }
+    }
+
+    fn restored(&self, why: &str) -> BlocksError {
+        BlocksError::Restored(Self::NAME, why.to_owned())
+    }
+}
+
+/// Changes behind a list. It is safe to drop the future of `next` while it waits.
+pub(crate) trait Watch {
+    /// Returns the next changes, and the revision that they lead to.
+    async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)>;
+}
+
+/// The instances of boots that have a record.
+pub(crate) fn instances(identities: &[Identity]) -> BTreeSet<&str> {
+    identities.iter().map(|identity| identity.instance.as_str()).collect()
+}

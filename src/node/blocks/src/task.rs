@@ -1,0 +1,101 @@
+//! The tasks of the program `cluster-local-etcd`.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use cnimble_leases::cluster::config::{self, Cluster};
+use cnimble_leases::cluster::share::Share;
+
+use crate::etcd::Etcd;
+use crate::kubernetes::Kubernetes;
+use crate::node::{Node, free};
+use crate::store::Store;
+use crate::tend::{Asked, tended};
+use crate::{BlocksError, Result, operator, watch};
+
+const DEADLINE: Duration = Duration::from_secs(12);
+
+#[derive(Debug)]
+pub enum Task {
+    /// A set needs as many free addresses.
+    More(usize, usize),
+    Address(IpAddr),
+    Confirm,
+    Tidy,
+    /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
+    Tend(Asked),
+    /// The node's agent follows all owners from this epoch and revision on.
+    Watch((u64, i64)),
+    Init,
+    Blocks,
+    Release(String),
+}
+
+impl Task {
+    /// Returns the answer if the store needn't be asked.
+    pub fn is_done(&self, cluster: &Cluster) -> Result<Option<String>> {
+        let has_more = |set: usize, count: usize| -> Result<bool> {
+            let share = Share::read(&cluster.base.store)?;
+            let Some(share) = share.filter(|share| share.is_valid().unwrap_or(false)) else {
+                return Ok(false);
+            };
+            Ok(free(cluster, &share, set)? >= count)
+        };
+        Ok(match self {
+            Task::More(set, count) if has_more(*set, *count)? => Some(String::new()),
+            Task::Tend(asked) => tended(cluster, asked)?.map(|tended| json!(tended).to_string()),
+            _ => None,
+        })
+    }
+
+    /// Does the task within 12 seconds, but `Watch` until it fails. Returns the answer to print.
+    pub async fn perform(&self, cluster: &Cluster, say: impl Fn(&str) -> io::Result<()>) -> Result<String> {
+        match &cluster.store {
+            config::Store::Etcd(_) => self.perform_in::<Etcd>(cluster, say).await,
+            config::Store::Kubernetes(_) => self.perform_in::<Kubernetes>(cluster, say).await,
+        }
+    }
+
+    async fn perform_in<S: Store>(
+        &self,
+        cluster: &Cluster,
+        say: impl Fn(&str) -> io::Result<()>,
+    ) -> Result<String> {
+        if let Task::Watch(seen) = self {
+            return watch::follow::<S>(cluster, *seen, DEADLINE, say).await.map(|()| String::new());
+        }
+        let late = |_| Err(BlocksError::Away(S::NAME, "no time left".to_owned()));
+        tokio::time::timeout(DEADLINE, self.perform_once::<S>(cluster)).await.unwrap_or_else(late)
+    }
+
+    async fn perform_once<S: Store>(&self, cluster: &Cluster) -> Result<String> {
+        let done = |()| String::new();
+        match self {
+            Task::More(set, count) => Node::<S>::open(cluster).await?.more(*set, *count).await.map(done),
+            Task::Address(ip) => Node::<S>::open(cluster).await?.address(*ip).await.map(done),
+            Task::Confirm => Node::<S>::open(cluster).await.map(|_| String::new()),
+            Task::Tidy => Node::<S>::open(cluster).await?.tidy().await.map(done),
+            Task::Tend(asked) => {
+                let tended = Node::<S>::open(cluster).await?.tend(asked).await?;
+                Ok(json!(tended).to_string())
+            }
+            Task::Watch(_) => Ok(String::new()),
+            Task::Init => operator::init::<S>(cluster).await.map(done),
+            Task::Blocks => {
+                let claims = operator::list::<S>(cluster).await?;
+                let rows = claims.iter().map(|claim| {
+                    let last = if claim.is_single { claim.first } else { cluster.last_of(claim.first) };
+                    json!({"first": claim.first, "last": last, "node": claim.node, "freeAt": claim.free})
+                });
+                Ok(Value::from_iter(rows).to_string())
+            }
+            Task::Release(name) => {
+                let (count, until) = operator::release::<S>(cluster, name).await?;
+                Ok(json!({"released": count, "freeAt": until}).to_string())
+            }
+        }
+    }
+}
