@@ -101,9 +101,10 @@ impl<'c> Node<'c> {
             let why = "the operator has released its addresses (or etcd has lost them), \
                        or it has confirmed nothing for too long";
             self.lose(why, |_| true)?;
-            // Its next addresses are those of another instance.
+            // Its next addresses are those of another instance. The file has it before etcd, which may answer too late.
             let boot = self.share.identity.boot.clone();
             self.share = fresh(self.cluster, boot, Some(self.share.clone()))?;
+            self.share.write(&self.dir)?;
         }
         let step = records.confirm(self.cluster, &self.session, &self.share)?;
         if !self.session.commit(step.conditions, step.operations).await? {
