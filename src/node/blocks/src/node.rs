@@ -80,7 +80,7 @@ impl<'c> Node<'c> {
     pub(crate) async fn confirm(&mut self) -> Result<()> {
         let asked = share::now()?;
         self.share.enter(self.session.fence.epoch);
-        self.share.restored = None;
+        (self.share.restored, self.share.before) = (None, None);
         let records = self.register().await?;
         self.share.others = records.others(&self.share.identity.instance, &self.share.others);
         self.share.confirmed = asked;
@@ -351,6 +351,7 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
         vanished: Vec::new(),
         restored: restored.map(|other| Other { since: now, ..other }),
+        before: None,
     })
 }
 

@@ -23,11 +23,13 @@ impl Node<'_> {
         let now = share::now()?;
         let epoch = self.session.fence.epoch;
         if self.share.registered {
+            let seen = self.share.seen();
+            let seen = *self.share.before.get_or_insert(seen);
             let (is_valid, told) = (self.share.is_valid()?, self.share.announced.clone());
             self.register().await?;
             let mut ours = BTreeSet::new();
             for owned in self.share.owned.clone() {
-                if self.reclaim(&owned).await? {
+                if self.reclaim(&owned, seen).await? {
                     ours.insert(owned.first);
                 }
             }
@@ -61,8 +63,8 @@ impl Node<'_> {
     }
 
     /// Writes a block or address of the file to etcd again. Returns whether no later owner has done so.
-    async fn reclaim(&mut self, owned: &Owned) -> Result<bool> {
-        let (epoch, seen) = (self.session.fence.epoch, self.share.seen());
+    async fn reclaim(&mut self, owned: &Owned, seen: (u64, i64)) -> Result<bool> {
+        let epoch = self.session.fence.epoch;
         let keys = &self.session.keys;
         let key = keys.of_owned(owned);
         let found = self.session.get(&key).await?;
@@ -75,7 +77,7 @@ impl Node<'_> {
             return Ok(true);
         }
         // This node has claimed again before, or its claim is the earlier one.
-        if seen.0 == epoch || repeated.is_some_and(|again| again.seen > seen) {
+        if self.share.epoch == epoch || repeated.is_some_and(|again| again.seen > seen) {
             return Ok(false);
         }
         let mut operations = self.puts(owned, Some(Again { epoch, seen }))?;
