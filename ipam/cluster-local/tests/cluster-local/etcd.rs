@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use cnimble_tests::tls::Identity;
-use cnimble_tests::{Background, Host, wait_until};
+use cnimble_tests::{Background, Host, unique, wait_until};
 
 /// The time limit of a wait, which only a failing test reaches.
 const PATIENCE: f32 = 120.0;
@@ -181,7 +181,7 @@ impl<'h> Etcd<'h> {
 
     /// Saves a backup and returns its path.
     pub(super) fn backup(&self) -> PathBuf {
-        let file = self.host.dir().join("backup");
+        let file = self.host.dir().join(unique("backup"));
         let mut command = self.host.command(program("etcdctl"));
         let endpoint = format!("--endpoints={}", self.url(0));
         command.env("ETCDCTL_API", "3").arg(endpoint).args(["snapshot", "save"]).arg(&file);
@@ -191,10 +191,11 @@ impl<'h> Etcd<'h> {
 
     /// Restores a backup as an operator does, with the same names, URLs and token.
     pub(super) fn restore(&mut self, file: &std::path::Path) {
-        self.generation += 1;
         for n in 0..self.members.len() {
             self.kill(n);
+            std::fs::remove_dir_all(self.dir(n)).unwrap();
         }
+        self.generation += 1;
         for n in 0..self.members.len() {
             let mut command = self.ctl("snapshot restore");
             command.arg(file).arg("--data-dir").arg(self.dir(n)).arg(format!("--name=m{n}"));

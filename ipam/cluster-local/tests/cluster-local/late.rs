@@ -1,6 +1,8 @@
-//! Claims that etcd executes long after their process has given up, as with a slow member.
+//! Claims that etcd executes long after their process has given up, as with a slow member, and lost answers.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,6 +16,9 @@ use super::{Node, answer, cluster, refused};
 const LATE: &str = "10.9.200.7";
 /// A part of the request that only a claim by node a has.
 const CLAIM: &[u8] = b"/owned/a/4-";
+
+/// A part of a boot's record.
+const RECORD: &[u8] = b"\"turn\":";
 
 /// Delays a claim.
 #[derive(Default)]
@@ -96,4 +101,30 @@ fn a_claim_that_comes_after_its_node_was_released_does_nothing() {
     assert!(!is_claimed(&blocks), "{blocks:?}");
     // Another node can get the address at once.
     nodes[1].run("ADD", "p1", &format!("IP={LATE}"), None).unwrap();
+}
+
+/// The node was released, so the record is that of another instance. The boot is the same.
+#[test]
+fn a_boot_goes_on_after_a_lost_answer_to_its_registration() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let ip = nodes[0].added("p1");
+    nodes[0].run("DEL", "p1", "", Some(&ip)).unwrap();
+    nodes[1].operate("release a").unwrap();
+    let is_asked = AtomicBool::new(false);
+    host.within(move || {
+        let (at, server) = ("127.0.0.51:2379".parse().unwrap(), "127.0.0.11:2379".parse().unwrap());
+        proxy(at, server, move |is_clients, piece| {
+            if is_clients && piece.windows(RECORD.len()).any(|part| part == RECORD) {
+                is_asked.store(true, Relaxed);
+            }
+            while !is_clients && is_asked.load(Relaxed) {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            true
+        });
+    });
+    let deaf = nodes[0].clone().with("etcd", json!({"endpoints": ["http://127.0.0.51:2379"]}));
+    refused(deaf.operate("confirm"), 11, "etcd doesn't answer");
+    nodes[0].operate("confirm").unwrap();
 }

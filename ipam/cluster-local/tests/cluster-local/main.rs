@@ -9,6 +9,7 @@ mod etcd;
 mod fences;
 mod hangs;
 mod late;
+mod load;
 mod local;
 mod node;
 mod operator;

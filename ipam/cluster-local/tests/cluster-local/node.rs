@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 use cnimble_tests::{Host, plugin_dir};
@@ -67,10 +70,13 @@ impl<'h> Node<'h> {
 
     /// Returns a command that runs in the node's boot.
     pub(super) fn command(&self, program: &Path) -> Command {
-        let Some(boot) = &self.boot else { return self.host.command(program) };
-        let mut command = self.host.command("/usr/bin/unshare");
-        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id; exec \"$@\"";
-        command.args(["--mount", "sh", "-ec", script]).arg(boot).arg(program);
+        let mut command = self.host.command(program);
+        // A kill of the group includes the program that a plugin starts.
+        command.process_group(0);
+        if let Some(boot) = self.boot.clone() {
+            // SAFETY: unshare(2) and mount(2) are plain system calls, safe between fork and exec.
+            unsafe { command.pre_exec(move || Ok(enter_boot(&boot)?)) };
+        }
         command
     }
 
@@ -135,6 +141,14 @@ impl<'h> Node<'h> {
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();
         child
     }
+}
+
+/// Gives this process the boot ID in the file.
+fn enter_boot(id: &Path) -> nix::Result<()> {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some(id), "/proc/sys/kernel/random/boot_id", none, MsFlags::MS_BIND, none)
 }
 
 pub(super) fn answer(output: &Output) -> Result<Value, Value> {

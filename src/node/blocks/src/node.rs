@@ -83,7 +83,7 @@ impl<'c, S: Store> Node<'c, S> {
         let records = Records::read(&mut self.session, &self.cluster.node).await?;
         self.check_turn(&records).await?;
         self.share.enter(self.session.fence().epoch);
-        self.share.restored = None;
+        (self.share.restored, self.share.before) = (None, None);
         let before = self.share.identity.clone();
         self.register(&records).await?;
         self.share.others = records.others(&self.share.identity.instance, &self.share.others);
@@ -122,9 +122,10 @@ impl<'c, S: Store> Node<'c, S> {
                 S::NAME
             );
             self.lose(&why, |_| true)?;
-            // Its next addresses are those of another instance.
+            // Its next addresses are those of another instance. The file has it before the store, which may answer late.
             let boot = self.share.identity.boot.clone();
             self.share = fresh(self.cluster, boot, Some(self.share.clone()))?;
+            self.share.write(&self.dir)?;
         }
         let identity = records.confirmed(self.cluster, &self.share)?;
         let known = records.of(&identity.instance);
@@ -367,6 +368,7 @@ fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Shar
         vanished: Vec::new(),
         used: None,
         restored: restored.map(|other| Other { since: now, ..other }),
+        before: None,
     })
 }
 

@@ -22,12 +22,14 @@ impl<S: Store> Node<'_, S> {
         let now = share::now()?;
         let epoch = self.session.fence().epoch;
         if self.share.registered {
+            let seen = self.share.seen();
+            let seen = *self.share.before.get_or_insert(seen);
             let (is_valid, told) = (self.share.is_valid()?, self.share.announced.clone());
             let records = Records::read(&mut self.session, &self.cluster.node).await?;
             self.register(&records).await?;
             let mut ours = BTreeSet::new();
             for owned in self.share.owned.clone() {
-                if self.reclaim(&owned).await? {
+                if self.reclaim(&owned, seen).await? {
                     ours.insert(owned.first);
                 }
             }
@@ -61,8 +63,8 @@ impl<S: Store> Node<'_, S> {
     }
 
     /// Writes a block or address of the file to the store again. Returns whether no later owner has done so.
-    async fn reclaim(&mut self, owned: &Owned) -> Result<bool> {
-        let (epoch, seen) = (self.session.fence().epoch, self.share.seen());
+    async fn reclaim(&mut self, owned: &Owned, seen: (u64, i64)) -> Result<bool> {
+        let epoch = self.session.fence().epoch;
         let known = self.session.owner(owned).await?;
         let owner = known.as_ref().map(|(owner, _)| owner);
         let repeated = owner.and_then(|owner| owner.again.as_ref().filter(|again| again.epoch == epoch));
@@ -70,7 +72,7 @@ impl<S: Store> Node<'_, S> {
             return Ok(true);
         }
         // This node has claimed again before, or its claim is the earlier one.
-        if seen.0 == epoch || repeated.is_some_and(|again| again.seen > seen) {
+        if self.share.epoch == epoch || repeated.is_some_and(|again| again.seen > seen) {
             return Ok(false);
         }
         let (own, again) = (self.own()?, self.owner(Some(Again { epoch, seen })));

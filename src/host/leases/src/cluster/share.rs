@@ -148,6 +148,9 @@ pub struct Share {
     /// The restored store, for as long as nothing is claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Other>,
+    /// The epoch and the revision that were seen before it. They stay if another backup is restored meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<(u64, i64)>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -298,6 +301,7 @@ mod tests {
             vanished: Vec::new(),
             used: None,
             restored: None,
+            before: None,
         }
     }
 
