@@ -12,6 +12,7 @@ mod late;
 mod local;
 mod operator;
 mod pages;
+mod pools;
 mod restored;
 mod routes;
 mod site;

@@ -85,10 +85,12 @@ pub(crate) async fn single(
 ) -> Result<Option<Candidate>> {
     let prefix = session.keys.singles();
     let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
+    let reserved = &cluster.pools.reserved;
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let mut candidates = run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
+            let tails = run.flat_map(|first| blocks.tail(first));
+            let mut candidates = tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip));
             if let Some(found) = first_free(session, &prefix, &mut candidates).await? {
                 return Ok(Some(found));
             }

@@ -264,7 +264,8 @@ impl<'c> Node<'c> {
             owned.idle = if is_used { None } else { owned.idle.filter(|since| *since <= now).or(Some(now)) };
             let is_due = owned.idle.is_some_and(|since| owned.is_single() || now - since >= offline);
             let set = self.cluster.base.sets.iter().position(|set| set.range_of(owned.last).is_some());
-            let is_spare = !is_used && !owned.is_single() && spare.insert(set);
+            let is_pools = set.is_some_and(|set| set >= self.cluster.pools.usual);
+            let is_spare = !is_used && !owned.is_single() && !is_pools && spare.insert(set);
             if is_due && !is_spare { gone.push(owned) } else { self.share.owned.push(owned) }
         }
         self.save()?;
@@ -286,7 +287,7 @@ impl<'c> Node<'c> {
 
 /// How many addresses of set `n` the node could give.
 pub fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
-    let Some(Some(part)) = share.sets(&cluster.base.sets).into_iter().nth(n) else { return Ok(0) };
+    let Some(Some(part)) = cluster.parts(share).into_iter().nth(n) else { return Ok(0) };
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
     let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
     let leases: BTreeSet<IpAddr> = leases.into_iter().collect();
