@@ -19,7 +19,8 @@ fn with_pools<'h>(node: &Node<'h>) -> Node<'h> {
         {"name": "six", "ranges": [[{"subnet": "fd00:7::/64", "exclude": ["fd00:7::/120"]}]]},
     ]);
     let ranges = json!([[{"subnet": "10.9.0.0/16"}], [{"subnet": "fd00:9::/64"}]]);
-    node.clone().with("ranges", ranges).with("pools", pools)
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    node.clone().with("ranges", ranges).with("pools", pools).with("routes", routes)
 }
 
 fn pod(namespace: &str, name: &str) -> String {
@@ -66,6 +67,7 @@ fn a_pod_gets_addresses_of_the_pool_of_its_namespace_or_of_the_pool_that_it_name
     let four = annotated(&node, &json!({"cnimble/pool": "four"}));
     let of_four = four.run("ADD", "p4", &pod("dev", "b"), None).unwrap();
     begin_with(&of_four, &["10.7.0.1"]);
+    assert_eq!(of_four["routes"], json!([{"dst": "0.0.0.0/0"}]));
     begin_with(&four.run("ADD", "p5", &prod, None).unwrap(), &["10.7.0.1"]);
     // The argument comes before the annotation.
     let mut six = four.clone();
