@@ -8,9 +8,10 @@ mod ask;
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
-use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
+use cnimble_host_local::{self as host_local, PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{Asker, NAMESAKE, Share};
 use cnimble_leases::range::RangeSet;
@@ -49,10 +50,12 @@ impl Plugin for ClusterLocal {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let args = call.args()?;
+        let mut cluster = Cluster::read(&call.config, &args)?;
+        let pool = cluster.pools.choose(&call.config, &args, &mut cluster.base)?;
+        let need = Owned { cluster, pool, need: Cell::new(None) };
         for _ in 0..TRIES {
-            let base = Cluster::read(&call.config, &call.args()?)?.base;
-            let need = Owned { cluster: Cluster::read(&call.config, &call.args()?)?, need: Cell::new(None) };
-            match add_from(call, base, &need) {
+            match add_from(call, need.cluster.base.clone(), &need) {
                 Ok(mut result) => {
                     // A process that was paused in between may be too late.
                     if !Share::read(&need.cluster.base.store)?.map_or(Ok(false), |share| share.is_valid())? {
@@ -98,8 +101,8 @@ impl Plugin for ClusterLocal {
         HOST_LOCAL.checks_prev_result()
     }
 
-    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
-        HOST_LOCAL.check(call, prev)
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
+        host_local::check(call, &Cluster::read(&call.config, &call.args()?)?.base)
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -122,7 +125,7 @@ impl Plugin for ClusterLocal {
             Some(share) if share.is_valid()? => share,
             _ => return ask::store(call, &Request::Confirm).map_err(unavailable),
         };
-        for (set, part) in valid.sets(&cluster.base.sets).into_iter().enumerate() {
+        for (set, part) in cluster.parts(valid).into_iter().take(cluster.pools.usual).enumerate() {
             let has_room = part.is_some_and(|part| ask::has_room(&cluster, &part));
             if !has_room {
                 ask::store(call, &Request::More(set, 1)).map_err(unavailable)?;
@@ -197,6 +200,8 @@ fn give_back(call: &Call) {
 
 struct Owned {
     cluster: Cluster,
+    /// The numbers of the range sets that the pod gets addresses of.
+    pool: Range<usize>,
     need: Cell<Option<Request>>,
 }
 
@@ -204,9 +209,11 @@ impl Owned {
     /// Returns a requested address that the node doesn't own.
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
+        let sets = base.sets.get(self.pool.clone()).unwrap_or_default();
         let is_foreign = |ip: &IpAddr| {
-            let in_a_range = base.sets.iter().any(|set| set.range_of(*ip).is_some());
-            in_a_range && !share.owned.iter().any(|owned| owned.contains(*ip))
+            let is_given = sets.iter().any(|set| set.range_of(*ip).is_some());
+            let is_given = is_given && !self.cluster.pools.reserved.contains(ip);
+            is_given && !share.owned.iter().any(|owned| owned.contains(*ip))
         };
         base.requested.iter().copied().find(is_foreign)
     }
@@ -225,8 +232,8 @@ impl Source for Owned {
             self.need.set(Some(Request::Address(ip)));
             return Err(Error::new(Code::NO_ADDRESS, format!("the node doesn't own {ip}")));
         }
-        let parts = share.sets(&self.cluster.base.sets).into_iter().enumerate();
-        let owned = parts.map(|(set, part)| {
+        let parts = self.cluster.parts(&share).into_iter().skip(self.pool.start).take(self.pool.len());
+        let owned = parts.enumerate().map(|(set, part)| {
             part.ok_or_else(|| {
                 self.is_full(set);
                 Error::new(Code::NO_ADDRESS, format!("the node owns no address of range set {set}"))
@@ -236,6 +243,10 @@ impl Source for Owned {
     }
 
     fn is_full(&self, set: usize) {
-        self.need.set(Some(Request::More(set, 1)));
+        self.need.set(Some(Request::More(self.pool.start + set, 1)));
+    }
+
+    fn first(&self) -> usize {
+        self.pool.start
     }
 }

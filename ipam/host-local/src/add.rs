@@ -24,6 +24,11 @@ pub trait Source {
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
     fn is_full(&self, _set: usize) {}
+
+    /// The number of the first set among all of the network.
+    fn first(&self) -> usize {
+        0
+    }
 }
 
 /// Uses the range sets of `source` in place of the configuration's. The call's undo stack has the changes.
@@ -62,6 +67,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     store.sweep(&leases);
     let boot = Boot::current();
     let mut ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
+    ledger.first = source.map_or(0, Source::first);
     ledger.kept = Memory::of(call, config.keep_for).map(|memory| memory.recall(&store)).unwrap_or_default();
     let choices =
         allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger).map_err(|err| {
@@ -117,7 +123,7 @@ fn write(
         }
         // The turn goes on behind the latest new pod, so it reaches other remembered addresses last.
         if !ledger.kept.contains(&choice.ip) {
-            journal.move_on(store, set, choice.ip)?;
+            journal.move_on(store, ledger.first + set, choice.ip)?;
         }
     }
     Ok(removed)

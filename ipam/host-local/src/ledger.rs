@@ -20,6 +20,8 @@ pub(crate) struct Ledger<'a> {
     /// Addresses that the pod had before.
     pub(crate) kept: Vec<IpAddr>,
     pub(crate) boot: &'a Boot,
+    /// The number of the first range set among all of the network.
+    pub(crate) first: usize,
     /// Asked for only when it matters: most ADDs find a free address.
     shared: OnceCell<bool>,
 }
@@ -36,7 +38,7 @@ impl<'a> Ledger<'a> {
             attachment.is_some_and(|own| lease.owner.is(own) || lease.owner.is_container_of(own))
         });
         let own = own.map(|lease| lease.ip).collect();
-        Ledger { dir, leases, own, kept: Vec::new(), boot, shared: OnceCell::new() }
+        Ledger { dir, leases, own, kept: Vec::new(), boot, first: 0, shared: OnceCell::new() }
     }
 
     /// A file has to go before `ip` can be given.
@@ -81,6 +83,6 @@ impl Holders for Ledger<'_> {
     }
 
     fn last(&self, set: usize) -> Option<IpAddr> {
-        self.dir.last(set)
+        self.dir.last(self.first + set)
     }
 }

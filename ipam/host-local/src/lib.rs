@@ -95,36 +95,8 @@ impl Plugin for HostLocal {
         false
     }
 
-    /// The attachment has a lease, and one for every address of `prevResult` in our ranges.
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
-        let config = Config::read(&call.config, &call.args()?)?;
-        let attachment = call.attachment();
-        let added = added(call);
-        let ours = added.into_iter().filter(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
-        let ours: Vec<IpAddr> = ours.collect();
-        let mut own = Vec::new();
-        if let Some(dir) = Directory::open(&config.store)? {
-            let has = |ip: &IpAddr| dir.owner(*ip).is_some_and(|owner| owner.is(&attachment));
-            if !ours.is_empty() && ours.iter().all(has) {
-                return Ok(());
-            }
-            // A lease in the old form names no interface, and an earlier range may have been another.
-            own = dir.leases()?.of(&attachment);
-        }
-        let missing = || {
-            Error::check(format!(
-                "host-local: Failed to find address added by container {}",
-                call.container_id
-            ))
-        };
-        if own.is_empty() {
-            return Err(missing().details(format!("no lease in {}", config.store.display())));
-        }
-        match ours.iter().find(|ip| !own.contains(ip)) {
-            None => Ok(()),
-            Some(ip) => Err(missing()
-                .details(format!("{ip} of the result has no lease of it in {}", config.store.display()))),
-        }
+        check(call, &Config::read(&call.config, &call.args()?)?)
     }
 
     /// Releases leases without a valid attachment, also damaged ones. A lease in the old form, without an interface, is
@@ -191,6 +163,37 @@ impl Plugin for HostLocal {
         let boot = Boot::current();
         allocate::has_room(&config.sets, &Ledger::new(&dir, &leases, None, &boot))
             .map_err(|err| unavailable(add::no_address(&err, &config)))
+    }
+}
+
+/// Fails with code 103 unless the attachment has a lease, and one for every address of `prevResult` in the ranges of
+/// `config`.
+pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
+    let attachment = call.attachment();
+    let added = added(call);
+    let ours = added.into_iter().filter(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
+    let ours: Vec<IpAddr> = ours.collect();
+    let mut own = Vec::new();
+    if let Some(dir) = Directory::open(&config.store)? {
+        let has = |ip: &IpAddr| dir.owner(*ip).is_some_and(|owner| owner.is(&attachment));
+        if !ours.is_empty() && ours.iter().all(has) {
+            return Ok(());
+        }
+        // A lease in the old form names no interface, and an earlier range may have been another.
+        own = dir.leases()?.of(&attachment);
+    }
+    let missing = || {
+        Error::check(format!("host-local: Failed to find address added by container {}", call.container_id))
+    };
+    if own.is_empty() {
+        return Err(missing().details(format!("no lease in {}", config.store.display())));
+    }
+    match ours.iter().find(|ip| !own.contains(ip)) {
+        None => Ok(()),
+        Some(ip) => {
+            Err(missing()
+                .details(format!("{ip} of the result has no lease of it in {}", config.store.display())))
+        }
     }
 }
 

@@ -296,25 +296,3 @@ fn a_node_has_its_name_back_after_a_copy_is_gone_and_the_copy_claims_anew() {
     assert_eq!(claimed(&original), owned(&original).union(&owned(&copied)).cloned().collect());
     assert!(owned(&original).is_disjoint(&owned(&copied)));
 }
-
-/// The files and keys are those of the first build with cluster-local.
-#[test]
-fn a_node_keeps_its_block_through_an_upgrade_without_a_boot() {
-    let host = Host::new();
-    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let node = nodes[0].in_boot(1);
-    let boot = std::fs::read_to_string(node.boot.as_ref().unwrap()).unwrap();
-    let identity = json!({"machine": "m", "name": "a", "instance": "i", "boot": boot.trim(), "offline": 3_600_000, "turn": 3});
-    let owned = json!([{"first": "10.9.7.0", "last": "10.9.7.55"}]);
-    let share =
-        json!({"identity": identity, "registered": true, "revision": 1, "confirmed": 0, "owned": owned});
-    std::fs::create_dir_all(node.store()).unwrap();
-    std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
-    etcd.put("/cnimble/ipam/net/nodes/a", &identity.to_string());
-    let owner = json!({"node": "a", "instance": "i", "offline": 3_600_000});
-    etcd.put("/cnimble/ipam/net/blocks/4-0a090700", &owner.to_string());
-    etcd.put("/cnimble/ipam/net/owned/a/4-0a090700", "i");
-    node.operate("confirm").unwrap();
-    assert!(node.added("p1").starts_with("10.9.7."));
-    assert!(!nodes[0].in_boot(2).added("p2").starts_with("10.9.7."));
-}

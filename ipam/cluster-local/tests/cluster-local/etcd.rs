@@ -13,6 +13,12 @@ use cnimble_tests::{Background, Host, unique, wait_until};
 /// The time limit of a wait, which only a failing test reaches.
 const PATIENCE: f32 = 120.0;
 
+/// The path of a backup.
+pub(super) type Backup = PathBuf;
+
+/// Whether a node that has not heard of etcd since a backup needs an agent to know that it was restored.
+pub(super) const NEEDS_AGENTS: bool = false;
+
 pub(super) struct Etcd<'h> {
     host: &'h Host,
     /// The addresses of the members.

@@ -14,10 +14,12 @@ mod local;
 mod node;
 mod operator;
 mod pages;
+mod pools;
 mod restored;
 mod routes;
 mod site;
 mod trust;
+mod turns;
 mod vanished;
 mod watch;
 

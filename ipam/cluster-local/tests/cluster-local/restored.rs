@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
 use super::boots::{claimed, owned};
+use super::etcd::NEEDS_AGENTS;
 use super::{Etcd, Node, assert_no_block_is_lost, refused};
 
 /// Starts etcd, and returns three nodes with this time `offline`. No node has had a longer one.
@@ -143,6 +144,9 @@ fn a_node_that_is_away_until_others_claim_loses_its_forgotten_block() {
     let backup = etcd.backup();
     let ip = away.added("p1");
     let lost = owned(&away);
+    if NEEDS_AGENTS {
+        other.operate("confirm").unwrap();
+    }
     // The restored etcd doesn't reach the revision of the lost one during the test.
     let mut share = away.share();
     share["revision"] = 1_000_000.into();

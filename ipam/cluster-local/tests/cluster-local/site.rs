@@ -32,6 +32,8 @@ pub(super) struct Member {
     pub(super) pods: Vec<Pod>,
     /// The options of the agent.
     pub(super) options: String,
+    /// Further options of verbs.
+    pub(super) verb_options: String,
 }
 
 pub(super) struct Site<'w> {
@@ -189,7 +191,14 @@ impl<'w> Site<'w> {
 impl Member {
     /// Returns a node without an agent.
     pub(super) fn alone(host: Host, number: usize) -> Self {
-        Member { number, host, agent: None, pods: Vec::new(), options: String::new() }
+        Member {
+            number,
+            host,
+            agent: None,
+            pods: Vec::new(),
+            options: String::new(),
+            verb_options: String::new(),
+        }
     }
 
     /// Returns the command `cnimble node` with these options.
@@ -324,9 +333,10 @@ impl Member {
         let dir = self.host.dir().display();
         let locks = self.host.lock_dir();
         let line = format!(
-            "{verb} cnimble {} --cache-dir {dir}/cache --lock-dir {} --json",
+            "{verb} cnimble {} --cache-dir {dir}/cache --lock-dir {} --json {}",
             pod.path(),
-            locks.display()
+            locks.display(),
+            self.verb_options
         );
         // The test retries as a kubelet does. On a busy machine etcd may not answer in time (code 11).
         let mut outcome = self.command(&line);

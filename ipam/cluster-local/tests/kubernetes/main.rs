@@ -9,8 +9,12 @@ mod boots;
 mod chaos;
 #[path = "../cluster-local/fences.rs"]
 mod fences;
+#[path = "../cluster-local/load.rs"]
+mod load;
 #[path = "../cluster-local/local.rs"]
 mod local;
+#[path = "../cluster-local/machine.rs"]
+mod machine;
 #[path = "../cluster-local/node.rs"]
 mod node;
 mod objects;

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use cnimble_tests::Host;
 
-use crate::server::{Backup, CustomServer};
+pub(super) use crate::server::Backup;
+
+use crate::server::CustomServer;
 
 /// The address of the server.
 const IP: &str = "127.0.0.11";
@@ -14,6 +16,9 @@ const IP: &str = "127.0.0.11";
 pub(super) fn config(host: &Host, _members: usize) -> (&'static str, Value) {
     ("kubernetes", json!({"kubeconfig": host.dir().join("kubeconfig")}))
 }
+
+/// Whether a node that has not heard of the server since a backup needs an agent to know that it was restored.
+pub(super) const NEEDS_AGENTS: bool = true;
 
 /// One API server, however many members the test asks for.
 pub(super) struct Etcd<'h> {

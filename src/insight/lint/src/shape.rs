@@ -6,7 +6,7 @@
 //! | `integer from 0`, `integer A to B` | both ends included |
 //! | ``string: `a`, `b` or `c` `` | one of these |
 //! | `interface`, `MAC`, `address`, `network`, `address or network` | texts of that form |
-//! | `list of …`, `one or more …`, `object of strings` | |
+//! | `list of …`, `one or more …`, `object of …` | of an object's values |
 //! | ``object of `a`, `b` `` | an object with these keys of the page |
 //! | ``as `key` ``, `as above` | as that key; as the key of the same last name |
 //! | `routes`, `DNS` | as in a result |
@@ -89,6 +89,9 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     if let Some(of) = kind.strip_prefix("one or more ") {
         return Some(Shape::OneOrMore(Box::new(named(of, root)?)));
     }
+    if let Some(of) = kind.strip_prefix("object of ").filter(|of| !of.starts_with('`')) {
+        return Some(Shape::Map(Box::new(named(of, root)?)));
+    }
     let quoted = || kind.split('`').skip(1).step_by(2);
     Some(match kind {
         "boolean" => Shape::Bool,
@@ -102,7 +105,6 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
         "MAC" => Shape::Mac,
         "list" => Shape::List(Box::new(Shape::Any)),
         "object" => Shape::Any,
-        "object of strings" => Shape::Map(Box::new(Shape::Text)),
         "routes" => routes(),
         "DNS" => dns(),
         _ if kind.starts_with("string: `") => Shape::OneOf(quoted().map(str::to_owned).collect()),
@@ -125,20 +127,27 @@ fn similar(key: &Key, root: &Shape) -> Option<Shape> {
 
 /// `[]` stands for an element.
 pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
-    path.split('.').try_fold(root, |shape, part| {
-        let Shape::Object(fields) = shape else { return None };
-        let mut shape = &fields.get(part.trim_end_matches("[]"))?.0;
-        for _ in 0..part.matches("[]").count() {
-            let Shape::List(of) = shape else { return None };
-            shape = of;
-        }
-        Some(shape)
-    })
+    let Shape::Object(fields) = root else { return None };
+    let (part, rest) = first(path);
+    let mut shape = &fields.get(part.trim_end_matches("[]"))?.0;
+    for _ in 0..part.matches("[]").count() {
+        let Shape::List(of) = shape else { return None };
+        shape = of;
+    }
+    rest.map_or(Some(shape), |rest| find(shape, rest))
+}
+
+/// Splits a path behind its first key. The capability with annotations has dots in its name.
+fn first(path: &str) -> (&str, Option<&str>) {
+    match path.split_once('.') {
+        Some((key, rest)) if key != "io" => (key, Some(rest)),
+        _ => (path, None),
+    }
 }
 
 fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     let Shape::Object(fields) = root else { return };
-    let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
+    let (part, rest) = first(path);
     let (name, lists) = (part.trim_end_matches("[]"), part.matches("[]").count());
     let Some(rest) = rest else {
         let shape = (0..lists).fold(leaf.clone(), |shape, _| Shape::List(Box::new(shape)));

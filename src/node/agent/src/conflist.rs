@@ -72,8 +72,11 @@ impl Conflist {
             }),
             Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),
         };
-        if let (Some(mtu), Some(main)) = (mtu, main.as_object_mut()) {
-            main.insert("mtu".to_owned(), json!(mtu));
+        if let Some(main) = main.as_object_mut() {
+            main.extend(mtu.map(|mtu| ("mtu".to_owned(), json!(mtu))));
+            if main.get("ipam").is_some_and(|ipam| ipam.get("pools").is_some()) {
+                main.insert("capabilities".to_owned(), json!({"io.kubernetes.cri.pod-annotations": true}));
+            }
         }
         let list = json!({
             "cniVersion": "1.0.0",

@@ -1,6 +1,6 @@
 //! Nodes that own blocks of a shared subnet in etcd, as in the IPAM plugin cluster-local.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -70,8 +70,8 @@ impl ClusterLocal {
         let subnets: Vec<IpNetwork> =
             cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.subnet).collect();
         if !ipam.contains_key("routes") {
-            let mut routes: Vec<&str> = subnets.iter().copied().map(default_route).collect();
-            routes.dedup();
+            // A pod gets those of its families.
+            let routes: BTreeSet<&str> = subnets.iter().copied().map(default_route).collect();
             let routes: Vec<Value> = routes.into_iter().map(|dst| json!({"dst": dst})).collect();
             ipam.insert("routes".to_owned(), Value::Array(routes));
         }
@@ -146,6 +146,12 @@ mod tests {
             read(&format!(r#"{{"type": "cluster-local", "subnet": "10.1.0.0/16", "routes": [], {etcd}}}"#))
                 .unwrap();
         assert_eq!((own.ipam["routes"].clone(), own.node.as_str()), (json!([]), "a"));
+        let pool =
+            r#"[{"name": "db", "ranges": [[{"subnet": "fd00:2::/64"}], [{"subnet": "10.2.0.0/24"}]]}]"#;
+        let pools = read(&format!(r#"{{"subnet": "10.1.0.0/16", "pools": {pool}, {etcd}}}"#)).unwrap();
+        let subnets: Vec<String> = pools.subnets.iter().map(ToString::to_string).collect();
+        assert_eq!(subnets, ["10.1.0.0/16", "fd00:2::/64", "10.2.0.0/24"]);
+        assert_eq!(pools.ipam["routes"], json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]));
         for (bad, words) in [
             ("[]".to_owned(), "the keys of ipam"),
             (r#"{"type": "host-local"}"#.to_owned(), "only cluster-local"),

@@ -80,10 +80,12 @@ pub(crate) async fn single<S: Store>(
     set: &RangeSet,
 ) -> Result<Option<Candidate<S::Entry>>> {
     let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
+    let reserved = &cluster.pools.reserved;
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let tails = run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
+            let tails = run.flat_map(|first| blocks.tail(first));
+            let tails = tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip));
             let mut candidates = tails.map(|ip| Owned { first: ip, last: ip, idle: None });
             if let Some(found) = first_free(session, &mut candidates).await? {
                 return Ok(Some(found));

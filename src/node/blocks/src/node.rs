@@ -30,6 +30,14 @@ const LOCK: &str = ".cnimble-share-lock";
 /// How often another node may be faster.
 const TRIES: u32 = 30;
 
+/// Whether a process confirms the share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// If the store needs it, or the time has come.
+    Due,
+    Always,
+}
+
 pub(crate) struct Node<'c, S: Store> {
     pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
@@ -39,12 +47,18 @@ pub(crate) struct Node<'c, S: Store> {
     pub(crate) own: Option<Record<S::Entry>>,
     /// Owned blocks that are to be returned as soon as they have no lease.
     unwanted: BTreeSet<IpAddr>,
+    turn: Turn,
     _lock: Flock<File>,
 }
 
 impl<'c, S: Store> Node<'c, S> {
-    /// Takes the node's lock, and confirms.
+    /// Takes the node's lock, and has the store confirm the share if this is due.
     pub(crate) async fn open(cluster: &'c Cluster) -> Result<Self> {
+        Self::open_with(cluster, Turn::Due).await
+    }
+
+    /// Same as `open`, with this rule for the confirmation.
+    pub(crate) async fn open_with(cluster: &'c Cluster, turn: Turn) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
@@ -58,7 +72,7 @@ impl<'c, S: Store> Node<'c, S> {
             err => err,
         })?;
         let mut node =
-            Node { cluster, dir, share, session, own: None, unwanted: BTreeSet::new(), _lock: lock };
+            Node { cluster, dir, share, session, own: None, unwanted: BTreeSet::new(), turn, _lock: lock };
         node.tell_offline().await?;
         if node.session.fence().suspect.is_some() {
             node.claim_again().await?;
@@ -147,7 +161,7 @@ impl<'c, S: Store> Node<'c, S> {
     /// Whether this process has to write the record before it claims or returns anything.
     fn needs_turn(&self) -> bool {
         let is_due = || self.share.is_due(self.cluster, Asker::Agent);
-        S::NEEDS_TURNS || !self.share.is_valid().unwrap_or(false) || is_due().unwrap_or(true)
+        S::NEEDS_TURNS || self.turn == Turn::Always || !self.share.is_valid().unwrap_or(false) || is_due().unwrap_or(true)
     }
 
     /// This boot's record as it was confirmed. A later process confirms it again, and voids writes of this one.
@@ -282,7 +296,9 @@ impl<'c, S: Store> Node<'c, S> {
             let is_due = owned.idle.is_some_and(|since| owned.is_single() || now - since >= offline);
             let set = self.cluster.base.sets.iter().position(|set| set.range_of(owned.last).is_some());
             let is_unwanted = !is_used && self.unwanted.contains(&owned.first);
-            let is_spare = !is_used && !owned.is_single() && !is_unwanted && spare.insert(set);
+            let is_pools = set.is_some_and(|set| set >= self.cluster.pools.usual);
+            let is_needed = !is_used && !owned.is_single() && !is_unwanted && !is_pools;
+            let is_spare = is_needed && spare.insert(set);
             if is_unwanted || is_due && !is_spare { gone.push(owned) } else { self.share.owned.push(owned) }
         }
         self.save()?;
@@ -303,7 +319,7 @@ pub(crate) fn used(cluster: &Cluster) -> Result<usize> {
 
 /// How many addresses of set `n` the node could give.
 pub(crate) fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
-    let Some(Some(part)) = share.sets(&cluster.base.sets).into_iter().nth(n) else { return Ok(0) };
+    let Some(Some(part)) = cluster.parts(share).into_iter().nth(n) else { return Ok(0) };
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
     let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
     let leases: BTreeSet<IpAddr> = leases.into_iter().collect();

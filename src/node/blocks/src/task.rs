@@ -11,7 +11,7 @@ use cnimble_leases::cluster::share::Share;
 
 use crate::etcd::Etcd;
 use crate::kubernetes::Kubernetes;
-use crate::node::{Node, free};
+use crate::node::{Node, Turn, free};
 use crate::store::Store;
 use crate::tend::{Asked, tended};
 use crate::{BlocksError, Result, operator, watch};
@@ -76,7 +76,7 @@ impl Task {
         match self {
             Task::More(set, count) => Node::<S>::open(cluster).await?.more(*set, *count).await.map(done),
             Task::Address(ip) => Node::<S>::open(cluster).await?.address(*ip).await.map(done),
-            Task::Confirm => Node::<S>::open(cluster).await.map(|_| String::new()),
+            Task::Confirm => Node::<S>::open_with(cluster, Turn::Always).await.map(|_| String::new()),
             Task::Tidy => Node::<S>::open(cluster).await?.tidy().await.map(done),
             Task::Tend(asked) => {
                 let tended = Node::<S>::open(cluster).await?.tend(asked).await?;

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::{BlocksError, Result};
 
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
-    for n in 0..cluster.base.sets.len() {
+    for n in 0..cluster.pools.usual {
         if free(cluster, share, n)? < cluster.half() {
             return Ok(false);
         }
@@ -80,7 +80,7 @@ impl<S: Store> Node<'_, S> {
         if !asked.ips.is_empty() {
             self.tell(&asked.ips).await?;
         }
-        for n in 0..self.cluster.base.sets.len() {
+        for n in 0..self.cluster.pools.usual {
             self.more(n, self.cluster.half()).await?;
         }
         self.tidy().await?;

@@ -1,4 +1,6 @@
-//! The configuration of cluster-local, validated: host-local's keys for ranges, and where the store is.
+//! The configuration of cluster-local, validated: host-local's keys for ranges, [`pools`], and where the store is.
+
+pub mod pools;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,8 +10,11 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Error, PluginConfig, fields};
 
+use super::share::Share;
 use super::{address, number};
 use crate::config::Config;
+use crate::range::RangeSet;
+use pools::Pools;
 
 /// The prefix of all keys unless `ipam.etcd.prefix` says otherwise.
 const PREFIX: &str = "/cnimble/ipam";
@@ -21,8 +26,9 @@ const OFFLINE: u32 = 3600;
 #[derive(Debug)]
 pub struct Cluster {
     pub network: String,
-    /// Ranges, requested addresses, the directory of leases: as host-local reads them.
+    /// Ranges, requested addresses, the directory of leases: as host-local reads them. The sets of `pools` come last.
     pub base: Config,
+    pub pools: Pools,
     /// A block has two to the power of this many addresses.
     pub host_bits: u32,
     pub node: String,
@@ -100,7 +106,8 @@ struct EtcdFields {
 impl Cluster {
     /// Fails with code 7 for a wrong key, 4 for a bad `IP` in CNI_ARGS.
     pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
-        let base = Config::read(config, args)?;
+        let mut base = Config::read(config, args)?;
+        let pools = Pools::read(config, args, &mut base)?;
         let ipam = config.decode::<Document>()?.ipam;
         let size = ipam.block_size.unwrap_or(BLOCK_SIZE);
         if !(20..=29).contains(&size) {
@@ -127,6 +134,7 @@ impl Cluster {
         Ok(Cluster {
             network,
             base,
+            pools,
             host_bits,
             node,
             offline: Duration::from_secs(offline.into()),
@@ -138,6 +146,12 @@ impl Cluster {
     /// `offline` in milliseconds.
     pub fn offline_ms(&self) -> u64 {
         u64::try_from(self.offline.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The parts of the range sets that the node owns, without addresses of other pods' names; `None` where it owns
+    /// nothing.
+    pub fn parts(&self, share: &Share) -> Vec<Option<RangeSet>> {
+        share.sets(&self.base.sets, &self.pools.reserved)
     }
 
     /// The addresses at a block's end that no node owns with the block. Nodes claim single ones if no block is free.

@@ -2,6 +2,7 @@
 //!
 //! The file never has more than etcd has: it is written after a claim, and before a return.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -240,8 +241,8 @@ impl Share {
         self.others.iter().filter(|other| other.active).count()
     }
 
-    /// The parts of `sets` that the node owns, one for each set; `None` where it owns nothing.
-    pub fn sets(&self, sets: &[RangeSet]) -> Vec<Option<RangeSet>> {
+    /// The parts of `sets` that the node owns without `reserved`, one for each set; `None` where it owns nothing.
+    pub(super) fn sets(&self, sets: &[RangeSet], reserved: &BTreeSet<IpAddr>) -> Vec<Option<RangeSet>> {
         let gateways: Vec<IpAddr> = RangeSet::gateways(sets).collect();
         let of = |set: &RangeSet| {
             let parts = self.owned.iter().flat_map(|owned| {
@@ -250,7 +251,8 @@ impl Share {
             });
             // A range knows its own gateway only; those of other ranges are cut out.
             let parts = parts.flat_map(|part| {
-                let others = gateways.iter().filter(|ip| **ip != part.gateway && part.contains(**ip));
+                let gateways = gateways.iter().filter(|ip| **ip != part.gateway && part.contains(**ip));
+                let others = gateways.chain(reserved.range(part.start..=part.end));
                 let others: Vec<_> = others.map(|ip| IpNetwork::from(*ip)).collect();
                 part.without(&others).unwrap_or_default()
             });
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_have_what_the_node_owns_and_no_gateway_of_another_range() {
+    fn sets_have_what_the_node_owns_but_no_gateway_of_another_range_and_nothing_reserved() {
         let range = |subnet: &str, gateway: Option<&str>| {
             Range::new(subnet.parse().unwrap(), None, None, gateway.map(|ip| ip.parse().unwrap())).unwrap()
         };
@@ -315,8 +317,12 @@ mod tests {
             RangeSet::new(vec![range("fd00::/64", None)]).unwrap(),
         ];
         let share = share(vec![owned("10.0.0.64", "10.0.0.119"), owned("10.0.1.0", "10.0.1.0")]);
-        let parts = share.sets(&sets);
-        assert_eq!(parts[0].as_ref().unwrap().to_string(), "10.0.0.64-10.0.0.69,10.0.0.71-10.0.0.119");
+        let reserved = BTreeSet::from(["10.0.0.72".parse().unwrap(), "10.0.3.1".parse().unwrap()]);
+        let parts = share.sets(&sets, &reserved);
+        assert_eq!(
+            parts[0].as_ref().unwrap().to_string(),
+            "10.0.0.64-10.0.0.69,10.0.0.71-10.0.0.71,10.0.0.73-10.0.0.119"
+        );
         assert!(parts[1].is_none());
     }
 

@@ -15,7 +15,7 @@
 //! Range sets count from 0 in the order runtime's, oldest form, `ranges`: the number is
 //! part of a file's name in the store.
 
-mod ranges;
+pub(crate) mod ranges;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ const PLUGIN: &str = "host-local";
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The configuration, as ADD, CHECK and STATUS use it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Pools: an attachment gets one address of each.
     pub sets: Vec<RangeSet>,
@@ -219,10 +219,7 @@ impl Config {
         let all = named(document.runtime_config.ip_ranges, "runtimeConfig.ipRanges")
             .chain(legacy.map(|range| (vec![range], "ipam.subnet".to_owned())))
             .chain(named(ipam.ranges, "ipam.ranges"));
-        let mut sets = range_sets(all, config.version)?;
-        if config.plugin_type == "bridge" {
-            sets = sets.into_iter().map(RangeSet::on_shared_link).collect();
-        }
+        let sets = range_sets(all, config)?;
 
         let path = ipam.resolv_conf.map(PathBuf::from);
         Ok(Config {

@@ -8,13 +8,13 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 use cnimble_cni::fields::{self, RequestedIp};
-use cnimble_cni::{Error, Version};
+use cnimble_cni::{Error, PluginConfig, Version};
 
 use crate::range::{Range, RangeError, RangeSet};
 
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct RangeFields {
+pub(crate) struct RangeFields {
     #[serde(deserialize_with = "fields::cidr_opt")]
     pub(super) subnet: Option<IpNetwork>,
     #[serde(deserialize_with = "fields::ip_opt")]
@@ -40,9 +40,9 @@ impl RangeFields {
 }
 
 /// Each set with the key that it came from.
-pub(super) fn range_sets(
+pub(crate) fn range_sets(
     given: impl Iterator<Item = (Vec<RangeFields>, String)>,
-    version: Version,
+    config: &PluginConfig,
 ) -> Result<Vec<RangeSet>, Error> {
     let mut sets: Vec<RangeSet> = Vec::new();
     let mut keys: Vec<String> = Vec::new();
@@ -66,6 +66,7 @@ pub(super) fn range_sets(
         return Err(Error::config("no IP ranges specified")
             .details("give ipam.ranges or ipam.subnet, or let the runtime pass the capability ipRanges"));
     }
+    let version = config.version;
     let ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
     if version < Version::V0_3_0 && (ipv4 > 1 || sets.len() - ipv4 > 1) {
         return Err(Error::config(format!(
@@ -83,6 +84,9 @@ pub(super) fn range_sets(
                 key(other)
             )));
         }
+    }
+    if config.plugin_type == "bridge" {
+        sets = sets.into_iter().map(RangeSet::on_shared_link).collect();
     }
     Ok(sets)
 }

@@ -1,0 +1,204 @@
+//! Pools: range sets for the pods of some namespaces, or for pods that name the pool. Addresses of pods by their names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::Range;
+
+use serde::Deserialize;
+
+use cnimble_cni::fields::{self, Addresses};
+use cnimble_cni::{CniArgs, Error, PluginConfig, cidr};
+
+use crate::config::Config;
+use crate::config::ranges::{RangeFields, range_sets};
+
+/// The annotation that names a pool.
+const POOL: &str = "cnimble/pool";
+/// The annotation with the addresses that a pod is to get, as in `10.1.0.9,fd00::9` or `["10.1.0.9"]`.
+const IPS: &str = "cnimble/ips";
+
+#[derive(Debug)]
+pub struct Pools {
+    /// The number of range sets that belong to no pool. Those of the pools follow.
+    pub usual: usize,
+    pools: Vec<Pool>,
+    /// The addresses of this pod's name.
+    named: Vec<IpAddr>,
+    /// The addresses of other pods' names.
+    pub reserved: BTreeSet<IpAddr>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    name: String,
+    namespaces: Vec<String>,
+    /// The numbers of its range sets.
+    sets: Range<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    ipam: Ipam,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    pools: Vec<PoolFields>,
+    addresses: BTreeMap<String, Addresses>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PoolFields {
+    name: String,
+    namespaces: Vec<String>,
+    ranges: Vec<Vec<RangeFields>>,
+}
+
+/// The keys of one attachment.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Asked {
+    args: Args,
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Args {
+    cni: CniArguments,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CniArguments {
+    #[serde(deserialize_with = "fields::text_opt")]
+    pool: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    #[serde(rename = "io.kubernetes.cri.pod-annotations")]
+    annotations: BTreeMap<String, String>,
+}
+
+impl RuntimeConfig {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str).filter(|text| !text.is_empty())
+    }
+}
+
+impl Pools {
+    /// Adds the pools' range sets to those of `base`. Fails with code 7 for a wrong key.
+    pub(super) fn read(config: &PluginConfig, args: &CniArgs, base: &mut Config) -> Result<Self, Error> {
+        let ipam = config.decode::<Document>()?.ipam;
+        let usual = base.sets.len();
+        let mut pools: Vec<Pool> = Vec::new();
+        for (n, PoolFields { name, namespaces, ranges }) in ipam.pools.into_iter().enumerate() {
+            let key = format!("ipam.pools[{n}]");
+            if name.is_empty() || pools.iter().any(|other| other.name == name) {
+                return Err(Error::config(format!("{key}.name: a pool needs a name of its own")));
+            }
+            if ranges.is_empty() {
+                return Err(Error::config(format!("{key}.ranges: a pool needs a range")));
+            }
+            let keys = (0..).map(|set| format!("{key}.ranges[{set}]"));
+            let sets = range_sets(ranges.into_iter().zip(keys), config)?;
+            if let Some(other) = base.sets.iter().find(|other| sets.iter().any(|set| set.overlaps(other))) {
+                return Err(Error::config(format!("{key}.ranges: a range overlaps with {other}"))
+                    .details("hint: exclude the pool's addresses from the other range"));
+            }
+            let first = base.sets.len();
+            base.sets.extend(sets);
+            pools.push(Pool { name, namespaces, sets: first..base.sets.len() });
+        }
+        let mut read = Pools { usual, pools, named: Vec::new(), reserved: BTreeSet::new() };
+        let pod = args.get("K8S_POD_NAMESPACE").zip(args.get("K8S_POD_NAME"));
+        let pod = pod.map(|(namespace, name)| format!("{namespace}/{name}"));
+        for (name, Addresses(ips)) in ipam.addresses {
+            for ip in ips {
+                let wrong = |why| Err(Error::config(format!("ipam.addresses: {ip} of {name} {why}")));
+                if !base.sets.iter().any(|set| set.range_of(ip).is_some()) {
+                    return wrong("is in no range");
+                }
+                if read.named.contains(&ip) || !read.reserved.insert(ip) {
+                    return wrong("stands there twice");
+                }
+                if pod.as_ref() == Some(&name) {
+                    read.reserved.remove(&ip);
+                    read.named.push(ip);
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Returns the numbers of the range sets that the pod gets addresses of. Adds to `base` the addresses of its
+    /// annotation, and those of its name, and removes routes of families without an address. Fails with code 7 if the
+    /// pod may not have the pool or an address.
+    pub fn choose(
+        &self,
+        config: &PluginConfig,
+        args: &CniArgs,
+        base: &mut Config,
+    ) -> Result<Range<usize>, Error> {
+        let asked = config.decode::<Asked>()?;
+        let own = self.pool(&asked, args.get("K8S_POD_NAMESPACE").unwrap_or_default())?;
+        let sets = base.sets.get(own.clone()).unwrap_or_default();
+        let set_of = |ip: IpAddr| sets.iter().position(|set| set.range_of(ip).is_some());
+        let check = |key: &str, ip: IpAddr| match set_of(ip).filter(|_| !self.reserved.contains(&ip)) {
+            Some(set) => Ok(set),
+            None => Err(Error::config(format!("{key}: {ip} is no address for this pod"))
+                .details("it is in no range of the pod's pool, or ipam.addresses gives it to another pod")),
+        };
+        for ip in asked.runtime_config.annotation(IPS).map(addresses).transpose()?.unwrap_or_default() {
+            check(&format!("annotation {IPS}"), ip)?;
+            if !base.requested.contains(&ip) {
+                base.requested.push(ip);
+            }
+        }
+        for ip in &self.named {
+            let set = check("ipam.addresses", *ip)?;
+            if !base.requested.iter().any(|other| set_of(*other) == Some(set)) {
+                base.requested.push(*ip);
+            }
+        }
+        let has = |is_ipv4: bool| sets.iter().any(|set| set.is_ipv4() == is_ipv4);
+        base.routes.retain(|route| route.gw.is_some() || has(route.dst.is_ipv4()));
+        Ok(own)
+    }
+
+    /// The numbers of the range sets of the pool that is named, or else of the namespace.
+    fn pool(&self, asked: &Asked, namespace: &str) -> Result<Range<usize>, Error> {
+        let is_of = |pool: &Pool| pool.namespaces.iter().any(|name| name == namespace);
+        let argument = asked.args.cni.pool.as_deref().map(|name| ("args.cni.pool".to_owned(), name));
+        let annotation = asked.runtime_config.annotation(POOL);
+        let annotation = annotation.map(|name| (format!("annotation {POOL}"), name));
+        let Some((key, name)) = argument.or(annotation) else {
+            let pool = self.pools.iter().find(|pool| is_of(pool));
+            return Ok(pool.map_or(0..self.usual, |pool| pool.sets.clone()));
+        };
+        let wrong = |why: &str| Error::config(format!("{key}: pool \"{}\" {why}", name.escape_default()));
+        let pool = self.pools.iter().find(|pool| pool.name == name);
+        let pool = pool.ok_or_else(|| wrong("is none of ipam.pools"))?;
+        match pool.namespaces.is_empty() || is_of(pool) {
+            true => Ok(pool.sets.clone()),
+            false => Err(wrong("is for other namespaces")),
+        }
+    }
+}
+
+/// The addresses of a list, with or without the brackets and quotes of JSON.
+fn addresses(list: &str) -> Result<Vec<IpAddr>, Error> {
+    let words =
+        list.split(',').map(|word| word.trim_matches(|c: char| "[]\"".contains(c) || c.is_whitespace()));
+    let address = |word: &str| {
+        let wrong =
+            || Error::config(format!("annotation {IPS}: invalid IP address: {}", word.escape_default()));
+        cidr::parse_ip_or_cidr(word).map(|(ip, _)| ip).ok_or_else(wrong)
+    };
+    words.map(address).collect()
+}
