@@ -1,7 +1,6 @@
 //! Nodes that don't match their records in etcd, and an etcd that was restored: each ends in an error.
 
-use cnimble_leases::store::Store;
-use cnimble_tests::{Host, PATIENCE, wait_until};
+use cnimble_tests::Host;
 use serde_json::json;
 
 use super::etcd::NEEDS_AGENTS;

@@ -11,6 +11,7 @@ mod hangs;
 mod late;
 mod load;
 mod local;
+mod machine;
 mod node;
 mod operator;
 mod pages;

@@ -208,7 +208,7 @@ fn a_full_network_keeps_the_addresses_of_names() {
 fn the_agent_keeps_no_spare_block_of_a_pool_and_an_idle_one_returns() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
-    let (one, two) = (short(&with_pools(&nodes[0]), 5), short(&with_pools(&nodes[1]), 5));
+    let (one, two) = (with_pools(&nodes[0]).offline(5), with_pools(&nodes[1]).offline(5));
     one.operate("tend").unwrap();
     let is_pools = |first: &String| ["10.8.", "fd00:8:"].iter().any(|begin| first.starts_with(begin));
     let of_pools = || claimed(&one).into_iter().filter(is_pools).count();

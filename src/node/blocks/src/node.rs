@@ -161,7 +161,10 @@ impl<'c, S: Store> Node<'c, S> {
     /// Whether this process has to write the record before it claims or returns anything.
     fn needs_turn(&self) -> bool {
         let is_due = || self.share.is_due(self.cluster, Asker::Agent);
-        S::NEEDS_TURNS || self.turn == Turn::Always || !self.share.is_valid().unwrap_or(false) || is_due().unwrap_or(true)
+        S::NEEDS_TURNS
+            || self.turn == Turn::Always
+            || !self.share.is_valid().unwrap_or(false)
+            || is_due().unwrap_or(true)
     }
 
     /// This boot's record as it was confirmed. A later process confirms it again, and voids writes of this one.
