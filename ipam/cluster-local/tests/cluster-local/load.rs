@@ -296,10 +296,10 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
     /// no other block has an owner.
     fn lost(&self) -> Option<String> {
         let tidying: Vec<_> = self.machines.iter().map(|machine| lock(machine).node.begin("tidy")).collect();
-        for child in tidying {
-            if let Err(err) = answer(&child.wait_with_output().unwrap()) {
-                return Some(err.to_string());
-            }
+        let outcomes = tidying.into_iter().map(|child| answer(&child.wait_with_output().unwrap()));
+        let outcomes: Vec<_> = outcomes.collect();
+        if let Some(err) = outcomes.into_iter().find_map(Result::err) {
+            return Some(err.to_string());
         }
         if let Some(err) = self.release_all() {
             return Some(err);
