@@ -3,12 +3,13 @@
 #![cfg(test)]
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use cnimble_tests::{Node, Snapshot, copy, need, plugin_dir, script};
+use cnimble_tests::{LIMIT, Node, Snapshot, need, plugin_dir, run_limited, script};
 
 /// The calls of one run, in their order.
 #[derive(Deserialize)]
@@ -49,8 +50,7 @@ fn plugins(node: &Node, answers: &BTreeMap<String, Value>) -> PathBuf {
     std::fs::create_dir(&dir).unwrap();
     for entry in std::fs::read_dir(plugin_dir()).unwrap() {
         let entry = entry.unwrap();
-        std::fs::hard_link(entry.path(), dir.join(entry.file_name()))
-            .unwrap_or_else(|_| copy(&entry.path(), &dir.join(entry.file_name())));
+        symlink(entry.path(), dir.join(entry.file_name())).unwrap();
     }
     for (name, answer) in answers {
         let text = format!(
@@ -68,61 +68,53 @@ fn macs(result: &Value) -> Vec<&str> {
     interfaces.filter_map(|interface| interface["mac"].as_str()).collect()
 }
 
+/// Calls the plugin on the node, and returns the result that it prints.
+fn run(node: &Node, bin: &Path, call: &Call, netns: &str, stdin: &str) -> Value {
+    let mut command = node.command("env");
+    command.args(["-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]).arg(format!("CNI_PATH={}", bin.display()));
+    command.args(call.env.iter().map(|(key, value)| format!("{key}={}", value.replace("$NETNS", netns))));
+    command.arg(bin.join(&call.plugin));
+    let output = run_limited(&mut command, stdin.as_bytes(), LIMIT);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{} {:?} {stdin}: {printed}", call.plugin, call.env);
+    if printed.is_empty() { Value::Null } else { serde_json::from_str(&printed).unwrap() }
+}
+
 fn replay(record: &Record) {
     let node = Node::new();
     node.set_sysctl("ipv6/conf/default/accept_dad", "0");
     record.host.iter().for_each(|command| drop(node.ip(command)));
     let bin = plugins(&node, &record.answers);
-    let before = Snapshot::settled(&node);
+    let before = Snapshot::settled(&node).without("sysctl");
     // The kernel chooses other addresses than in the run.
     let mut chosen: BTreeMap<String, String> = BTreeMap::new();
     for call in &record.calls {
         let id = call.env["CNI_CONTAINERID"].as_str();
         // A GC or STATUS is about no container.
-        let netns = format!("/run/netns/pod-{}", id.get(..12).unwrap_or(id));
+        let name = format!("pod-{}", id.get(..12).unwrap_or(id));
+        let netns = format!("/run/netns/{name}");
         if call.env["CNI_COMMAND"] == "ADD" && !node.path(&netns).exists() {
-            node.sh(&format!("ip netns add {}", netns.trim_start_matches("/run/netns/")));
+            node.sh(&format!("ip netns add {name}"));
         }
-        let here = |value: &Value| {
+        let here = |value: &Value, chosen: &BTreeMap<String, String>| {
             let text = value.to_string().replace("$NETNS", &netns);
             chosen.iter().fold(text, |text, (then, now)| text.replace(then, now))
         };
-        let (stdin, expected) = (here(&call.stdin), here(&call.result));
-        let mut command = node.command("env");
-        command
-            .arg("-i")
-            .arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin")
-            .arg(format!("CNI_PATH={}", bin.display()));
-        command
-            .args(call.env.iter().map(|(key, value)| format!("{key}={}", value.replace("$NETNS", &netns))));
-        command.arg(bin.join(&call.plugin));
-        let output = cnimble_tests::run_limited(&mut command, stdin.as_bytes(), cnimble_tests::LIMIT);
-        let what = format!("{} {} {stdin}", call.plugin, call.env["CNI_COMMAND"]);
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{what}: {printed} {}", String::from_utf8_lossy(&output.stderr));
-        let result: Value =
-            if printed.is_empty() { Value::Null } else { serde_json::from_str(&printed).unwrap() };
-        let mut expected: Value = serde_json::from_str(&expected).unwrap();
-        let pairs: Vec<(String, String)> = macs(&expected)
-            .iter()
-            .zip(macs(&result))
-            .map(|(then, now)| ((*then).to_owned(), now.to_owned()))
-            .collect();
-        for (then, now) in pairs {
-            expected = serde_json::from_str(&expected.to_string().replace(&then, &now)).unwrap();
-            chosen.insert(then, now);
-        }
-        assert_eq!(result, expected, "{what}");
+        let stdin = here(&call.stdin, &chosen);
+        let result = run(&node, &bin, call, &netns, &stdin);
+        let pairs = macs(&call.result).into_iter().zip(macs(&result));
+        chosen.extend(pairs.map(|(then, now)| (then.to_owned(), now.to_owned())));
+        let expected: Value = serde_json::from_str(&here(&call.result, &chosen)).unwrap();
+        assert_eq!(result, expected, "{} {:?} {stdin}", call.plugin, call.env);
     }
     // Bridges stay, as with the Go plugins, and so does forwarding.
     for link in node.ip_json("link show type bridge").as_array().unwrap() {
         node.ip(&format!("link del {}", link["ifname"].as_str().unwrap()));
     }
-    before.without("sysctl").assert_same(&Snapshot::settled(&node).without("sysctl"), "after the calls");
-    let left = node.sh(
-        "find /var/lib/cni /run/cni* -type f ! -name lock ! -name 'last_reserved_ip*' 2>/dev/null || true",
-    );
-    assert_eq!(left, "", "files left");
+    before.assert_same(&Snapshot::settled(&node).without("sysctl"), "after the calls");
+    let files =
+        "find /var/lib/cni /run/cni* -type f ! -name lock ! -name 'last_reserved_ip*' 2>/dev/null || true";
+    assert_eq!(node.sh(files), "", "files left");
 }
 
 /// Each project's calls have the recorded results, and nothing is left behind.
