@@ -16,8 +16,9 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::Links;
 use cnimble_rules::portmap::Holder;
 
-/// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second.
-const CACHES: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cnimble/cni/results"];
+/// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second; Multus the third.
+const CACHES: [&str; 3] =
+    ["/var/lib/cni/results", "/var/lib/cnimble/cni/results", "/var/lib/cni/multus/results"];
 /// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
 

@@ -29,10 +29,10 @@ fn record(site: &Site, netns: &str) {
     std::fs::write(dir.join("net64-pod0-eth0"), record.to_string()).unwrap();
 }
 
-/// libcni's records are in the test's directory.
-fn add(site: &Site, net: &Network<'_>) -> cnimble_tests::Outcome {
+/// libcni's records are in the test's directory, which the plugin sees in `cache`.
+fn add(site: &Site, net: &Network<'_>, cache: &str) -> cnimble_tests::Outcome {
     let script = format!(
-        "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && ln -s {} /var/lib/cni/ && exec \"$0\" \"$@\"",
+        "mount -t tmpfs none /var/lib && mkdir -p {cache} && ln -s {} {cache}/ && exec \"$0\" \"$@\"",
         site.host.dir().join("results").display()
     );
     let call = net.call("ADD", &site.attachment(1), Some(&site.results[1]));
@@ -53,12 +53,12 @@ fn map(site: &Site, form: &str, mappings: Value) {
 #[test]
 fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
     need!("nft", "ip", "iptables-nft-save", "unshare", "mount");
-    for (form, backend) in [
-        ("nftables", "nftables"),
-        ("nftables", "iptables"),
-        ("iptables", "nftables"),
-        ("iptables", "iptables"),
-        ("Go's nftables", "nftables"),
+    for (form, backend, cache) in [
+        ("nftables", "nftables", "/var/lib/cni"),
+        ("nftables", "iptables", "/var/lib/cni/multus"),
+        ("iptables", "nftables", "/var/lib/cnimble/cni"),
+        ("iptables", "iptables", "/var/lib/cni"),
+        ("Go's nftables", "nftables", "/var/lib/cni"),
     ] {
         let site = Site::new();
         let old = Server::start(&site.pods[0], 80, "pod0");
@@ -72,7 +72,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
             site.network(json!([{"hostPort": 8080, "containerPort": 80}])).with("/backend", json!(backend));
         let alone = site.ruleset();
         let refused = |why: &str| {
-            let err = add(&site, &net).error();
+            let err = add(&site, &net, cache).error();
             assert_eq!(err.code, 102, "{form}, {backend}, {why}: {}", err.all());
             assert!(err.all().contains("id: pod0"), "{form}, {backend}, {why}: {}", err.all());
             assert_eq!(site.ruleset(), alone, "{form}, {backend}, {why}");
@@ -100,7 +100,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
         refused("a record that can't be read");
         record(&site, "/run/netns/of-a-test-that-is-no-more");
 
-        let outcome = add(&site, &net);
+        let outcome = add(&site, &net, cache);
         assert_eq!(outcome.status, 0, "{form}, {backend}: {}", outcome.describe());
         let ruleset = site.ruleset();
         assert!(!ruleset.contains("pod0"), "{form}, {backend}: {ruleset}");
