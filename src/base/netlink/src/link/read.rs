@@ -110,8 +110,8 @@ impl Netlink {
         self.until_oper_up(link, end)
     }
 
-    /// Whether the link called `name` is operationally up, or a look-up has to tell. Other than a look-up, it does not
-    /// wait for the lock of all network configuration.
+    /// Whether the link called `name` is operationally up (`IFF_RUNNING`). False may be out of date. A look-up would wait
+    /// for the lock of all network configuration.
     pub fn is_running(&self, name: &str) -> bool {
         // SAFETY: all bytes zero is a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
