@@ -5,8 +5,8 @@
 //! written where `/proc/sys` is read-only. Making it and taking it away costs about 80 µs, and on a busy machine
 //! milliseconds: the kernel waits for a grace period.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -37,13 +37,13 @@ pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd>
     })
 }
 
-thread_local! {
-    static OWN: Option<Rc<OwnedFd>> = mount().ok().map(Rc::new);
-}
-
-/// The mount of this thread, if it [`pays`] and can be made.
-pub(super) fn own(namespace: Option<i32>) -> Option<impl AsFd> {
-    if pays(namespace) { OWN.with(Clone::clone) } else { None }
+/// The mount of this process, if it [`pays`] and can be made.
+pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
+    static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    if !pays(namespace) {
+        return None;
+    }
+    OWN.get_or_init(|| mount().ok()).as_ref().map(OwnedFd::as_fd)
 }
 
 /// `namespace` is the number that a namespace has in its parent ([`Link::far`](super::link::Link::far)), about the
