@@ -7,8 +7,7 @@
 //! 4. Add the forwarding entry (`place`) and the packet rules ([`cnimble_rules::filters`]) before the pod can send.
 //! 5. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
 //! 6. Add addresses to the pod's interface, set it up and add the routes (`pod`).
-//! 7. Set up the port, unless it had to be up before. Wait until both ends are operationally up, so that the pod can
-//!    send when ADD returns.
+//! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
 //! DEL takes the steps in reverse and needs neither the namespace nor a prevResult.
 
@@ -94,6 +93,7 @@ impl Plugin for Bridge {
         let vlan_gateway = call.step(&format!("make {} the gateway of the pods", bridge.name), || {
             gateway::ensure(cx, &bridge, &gateways, &result)
         })?;
+        // Late: the kernel then announces the pod to all others, and lets few requests in meanwhile.
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             arrival.configure(cx, &netns, &mut pair, &result)
         })?;
@@ -103,10 +103,7 @@ impl Plugin for Bridge {
 
         if let Some(mut inside) = inside {
             let what = format!("wait until {} is up", pair.host.name);
-            call.step(&what, || match pair.host.up {
-                true => cx.host.wait_oper_up(pair.host.index, pod::UP_TIMEOUT),
-                false => cx.host.raise(&pair.host, pod::UP_TIMEOUT),
-            })?;
+            call.step(&what, || cx.host.wait_oper_up(pair.host.index, pod::UP_TIMEOUT))?;
             arrival.finish(cx, &mut inside, &pair, &result)?;
         }
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {

@@ -114,21 +114,18 @@ impl Arrival {
         result: &CniResult,
     ) -> Result<(), Error> {
         let ifname = &cx.call.ifname;
-        let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
-        let wait = format!("wait until the addresses of {ifname} can be used");
-        // Without a carrier the pod's end drops what it sends.
-        if (has_ipv6 || !pair.host.up) && !inside.is_running(&pair.pod_name) {
-            cx.call.step(&wait, || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
-        }
         if cx.config.layer3() && self.announced {
             let same = Change { mac: Some(pair.pod_mac), ..Change::default() };
             cx.call.step(&format!("announce the addresses of {ifname}"), || {
                 inside.execute(link::set(pair.pod_index, &pair.pod_name, &same))
             })?;
         }
-        match self.detection {
-            Detection::On => cx.call.step(&wait, || pod::settle(inside, pair.pod_index, result)),
-            Detection::Off => Ok(()),
+        if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+            return Ok(());
         }
+        cx.call.step(&format!("wait until the addresses of {ifname} can be used"), || {
+            inside.wait_oper_up(pair.pod_index, UP_TIMEOUT)?;
+            if self.detection == Detection::On { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
+        })
     }
 }

@@ -9,7 +9,6 @@ use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 
 use crate::config::Config;
 use crate::context::Context;
-use crate::ours;
 
 /// Makes the pair, then the port's master, flags, vlans, and alias.
 pub(crate) fn create(
@@ -21,30 +20,17 @@ pub(crate) fn create(
     let config = cx.config;
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: cx.mtu, mac, host_mac };
-    let mut pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
+    let pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
     // The bridge receives the packets now, but the port may leave it later.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
     // Set up after the alias: on a link that is up, a new alias makes the kernel walk all IPv6 routes.
-    let mut requests = vec![pair.claim_port(&cx.owner, flags)];
-    if !is_raised_last(config, bridge, &pair) {
-        pair.host.up = true;
-        let up = Change { up: Some(true), ..Change::default() };
-        requests.push(link::set(pair.host.index, &pair.host.name, &up));
-    }
-    cx.host.execute_all(requests)?;
+    cx.host.execute_all(vec![
+        pair.claim_port(&cx.owner, flags),
+        link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
+    ])?;
     configure_vlans(cx, bridge, &pair.host, &vlans(config))?;
     Ok(pair)
-}
-
-/// Whether the port stays down until the pod's end is complete. With a carrier, the kernel announces the pod to all
-/// others, and no request gets in meanwhile: milliseconds among hundreds of pods.
-///
-/// DHCP and probes need the carrier before. With equal indexes, Linux 5.10 and 6.1 may take a second to report a host's
-/// end that is set up last.
-fn is_raised_last(config: &Config, bridge: &Link, pair: &Pair) -> bool {
-    let needs_none = matches!(config.ipam.as_deref(), Some("host-local" | "static" | "cluster-local"));
-    config.container_up && needs_none && ours::is_ours(bridge) && pair.host.index != pair.pod_index
 }
 
 pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {

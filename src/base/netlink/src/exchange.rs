@@ -10,8 +10,7 @@ use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, 
 use super::wire::{self, Ack, Malformed, Message, Parsed};
 
 impl Socket {
-    /// Hands every answer to `each` until the acknowledgement, or the first answer if the message asks for none. There
-    /// may be changes in front of the message, which are not acknowledged.
+    /// Hands every answer to `each` until the acknowledgement, or the first answer if the message asks for none.
     pub(crate) fn ask(
         &mut self,
         what: &str,
@@ -20,12 +19,11 @@ impl Socket {
     ) -> Result<()> {
         let acknowledged = wire::flags(&message, 0) & NLM_F_ACK != 0;
         let protocol = self.protocol;
-        let count = wire::number(&mut message, 0);
-        let first = self.take_numbers(count);
-        wire::number(&mut message, first);
+        let seq = self.take_numbers(1);
+        wire::number(&mut message, seq);
         self.send(what, &message)?;
         self.receive(what, &mut |message| {
-            if message.seq.wrapping_sub(first) >= count {
+            if message.seq != seq {
                 return Ok(Next::More);
             }
             if is_end(message) {

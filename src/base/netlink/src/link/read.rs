@@ -1,6 +1,5 @@
 //! Links as the kernel describes them: look-ups, lists, waiting.
 
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use netlink_packet_route::RouteNetlinkMessage;
@@ -9,16 +8,16 @@ use nix::errno::Errno;
 
 use crate::link::bad_name;
 use crate::link::port::{Port, RESERVED};
-use crate::link::{Change, Filter, Link, Mac, set};
+use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
 use crate::uapi::if_link::{
     DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
     IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET6_CONF,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
 };
-use crate::uapi::netlink::{NLM_F_ACK, NLM_F_REQUEST};
+use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
-use crate::wire::{self, Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u16_ne, u32_ne};
+use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u16_ne, u32_ne};
 use crate::{Error, Netlink, Request, Result, socket};
 
 impl Netlink {
@@ -84,8 +83,10 @@ impl Netlink {
         self.get_link(&format!("look up link number {index}"), message)
     }
 
-    fn get_link(&mut self, what: &str, message: LinkMessage) -> Result<Link> {
-        self.get(what, question(message), read)?.ok_or_else(|| socket::broken(what, "it is no link"))
+    fn get_link(&mut self, what: &str, mut message: LinkMessage) -> Result<Link> {
+        message.attributes.push(without_statistics());
+        let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
+        self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it is no link"))
     }
 
     /// The links of `ip link show [master M] [type K]`.
@@ -107,48 +108,6 @@ impl Netlink {
     pub fn wait_oper_up(&mut self, index: u32, timeout: Duration) -> Result<Link> {
         let end = Instant::now() + timeout;
         let link = self.link_at(index)?;
-        self.until_oper_up(link, end)
-    }
-
-    /// Whether the link called `name` is operationally up (`IFF_RUNNING`). False may be out of date. A look-up would wait
-    /// for the lock of all network configuration.
-    pub fn is_running(&self, name: &str) -> bool {
-        // SAFETY: all bytes zero is a valid ifreq.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        if name.len() >= request.ifr_name.len() {
-            return false;
-        }
-        for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *place = byte.cast_signed() as libc::c_char;
-        }
-        let socket = self.socket.as_fd().as_raw_fd();
-        // SAFETY: the kernel reads and writes one ifreq (netdevice(7)), and knows no flag but short.
-        unsafe {
-            libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request) == 0
-                && libc::c_int::from(request.ifr_ifru.ifru_flags) & libc::IFF_RUNNING != 0
-        }
-    }
-
-    /// Sets the link up, then [`wait_oper_up`](Self::wait_oper_up). The check is in the same datagram, in front of the
-    /// work that the kernel begins.
-    ///
-    /// # Errors
-    /// As those of [`wait_oper_up`](Self::wait_oper_up).
-    pub fn raise(&mut self, link: &Link, timeout: Duration) -> Result<Link> {
-        let end = Instant::now() + timeout;
-        let Request { what, bytes, .. } =
-            set(link.index, &link.name, &Change { up: Some(true), ..Change::default() });
-        let mut datagram = bytes?;
-        let unacknowledged = wire::flags(&datagram, 0) & !NLM_F_ACK;
-        wire::set_flags(&mut datagram, 0, unacknowledged);
-        let mut message = LinkMessage::default();
-        message.header.index = link.index;
-        datagram.extend(question(message));
-        let link = self.get(&what, datagram, read)?.ok_or_else(|| socket::broken(&what, "it is no link"))?;
-        self.until_oper_up(link, end)
-    }
-
-    fn until_oper_up(&mut self, link: Link, end: Instant) -> Result<Link> {
         if link.oper_up {
             return Ok(link);
         }
@@ -205,11 +164,6 @@ impl Netlink {
         }
         Ok(last)
     }
-}
-
-fn question(mut message: LinkMessage) -> Vec<u8> {
-    message.attributes.push(without_statistics());
-    encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)
 }
 
 pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {

@@ -50,28 +50,6 @@ fn sees_the_link_come_up() {
     });
 }
 
-/// The look-up is in the datagram of the change.
-#[test]
-fn raises_a_link() {
-    in_netns("raises_a_link", || {
-        let pod = other_netns();
-        let mut netlink = Netlink::open().unwrap();
-        let link = netlink.create_link(add_veth(&plain_veth("v0", "eth0", &pod))).unwrap();
-        let mut inside = Netlink::open_in(&pod).unwrap();
-        start(&mut inside);
-        assert!(!link.up && !inside.is_running("eth0"));
-
-        let raised = netlink.raise(&link, LONG).unwrap();
-        assert!(raised.up && raised.oper_up && netlink.is_running("v0"));
-        inside.wait_oper_up(link.peer.unwrap(), LONG).unwrap();
-        assert!(inside.is_running("eth0") && !inside.is_running("v0"));
-
-        let gone = netlink.raise(&Link { index: 4711, ..link }, LONG).unwrap_err();
-        assert!(gone.is(Errno::ENODEV) && gone.to_string().starts_with("set link v0 up"), "{gone}");
-        assert!(netlink.link("v0").unwrap().oper_up, "the socket goes on working");
-    });
-}
-
 /// The socket's namespace counts, not the thread's.
 #[test]
 fn waits_in_the_namespace_of_the_socket() {
