@@ -5,8 +5,8 @@
 //! 2. Make a veth pair between a port of the bridge and the pod's namespace (`port`).
 //! 3. Get addresses from IPAM ([`cnimble_plugin::delegate`]).
 //! 4. Add the forwarding entry (`place`) and the packet rules ([`cnimble_rules::filters`]) before the pod can send.
-//! 5. Add addresses to the pod's interface, set it up and add the routes (`pod`).
-//! 6. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
+//! 5. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
+//! 6. Add addresses to the pod's interface, set it up and add the routes (`pod`).
 //! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
 //! DEL takes the steps in reverse and needs neither the namespace nor a prevResult.
@@ -90,14 +90,15 @@ impl Plugin for Bridge {
         if !wanted.is_empty() {
             call.step(&wanted.step(), || cx.filter(&mut nft, &wanted))?;
         }
+        let vlan_gateway = call.step(&format!("make {} the gateway of the pods", bridge.name), || {
+            gateway::ensure(cx, &bridge, &gateways, &result)
+        })?;
+        // Late: the kernel then announces the pod to all others, and lets few requests in meanwhile.
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             arrival.configure(cx, &netns, &mut pair, &result)
         })?;
 
         let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
-        let vlan_gateway = call.step(&format!("make {} the gateway of the pods", bridge.name), || {
-            gateway::ensure(cx, &bridge, &gateways, &result)
-        })?;
         interfaces.extend(vlan_gateway.iter().map(described));
 
         if let Some(mut inside) = inside {

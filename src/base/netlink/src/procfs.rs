@@ -2,9 +2,11 @@
 //!
 //! The kernel keeps the directories of all namespaces in `/proc/sys/net` under the same names in one place. To find one
 //! it walks past all that were ever looked at, half a microsecond each. A private mount has its own place, and can be
-//! written where `/proc/sys` is read-only. Making it and taking it away costs about 80 µs.
+//! written where `/proc/sys` is read-only. Making it and taking it away costs about 80 µs, and on a busy machine
+//! milliseconds: the kernel waits for a grace period.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -35,8 +37,17 @@ pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd>
     })
 }
 
+/// The mount of this process, if it [`pays`] and can be made.
+pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
+    static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    if !pays(namespace) {
+        return None;
+    }
+    OWN.get_or_init(|| mount().ok()).as_ref().map(OwnedFd::as_fd)
+}
+
 /// `namespace` is the number that a namespace has in its parent ([`Link::far`](super::link::Link::far)), about the
 /// number of pods.
-pub(super) fn pays(namespace: Option<i32>) -> bool {
+fn pays(namespace: Option<i32>) -> bool {
     namespace.is_some_and(|number| number >= MANY)
 }

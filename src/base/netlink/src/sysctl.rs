@@ -65,6 +65,20 @@ pub fn write(key: &str, value: &str) -> Result<()> {
     .map_err(|err| err.of(&what()))
 }
 
+/// [`write()`], among the namespaces of many pods as [`Dir::open`].
+///
+/// # Errors
+/// Fails as [`write()`] does.
+pub fn write_among(number: Option<i32>, key: &str, value: &str) -> Result<()> {
+    if let (Some(own), Ok(_)) = (procfs::own(number), path(key)) {
+        let file = openat(own, &below_proc(key), OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+        if put(file.map(File::from).map_err(Into::into), value).is_ok() {
+            return Ok(());
+        }
+    }
+    write(key, value)
+}
+
 fn is_read_only(err: &std::io::Error) -> bool {
     err.raw_os_error() == Some(Errno::EROFS as i32)
 }
@@ -147,7 +161,7 @@ impl Dir {
         let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         // Without the privilege to mount one, the one that is there serves.
-        let own = if procfs::pays(number) { procfs::mount().ok() } else { None };
+        let own = procfs::own(number);
         let opened = match &own {
             Some(own) => openat(own, &below_proc(key), flags, Mode::empty()),
             None => nix::fcntl::open(&path, flags, Mode::empty()),
@@ -263,6 +277,10 @@ mod tests {
                 dir.write("accept_dad", &value).unwrap();
                 assert_eq!(read("net/ipv6/conf/lo/accept_dad").unwrap(), value, "{number:?}");
                 assert_eq!(dir.ensure("accept_dad", &value).unwrap(), None);
+                write_among(number, "net/ipv6/conf/lo/accept_ra", &value).unwrap();
+                assert_eq!(read("net/ipv6/conf/lo/accept_ra").unwrap(), value, "{number:?}");
+                assert!(write_among(number, "net/ipv6/conf/none/accept_ra", "0").unwrap_err().is_missing());
+                assert!(write_among(number, "net/../lo", "0").unwrap_err().is(Errno::EINVAL));
                 assert!(dir.write("../lo/accept_dad", "0").unwrap_err().is(Errno::EINVAL));
                 let none = Dir::open("net/ipv6/conf/none", number).unwrap_err();
                 assert!(none.is_missing(), "{none}");

@@ -16,7 +16,8 @@ pub fn to_pretty<T: Serialize + ?Sized>(value: &T) -> String {
 }
 
 fn go_escapes(text: String) -> String {
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+    // U+2028 and U+2029 begin with the byte E2.
+    if !text.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'&' | 0xE2)) {
         return text;
     }
     // Outside strings none of these can occur, so a plain replacement is exact.

@@ -2,17 +2,19 @@
 //!
 //! Other files, such as notes and backups, are skipped. An unreadable entry with a lease's name counts as taken.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{fstat, fstatat};
+use rustix::fs::{FileType, OFlags, RawDir};
 
 use cnimble_os::files::is_absent;
 
@@ -55,30 +57,28 @@ impl Directory {
 
     /// All leases. A file is a lease if its name is an address as Go and Rust write it.
     pub fn leases(&self) -> Result<Leases> {
-        let failed = |err: Errno| self.failed("listing", "", err);
         let mut leases = Leases::default();
         let mut buffer = files::BUFFER;
-        for entry in self.entries()?.iter() {
-            let entry = entry.map_err(failed)?;
-            let Ok(name) = entry.file_name().to_str() else {
-                continue;
-            };
+        self.each_entry(|name, kind| {
+            let Ok(name) = name.to_str() else { return Ok(()) };
             leases.has_index |= name == INDEX;
             if is_temporary(name) {
                 leases.temporary.push(name.to_owned());
             }
-            let Some(ip) = address(name) else { continue };
-            let found = match entry.file_type() {
+            let Some(ip) = address(name) else { return Ok(()) };
+            let found = match kind {
                 // Told by the directory itself in most file systems: saves a call each.
-                Some(Type::File) => {
+                FileType::RegularFile => {
                     files::read_known(self.fd(), name, &mut buffer).map(|found| found.map(Holder::parse))
                 }
-                None => files::read(self.fd(), name).map(|found| found.map(|bytes| Holder::parse(&bytes))),
-                Some(_) => Ok(Entry::Foreign),
+                FileType::Unknown => {
+                    files::read(self.fd(), name).map(|found| found.map(|bytes| Holder::parse(&bytes)))
+                }
+                _ => Ok(Entry::Foreign),
             };
             let owner = match found {
                 Ok(Entry::Regular(owner)) => owner,
-                Ok(Entry::Absent) => continue,
+                Ok(Entry::Absent) => return Ok(()),
                 Ok(Entry::Foreign) => Holder::Unknown,
                 Err(err) => {
                     let err = self.failed("reading", name, err);
@@ -88,24 +88,38 @@ impl Directory {
                 }
             };
             leases.list.push(Lease { ip, owner });
-        }
+            Ok(())
+        })?;
         leases.list.sort_unstable_by_key(|lease| lease.ip);
         Ok(leases)
     }
 
-    /// Opens a list of its own of all entries.
-    pub(super) fn entries(&self) -> Result<Dir> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(|err| self.failed("listing", "", err))
+    /// Hands the names and types of all files to `visit`. opendir(3) would take memory from the system's allocator,
+    /// which asks the kernel for it.
+    pub(super) fn each_entry(&self, mut visit: impl FnMut(&CStr, FileType) -> Result<()>) -> Result<()> {
+        let failed = |err: rustix::io::Errno| self.failed("listing", "", err);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let list = rustix::fs::openat(self.fd(), c".", flags, rustix::fs::Mode::empty()).map_err(failed)?;
+        let mut room = [MaybeUninit::uninit(); 4096];
+        let mut entries = RawDir::new(list, &mut room);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                // The directory was removed meanwhile.
+                Err(rustix::io::Errno::NOENT) => break,
+                entry => entry.map_err(failed)?,
+            };
+            visit(entry.file_name(), entry.file_type())?;
+        }
+        Ok(())
     }
 
     /// The names of all files, in order.
     pub fn names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in self.entries()?.iter() {
-            let entry = entry.map_err(|err| self.failed("listing", "", err))?;
-            names.extend(entry.file_name().to_str().ok().map(str::to_owned));
-        }
+        self.each_entry(|name, _| {
+            names.extend(name.to_str().ok().map(str::to_owned));
+            Ok(())
+        })?;
         names.sort_unstable();
         Ok(names)
     }

@@ -113,12 +113,14 @@ impl Store {
         if !self.lock.guards(self.fd(), self.path()) {
             return Ok(());
         }
-        for entry in self.entries()?.iter() {
-            let entry = entry.map_err(|err| self.failed("listing", "", err))?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b".." | b"lock") && name != INDEX.as_bytes() {
-                return Ok(());
-            }
+        let mut is_used = false;
+        self.each_entry(|name, _| {
+            let name = name.to_bytes();
+            is_used |= !matches!(name, b"." | b".." | b"lock") && name != INDEX.as_bytes();
+            Ok(())
+        })?;
+        if is_used {
+            return Ok(());
         }
         files::remove(self.fd(), INDEX).map_err(|err| self.failed("removing", INDEX, err))?;
         files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))

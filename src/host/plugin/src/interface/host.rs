@@ -39,7 +39,7 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
     }
-    sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
+    sysctl::write_among(link.far, &format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
         .or_else(|err| unless_read_only(&link.name, err))
 }
 
