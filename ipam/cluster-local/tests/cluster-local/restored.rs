@@ -123,12 +123,14 @@ fn of_two_nodes_with_a_block_in_their_files_the_later_owner_keeps_it() {
 #[test]
 fn the_later_owner_keeps_its_block_if_a_backup_is_restored_again() {
     let host = Host::new();
-    let (mut etcd, [earlier, later, _]) = short_cluster(&host, 8);
+    let (mut etcd, [earlier, later, aware]) = short_cluster(&host, 8);
     earlier.run("ADD", "p1", "IP=10.9.100.7", None).unwrap();
     let backup = etcd.backup();
     release_and_wait(&etcd, &earlier);
     later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+    aware.operate("confirm").unwrap();
     etcd.restore(&backup);
+    refused(aware.operate("confirm"), 50, "nodes claim again");
     refused(earlier.operate("confirm"), 50, "nodes claim again");
     etcd.restore(&backup);
     refused(earlier.operate("confirm"), 50, "nodes claim again");

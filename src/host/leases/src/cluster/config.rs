@@ -293,11 +293,16 @@ mod tests {
         assert_eq!(read(26, "a", &local()).unwrap().node, "a");
         assert!(read(26, "../a", &local()).unwrap_err().msg.starts_with("ipam.nodeName: invalid name"));
         assert_eq!(cluster.offline, Duration::from_secs(3600));
-        assert_eq!((cluster.etcd.prefix.as_str(), &cluster.etcd.identity), (PREFIX, &None));
+        let etcd = |cluster: Cluster| match cluster.store {
+            Store::Etcd(etcd) => etcd,
+            Store::Kubernetes(_) => panic!("no etcd"),
+        };
+        let usual = etcd(cluster);
+        assert_eq!((usual.prefix.as_str(), &usual.identity), (PREFIX, &None));
         let one = |key: &str, value: Value| {
-            let mut etcd = local();
-            etcd[key] = value;
-            read(26, "n", &etcd).map(|cluster| cluster.etcd).map_err(|err| err.msg)
+            let mut keys = local();
+            keys[key] = value;
+            read(26, "n", &keys).map(etcd).map_err(|err| err.msg)
         };
         assert_eq!(one("prefix", json!("/a/b/")).unwrap().prefix, "/a/b");
         for (key, value, msg) in [
