@@ -286,6 +286,24 @@ mod tests {
     }
 
     #[test]
+    fn a_store_in_kubernetes_has_names_of_objects_and_no_etcd_beside() {
+        let with = |name: &str, etcd: &Value| {
+            let kubernetes = json!({"kubeconfig": "/k", "offline": 60});
+            let document = json!({"cniVersion": "1.0.0", "name": "net", "ipam": {
+                "subnet": "10.0.0.0/16", "nodeName": name, "etcd": etcd, "kubernetes": kubernetes}});
+            let config = PluginConfig::parse(document.to_string().as_bytes()).unwrap();
+            Cluster::read(&config, &CniArgs::default()).map_err(|err| err.msg)
+        };
+        let cluster = with("worker-1.example", &json!({})).unwrap();
+        assert!(matches!(cluster.store, Store::Kubernetes(_)));
+        assert_eq!(cluster.offline, Duration::from_secs(60));
+        assert!(with("worker", &local()).unwrap_err().contains("choose one"));
+        for name in ["Worker", "a_b", "a.-b", "a-"] {
+            assert!(with(name, &json!({})).unwrap_err().contains("can't name an API object"), "{name}");
+        }
+    }
+
+    #[test]
     fn a_node_has_a_name_and_a_way_to_etcd() {
         let cluster = read(26, "", &local()).unwrap();
         assert_eq!(cluster.node, host_name().unwrap());
