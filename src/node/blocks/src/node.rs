@@ -96,6 +96,7 @@ impl<'c, S: Store> Node<'c, S> {
         let asked = share::now()?;
         let records = Records::read(&mut self.session, &self.cluster.node).await?;
         self.check_turn(&records).await?;
+        let epoch = self.share.epoch;
         self.share.enter(self.session.fence().epoch);
         (self.share.restored, self.share.before) = (None, None);
         let before = self.share.identity.clone();
@@ -104,7 +105,7 @@ impl<'c, S: Store> Node<'c, S> {
         if self.share.identity != before {
             self.share.confirmed = asked;
         }
-        let listed = self.reconcile().await?;
+        let listed = self.reconcile(epoch).await?;
         self.save()?;
         match records.expire(&mut self.session, &mut self.share.others, &listed).await {
             // This boot is confirmed. A later process goes on.
@@ -120,9 +121,8 @@ impl<'c, S: Store> Node<'c, S> {
         if !is_behind || self.share.epoch != self.session.fence().epoch {
             return Ok(());
         }
-        let why = format!("it has an earlier record of node {} than its file", self.cluster.node);
-        self.session.suspect(why.clone(), self.share.seen()).await?;
-        Err(self.session.restored(&why))
+        let what = format!("the latest record of node {}", self.cluster.node);
+        Err(self.session.misses(&what, self.share.seen()).await)
     }
 
     /// Writes this boot's record.
@@ -195,13 +195,18 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(self.share.write(&self.dir)?)
     }
 
-    /// Takes over the claims and returns that a killed process left unfinished. Returns the list of all boots with the
-    /// node's name.
-    async fn reconcile(&mut self) -> Result<Vec<Listed<S::Entry>>> {
+    /// Takes over the claims and returns that a killed process left unfinished. The file is of this `epoch`. Returns the
+    /// list of all boots with the node's name.
+    async fn reconcile(&mut self, epoch: u64) -> Result<Vec<Listed<S::Entry>>> {
         let listed = self.session.owned_by(&self.cluster.node).await?;
         let instance = self.share.identity.instance.clone();
         let ours = listed.iter().filter(|listed| listed.instance == instance);
         let known: BTreeSet<IpAddr> = ours.clone().map(|listed| listed.first).collect();
+        let lacks = self.share.owned.iter().find(|owned| !known.contains(&owned.first));
+        if let Some(owned) = lacks.filter(|_| !S::KNOWS_RESTORES && epoch == self.session.fence().epoch) {
+            let what = format!("{} as the address of node {}", owned.first, self.cluster.node);
+            return Err(self.session.misses(&what, self.share.seen()).await);
+        }
         let why = format!("{} doesn't have all of its addresses as its own any more", S::NAME);
         self.lose(&why, |owned| !known.contains(&owned.first))?;
         for found in ours {

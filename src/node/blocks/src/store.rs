@@ -50,6 +50,8 @@ pub(crate) trait Store: Sized {
     const NAME: &'static str;
     /// Whether a session takes a turn before it writes, which voids late writes of dead processes.
     const NEEDS_TURNS: bool;
+    /// Whether each session notices a restored backup by itself. Otherwise a node must miss something of its own.
+    const KNOWS_RESTORES: bool;
     /// Whether an operator sees the number of addresses in use.
     const COUNTS: bool;
 
@@ -189,6 +191,15 @@ pub(crate) trait Store: Sized {
         match now.as_ref() == Some(&before) && revision <= self.revision() {
             true => Ok(()),
             false => Err(self.restored("the fence has changed")),
+        }
+    }
+
+    /// Writes to the fence that the store lacks what a node has written. Returns the error.
+    async fn misses(&mut self, what: &str, seen: (u64, i64)) -> BlocksError {
+        let why = format!("it lacks {what}");
+        match self.suspect(why.clone(), seen).await {
+            Ok(()) => self.restored(&why),
+            Err(err) => err,
         }
     }
 

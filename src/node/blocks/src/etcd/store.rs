@@ -60,6 +60,7 @@ impl Store for Etcd {
     type Watch = Streams;
     const NAME: &'static str = NAME;
     const NEEDS_TURNS: bool = true;
+    const KNOWS_RESTORES: bool = true;
     const COUNTS: bool = false;
 
     async fn connect(cluster: &Cluster) -> Result<Self> {

@@ -63,6 +63,7 @@ impl Store for Kubernetes {
     type Watch = Lists;
     const NAME: &'static str = NAME;
     const NEEDS_TURNS: bool = false;
+    const KNOWS_RESTORES: bool = false;
     const COUNTS: bool = true;
 
     async fn connect(cluster: &Cluster) -> Result<Self> {
