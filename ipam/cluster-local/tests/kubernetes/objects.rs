@@ -184,6 +184,7 @@ fn the_custom_resource_definitions_have_all_keys_of_the_objects() {
                 known(&object[part], &schema[part], part);
             }
         }
+        keywords(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
         kinds += 1;
     }
     assert_eq!(kinds, 3);
@@ -199,5 +200,19 @@ fn known(value: &Value, schema: &Value, way: &str) {
     }
     for value in value.as_array().into_iter().flatten() {
         known(value, &schema["items"], &format!("{way}[]"));
+    }
+}
+
+/// Panics if a schema has a key that is no keyword, such as a part of a description without quotes.
+fn keywords(schema: &Value) {
+    const KNOWN: &str = "description enum format items maxItems maxLength maximum minItems minLength minimum properties \
+                         required type";
+    for (key, value) in schema.as_object().unwrap() {
+        assert!(KNOWN.split(' ').any(|known| known == key) || key.starts_with("x-kubernetes-"), "{key}");
+        match key.as_str() {
+            "items" => keywords(value),
+            "properties" => value.as_object().unwrap().values().for_each(keywords),
+            _ => {}
+        }
     }
 }
