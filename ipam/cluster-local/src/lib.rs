@@ -125,7 +125,7 @@ impl Plugin for ClusterLocal {
             Some(share) if share.is_valid()? => share,
             _ => return ask::store(call, &Request::Confirm).map_err(unavailable),
         };
-        for (set, part) in cluster.parts(valid).into_iter().take(cluster.pools.usual).enumerate() {
+        for (set, part) in valid.parts(&cluster).into_iter().take(cluster.pools.usual).enumerate() {
             let has_room = part.is_some_and(|part| ask::has_room(&cluster, &part));
             if !has_room {
                 ask::store(call, &Request::More(set, 1)).map_err(unavailable)?;
@@ -232,7 +232,7 @@ impl Source for Owned {
             self.need.set(Some(Request::Address(ip)));
             return Err(Error::new(Code::NO_ADDRESS, format!("the node doesn't own {ip}")));
         }
-        let parts = self.cluster.parts(&share).into_iter().skip(self.pool.start).take(self.pool.len());
+        let parts = share.parts(&self.cluster).into_iter().skip(self.pool.start).take(self.pool.len());
         let owned = parts.enumerate().map(|(set, part)| {
             part.ok_or_else(|| {
                 self.is_full(set);

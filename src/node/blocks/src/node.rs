@@ -327,7 +327,7 @@ pub(crate) fn used(cluster: &Cluster) -> Result<usize> {
 
 /// How many addresses of set `n` the node could give.
 pub(crate) fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
-    let Some(Some(part)) = cluster.parts(share).into_iter().nth(n) else { return Ok(0) };
+    let Some(Some(part)) = share.parts(cluster).into_iter().nth(n) else { return Ok(0) };
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
     let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
     let leases: BTreeSet<IpAddr> = leases.into_iter().collect();

@@ -63,6 +63,13 @@ pub(crate) struct Host {
     pub(crate) ips: Vec<IpAddr>,
 }
 
+/// The new state of a block, of a single address, or of a node's addresses. `None` if there is none any more.
+pub(crate) enum Change {
+    Block(IpAddr, Option<Owner>),
+    Single(IpAddr, Option<Owner>),
+    Host(String, Option<Vec<IpAddr>>),
+}
+
 /// Returns milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{Identity, Owned};
 
-use crate::record::{Fence, Owner, unix_now};
-use crate::watch::Change;
+use crate::record::{Change, Fence, Owner, unix_now};
 use crate::{BlocksError, Result};
 
 /// The record of a boot.

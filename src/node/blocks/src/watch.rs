@@ -13,7 +13,7 @@ use cnimble_cni::names;
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 
-use crate::record::Owner;
+use crate::record::Change;
 use crate::store::{Store, Watch};
 use crate::{BlocksError, Result};
 
@@ -21,13 +21,6 @@ use crate::{BlocksError, Result};
 const SETTLE: Duration = Duration::from_millis(50);
 /// Between reads of the store, and lines to the agent, without changes. A member without a quorum reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
-
-/// The new state of a block, of a single address, or of a node's addresses. `None` if there is none any more.
-pub(crate) enum Change {
-    Block(IpAddr, Option<Owner>),
-    Single(IpAddr, Option<Owner>),
-    Host(String, Option<Vec<IpAddr>>),
-}
 
 #[derive(Debug, Default, Serialize)]
 struct Shares<'s> {

@@ -10,10 +10,8 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Error, PluginConfig, fields};
 
-use super::share::Share;
 use super::{address, number};
 use crate::config::Config;
-use crate::range::RangeSet;
 use pools::Pools;
 
 /// The prefix of all keys unless `ipam.etcd.prefix` says otherwise.
@@ -146,12 +144,6 @@ impl Cluster {
     /// `offline` in milliseconds.
     pub fn offline_ms(&self) -> u64 {
         u64::try_from(self.offline.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// The parts of the range sets that the node owns, without addresses of other pods' names; `None` where it owns
-    /// nothing.
-    pub fn parts(&self, share: &Share) -> Vec<Option<RangeSet>> {
-        share.sets(&self.base.sets, &self.pools.reserved)
     }
 
     /// The addresses at a block's end that no node owns with the block. Nodes claim single ones if no block is free.

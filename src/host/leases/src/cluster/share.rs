@@ -241,6 +241,12 @@ impl Share {
         self.others.iter().filter(|other| other.active).count()
     }
 
+    /// The parts of the cluster's range sets that the node owns, without addresses of other pods' names; `None` where it
+    /// owns nothing.
+    pub fn parts(&self, cluster: &Cluster) -> Vec<Option<RangeSet>> {
+        self.sets(&cluster.base.sets, &cluster.pools.reserved)
+    }
+
     /// The parts of `sets` that the node owns without `reserved`, one for each set; `None` where it owns nothing.
     pub(super) fn sets(&self, sets: &[RangeSet], reserved: &BTreeSet<IpAddr>) -> Vec<Option<RangeSet>> {
         let gateways: Vec<IpAddr> = RangeSet::gateways(sets).collect();

@@ -11,9 +11,8 @@ use cnimble_leases::cluster::share::{Identity, Owned};
 use super::keys::{ip, text};
 use super::watch::Streams;
 use super::{Entry, Etcd, LOOKS, NAME, is, is_absent, json, parse};
-use crate::record::{Fence, Host, Owner, patience, unix_now};
+use crate::record::{Change, Fence, Host, Owner, patience, unix_now};
 use crate::store::{Listed, Record, Store, Window};
-use crate::watch::Change;
 use crate::{BlocksError, Result};
 
 /// Owners in one answer, when a free block is searched.
@@ -24,8 +23,10 @@ fn is_unchanged(entry: &Entry) -> Compare {
 }
 
 impl Etcd {
-    fn record(entry: Entry, is_latest: bool) -> Result<Record<Entry>> {
-        Ok(Record { identity: parse(&entry)?, entry, is_latest, closed: None })
+    fn record(&self, entry: Entry) -> Result<Record<Entry>> {
+        let identity: Identity = parse(&entry)?;
+        let is_latest = entry.key == self.keys.node(&identity.name);
+        Ok(Record { identity, entry, is_latest, closed: None })
     }
 
     /// Returns the key of a record for `identity`, and what else the transaction compares and does.
@@ -127,9 +128,9 @@ impl Store for Etcd {
 
     async fn records(&mut self, name: &str) -> Result<Vec<Record<Entry>>> {
         let (latest, superseded) = (self.keys.node(name), self.keys.boots(name));
-        let latest = self.get(&latest).await?.map(|entry| Self::record(entry, true));
-        let superseded = self.list(&superseded).await?.into_iter().map(|entry| Self::record(entry, false));
-        latest.into_iter().chain(superseded).collect()
+        let latest = self.get(&latest).await?;
+        let superseded = self.list(&superseded).await?;
+        latest.into_iter().chain(superseded).map(|entry| self.record(entry)).collect()
     }
 
     async fn identities(&mut self) -> Result<Vec<Identity>> {
@@ -151,8 +152,7 @@ impl Store for Etcd {
         if !self.commit(conditions, operations).await? {
             return Ok(None);
         }
-        let is_latest = key == self.keys.node(&identity.name);
-        Self::record(Entry { key, value, revision: self.revision }, is_latest).map(Some)
+        self.record(Entry { key, value, revision: self.revision }).map(Some)
     }
 
     async fn announce(&mut self, own: &mut Record<Entry>, ips: &[IpAddr]) -> Result<bool> {

@@ -9,9 +9,8 @@ use cnimble_cni::names;
 use super::keys::ip;
 use super::{Entry, Etcd, away, failed, in_time, parse};
 use crate::Result;
-use crate::record::{Host, Owner};
+use crate::record::{Change, Host, Owner};
 use crate::store::Watch;
-use crate::watch::Change;
 
 #[derive(Debug, Clone, Copy)]
 enum List {

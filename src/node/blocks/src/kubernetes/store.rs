@@ -15,9 +15,8 @@ use super::objects::{
 use super::request::{failed, in_time};
 use super::watch::Lists;
 use super::{Kind, Kubernetes, NAME};
-use crate::record::{Fence, Owner, patience, unix_now};
+use crate::record::{Change, Fence, Owner, patience, unix_now};
 use crate::store::{Listed, Record, Store, Window, instances};
-use crate::watch::Change;
 use crate::{BlocksError, Result};
 
 /// Revisions that a cluster doesn't make between two looks. `etcdutl snapshot restore --bump-revision` adds as many.

@@ -13,10 +13,16 @@ use super::objects::{Block, Claim, deleted, name, spec};
 use super::request::failed;
 use super::{Kind, Kubernetes, away};
 use crate::Result;
+use crate::record::Change;
 use crate::store::Watch;
-use crate::watch::Change;
 
 const LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Exists,
+    Gone,
+}
 
 /// A collection that is watched from a version on.
 struct List {
@@ -30,8 +36,8 @@ impl List {
         List { objects: kind.labelled(labels), version: Some(revision.to_string()), lines: None }
     }
 
-    /// Returns the next object, and whether it exists. It is safe to drop this future while it waits.
-    async fn next(&mut self, connection: &Connection) -> Result<(Value, bool)> {
+    /// Returns the next object that has changed. It is safe to drop this future while it waits.
+    async fn next(&mut self, connection: &Connection) -> Result<(Value, Fate)> {
         loop {
             let Some(lines) = &mut self.lines else {
                 let from = self.version.clone().unwrap_or_default();
@@ -44,13 +50,13 @@ impl List {
                 continue;
             };
             let url = self.objects.url(connection);
-            let (object, exists) = match notice(&url, &line, &mut self.version).map_err(|err| failed(&err))? {
-                Notice::Put(object) => (object, true),
-                Notice::Drop(object) => (object, false),
+            let (object, fate) = match notice(&url, &line, &mut self.version).map_err(|err| failed(&err))? {
+                Notice::Put(object) => (object, Fate::Exists),
+                Notice::Drop(object) => (object, Fate::Gone),
                 Notice::Nothing => continue,
                 Notice::Gone => return Err(away("it has forgotten the version")),
             };
-            return Ok((serde_json::from_str(object).map_err(away)?, exists));
+            return Ok((serde_json::from_str(object).map_err(away)?, fate));
         }
     }
 
@@ -84,18 +90,18 @@ impl Lists {
             claims: List::new(Kind::NodeClaim, labels, session.revision),
             nodes: BTreeMap::new(),
         };
-        blocks.iter().filter_map(|block| of_block(block, true)).for_each(&mut take);
-        claims.iter().filter_map(|claim| lists.of_claim(claim, true)).for_each(&mut take);
+        blocks.iter().filter_map(|block| of_block(block, Fate::Exists)).for_each(&mut take);
+        claims.iter().filter_map(|claim| lists.of_claim(claim, Fate::Exists)).for_each(&mut take);
         Ok(lists)
     }
 
     /// Of several boots the latest has the node's addresses.
-    fn of_claim(&mut self, object: &Value, exists: bool) -> Option<Change> {
+    fn of_claim(&mut self, object: &Value, fate: Fate) -> Option<Change> {
         let claim: Claim = spec(object).ok()?;
         let node = claim.identity.name;
         let boots = self.nodes.entry(node.clone()).or_default();
         let key = (claim.sequence, name(object).to_owned());
-        match exists && deleted(object).is_none() {
+        match fate == Fate::Exists && deleted(object).is_none() {
             true => drop(boots.insert(key, claim.addresses)),
             false => drop(boots.remove(&key)),
         }
@@ -104,9 +110,9 @@ impl Lists {
     }
 }
 
-fn of_block(object: &Value, exists: bool) -> Option<Change> {
+fn of_block(object: &Value, fate: Fate) -> Option<Change> {
     let Block { owner, first, last, .. } = spec(object).ok()?;
-    let owner = Some(owner).filter(|_| exists);
+    let owner = Some(owner).filter(|_| fate == Fate::Exists);
     Some(if first == last { Change::Single(first, owner) } else { Change::Block(first, owner) })
 }
 
@@ -115,12 +121,12 @@ impl Watch for Lists {
         let connection = &*self.connection;
         let (change, revision) = tokio::select! {
             next = self.blocks.next(connection) => {
-                let (object, exists) = next?;
-                (of_block(&object, exists), self.blocks.revision())
+                let (object, fate) = next?;
+                (of_block(&object, fate), self.blocks.revision())
             }
             next = self.claims.next(connection) => {
-                let (object, exists) = next?;
-                (self.of_claim(&object, exists), self.claims.revision())
+                let (object, fate) = next?;
+                (self.of_claim(&object, fate), self.claims.revision())
             }
         };
         Ok((change.into_iter().collect(), revision))
