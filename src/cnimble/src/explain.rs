@@ -258,7 +258,7 @@ mod tests {
             );
         }
         assert_eq!(names("capabilities"), ["any capabilities"]);
-        for (word, count) in [("vlanTrunk", 4), ("ranges", 11), ("ipam.ranges", 11), ("dns.search", 3)] {
+        for (word, count) in [("vlanTrunk", 4), ("ranges", 12), ("ipam.ranges", 11), ("dns.search", 3)] {
             assert_eq!(names(word).len(), count, "{:?}", names(word));
         }
         assert!(names("isGatway").is_empty());
