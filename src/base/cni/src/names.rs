@@ -23,6 +23,30 @@ pub fn interface_problem(text: &str) -> Option<&'static str> {
     }
 }
 
+/// The reason that `text` is no DNS subdomain by RFC 1123, or `None` if it is one: labels with dots between them, such as
+/// the name of an object in Kubernetes.
+pub fn subdomain_problem(text: &str) -> Option<&'static str> {
+    if text.is_empty() {
+        return Some("is empty");
+    }
+    if text.len() > 253 {
+        return Some("is longer than 253 characters");
+    }
+    for part in text.split('.') {
+        // Only the whole is limited in length.
+        let bytes = part.as_bytes();
+        if !bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-') {
+            return Some("may hold lower-case letters, digits, \"-\" and \".\" only");
+        }
+        if !bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+            || !bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        {
+            return Some("must begin and end with a letter or digit, also beside a dot");
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +71,17 @@ mod tests {
             ["", ".", "..", "sixteen-bytes-xx", "üüüüüüüü", "a/b", "a:b", "a b", "a\t", "a\u{a0}b", "a\0"]
         {
             assert!(interface_problem(bad).is_some(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn subdomains() {
+        let long = "a.".repeat(126) + "ab";
+        for good in ["a", "web.example.com", "0.0", &long[2..]] {
+            assert_eq!(subdomain_problem(good), None, "{good}");
+        }
+        for bad in ["", ".", "..", ".a", "a.", "a..b", "a.-b", "a/b", "a b", "a\n", &long] {
+            assert!(subdomain_problem(bad).is_some(), "{bad}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use cnimble_cni::{CniArgs, Error, PluginConfig, fields};
+use cnimble_cni::{CniArgs, Error, PluginConfig, fields, names};
 
 use super::{address, number};
 use crate::config::Config;
@@ -113,7 +113,7 @@ impl Cluster {
         }
         let host_bits = u32::from(32 - size);
         let node = ipam.node_name.map_or_else(host_name, Ok)?;
-        if !cnimble_cni::names::is_identifier(&node) {
+        if !names::is_identifier(&node) {
             return Err(Error::config(format!("ipam.nodeName: invalid name \"{}\"", node.escape_default()))
                 .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
         }
@@ -175,7 +175,8 @@ impl Cluster {
 impl Kubernetes {
     fn validated(kubeconfig: String, network: &str, node: &str) -> Result<Self, Error> {
         for (key, name) in [("name", network), ("ipam.nodeName", node)] {
-            if !is_object_name(name) {
+            // A label's value has 63 characters.
+            if name.len() > 63 || names::subdomain_problem(name).is_some() {
                 return Err(Error::config(format!(
                     "{key}: \"{}\" can't name an API object",
                     name.escape_default()
@@ -185,19 +186,6 @@ impl Kubernetes {
         }
         Ok(Kubernetes { kubeconfig: kubeconfig.into() })
     }
-}
-
-/// Whether each part between dots begins and ends with a lower-case letter or digit
-/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/>).
-fn is_object_name(name: &str) -> bool {
-    let is_end =
-        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let is_part = |part: &str| {
-        let bytes = part.as_bytes();
-        let is_inner = |byte: &u8| is_end(Some(byte)) || *byte == b'-';
-        is_end(bytes.first()) && is_end(bytes.last()) && bytes.iter().all(is_inner)
-    };
-    name.len() <= 63 && name.split('.').all(is_part)
 }
 
 impl EtcdFields {

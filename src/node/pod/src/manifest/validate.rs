@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, PodSpec};
 
 use cnimble_api::yaml::Step;
+use cnimble_cni::names::subdomain_problem;
 
 use super::access::{address, containers_with_ports, protocol};
 use super::error::short;
@@ -69,7 +70,7 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
     let meta = &pod.metadata;
     match meta.name.as_deref().unwrap_or_default() {
         "" => findings.add(way!["metadata", "name"], "is missing"),
-        name => findings.judge(way!["metadata", "name"], name, names::subdomain(name)),
+        name => findings.judge(way!["metadata", "name"], name, subdomain_problem(name)),
     }
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     findings.judge(way!["metadata", "namespace"], namespace, names::label(namespace));
@@ -114,7 +115,7 @@ fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
         findings.judge_address(way!["spec", "hostAliases", index, "ip"], &alias.ip);
         for (number, name) in alias.hostnames.iter().flatten().enumerate() {
             let way = way!["spec", "hostAliases", index, "hostnames", number];
-            findings.judge(way, name, names::subdomain(name));
+            findings.judge(way, name, subdomain_problem(name));
         }
     }
     if spec.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0) {
