@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
 //! It is host-local with another source of ranges: the part of the configured ranges that the node owns ([`Share`]).
-//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API server (`ask`), and the
-//! ADD is tried again.
+//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API server
+//! (`ask`), and the ADD is tried again.
 
 mod ask;
 

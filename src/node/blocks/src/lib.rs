@@ -5,6 +5,7 @@ mod boots;
 mod claim;
 mod error;
 mod etcd;
+mod file;
 mod kubernetes;
 mod node;
 mod operator;

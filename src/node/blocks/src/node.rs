@@ -6,27 +6,23 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 
 use cnimble_cni::Error;
-use cnimble_leases::boot::is_shared;
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{self, Asker, Identity, Other, Owned, Share};
+use cnimble_leases::cluster::share::{self, Asker, Identity, Owned, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, Store as Leases};
 
-use crate::boots::{Records, known_before};
+use crate::boots::Records;
 use crate::claim::{self, Candidate};
+use crate::file::{fresh, lock, of_this_boot};
 use crate::record::{Again, Fence, Owner};
 use crate::store::{Listed, Record, Store};
 use crate::{BlocksError, Result};
 
-/// The lock for changes of the share. Its time is that of the last try.
-const LOCK: &str = ".cnimble-share-lock";
 /// How often another node may be faster.
 const TRIES: u32 = 30;
 
@@ -125,6 +121,12 @@ impl<'c, S: Store> Node<'c, S> {
         Err(self.session.misses(&what, self.share.seen()).await)
     }
 
+    /// Writes to the fence that the store lacks an address of this node. Returns the error.
+    pub(crate) async fn misses(&mut self, first: IpAddr) -> BlocksError {
+        let what = format!("{first} as the address of node {}", self.cluster.node);
+        self.session.misses(&what, self.share.seen()).await
+    }
+
     /// Writes this boot's record.
     pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
         let known = records.of(&self.share.identity.instance);
@@ -161,7 +163,7 @@ impl<'c, S: Store> Node<'c, S> {
     /// Whether this process has to write the record before it claims or returns anything.
     fn needs_turn(&self) -> bool {
         let is_due = || self.share.is_due(self.cluster, Asker::Agent);
-        S::NEEDS_TURNS
+        S::HAS_TRANSACTIONS
             || self.turn == Turn::Always
             || !self.share.is_valid().unwrap_or(false)
             || is_due().unwrap_or(true)
@@ -203,9 +205,9 @@ impl<'c, S: Store> Node<'c, S> {
         let ours = listed.iter().filter(|listed| listed.instance == instance);
         let known: BTreeSet<IpAddr> = ours.clone().map(|listed| listed.first).collect();
         let lacks = self.share.owned.iter().find(|owned| !known.contains(&owned.first));
-        if let Some(owned) = lacks.filter(|_| !S::KNOWS_RESTORES && epoch == self.session.fence().epoch) {
-            let what = format!("{} as the address of node {}", owned.first, self.cluster.node);
-            return Err(self.session.misses(&what, self.share.seen()).await);
+        let lacks = lacks.map(|owned| owned.first);
+        if let Some(first) = lacks.filter(|_| !S::HAS_TRANSACTIONS && epoch == self.session.fence().epoch) {
+            return Err(self.misses(first).await);
         }
         let why = format!("{} doesn't have all of its addresses as its own any more", S::NAME);
         self.lose(&why, |owned| !known.contains(&owned.first))?;
@@ -319,96 +321,18 @@ impl<'c, S: Store> Node<'c, S> {
     }
 }
 
-/// The number of leases.
-pub(crate) fn used(cluster: &Cluster) -> Result<usize> {
+/// The addresses with a lease.
+pub(crate) fn leases(cluster: &Cluster) -> Result<BTreeSet<IpAddr>> {
     let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
-    Ok(dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default().len())
+    let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
+    Ok(leases.into_iter().collect())
 }
 
 /// How many addresses of set `n` the node could give.
 pub(crate) fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
     let Some(Some(part)) = share.parts(cluster).into_iter().nth(n) else { return Ok(0) };
-    let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
-    let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
-    let leases: BTreeSet<IpAddr> = leases.into_iter().collect();
+    let leases = leases(cluster)?;
     let gateways: BTreeSet<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     let usable = part.cycle(None).filter(|(ip, range)| !gateways.contains(ip) && !range.leaves_out(*ip));
     Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
-}
-
-/// Reads the share, or makes one: pods don't outlive a boot, and a copy of the disk has the share of the original.
-fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
-    let boot = share::this_boot()?;
-    let known = Share::read(dir)?;
-    let renamed = known.as_ref().filter(|share| share.identity.name != cluster.node);
-    if let Some(Share { identity, .. }) = renamed
-        && (identity.boot == boot || File::open(dir).map_or(true, is_shared))
-    {
-        let why = format!("this machine was {}", identity.name);
-        return Err(BlocksError::Identity { name: cluster.node.clone(), why });
-    }
-    match known {
-        Some(share) if share.identity.boot == boot => Ok(share),
-        known => {
-            let share = fresh(cluster, boot, known)?;
-            share.write(dir)?;
-            Ok(share)
-        }
-    }
-}
-
-/// The share of a boot that owns nothing yet.
-fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Share> {
-    let read = |path: &str| {
-        let text = std::fs::read_to_string(path);
-        text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
-    };
-    let now = share::now()?;
-    let (epoch, revision) = earlier.as_ref().map_or((0, 0), Share::seen);
-    let longest = earlier.as_ref().map_or(0, |share| share.longest);
-    let restored = earlier.as_ref().and_then(|share| share.restored.clone());
-    let earlier = earlier.filter(|share| share.identity.name == cluster.node);
-    // Some systems make the machine ID anew in each boot.
-    let machine = earlier.as_ref().map(|share| share.identity.machine.clone());
-    let identity = Identity {
-        machine: machine.unwrap_or_else(|| read("/etc/machine-id").unwrap_or_default()),
-        name: cluster.node.clone(),
-        instance: read("/proc/sys/kernel/random/uuid")?,
-        boot,
-        offline: 0,
-        turn: 0,
-        listed: false,
-    };
-    Ok(Share {
-        identity,
-        registered: false,
-        epoch,
-        revision,
-        longest,
-        confirmed: 0,
-        owned: Vec::new(),
-        announced: Vec::new(),
-        others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
-        vanished: Vec::new(),
-        used: None,
-        restored: restored.map(|other| Other { since: now, ..other }),
-        before: None,
-    })
-}
-
-async fn lock(dir: &Path) -> Result<Flock<File>> {
-    let path = dir.join(LOCK);
-    let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));
-    let mut file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => {
-                let _ = lock.set_modified(std::time::SystemTime::now());
-                return Ok(lock);
-            }
-            Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
-            Err((_, err)) => return Err(failed(err.into())),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

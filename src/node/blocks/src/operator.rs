@@ -1,22 +1,12 @@
-//! The operator's part.
+//! The operator's tasks: a network is set up, its blocks are listed, and a node is released.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cnimble_leases::cluster::config::Cluster;
 
+use crate::record::Owner;
 use crate::store::Store;
 use crate::{BlocksError, Result};
-
-/// A block, or a single address, as the operator sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) first: IpAddr,
-    pub(crate) is_single: bool,
-    pub(crate) node: String,
-    /// The time from which on others may claim a released block, in milliseconds since 1970.
-    pub(crate) free: Option<u64>,
-}
 
 /// Sets a network up, once. Nodes refuse to work with a store without it.
 pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
@@ -30,13 +20,11 @@ pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
     }
 }
 
-pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<Claim>> {
-    let mut session = S::begin(cluster, (0, 0)).await?;
-    let all = session.all_owners().await?.into_iter();
-    let claims = all.map(|(first, is_single, owner)| {
-        (first, Claim { first, is_single, node: owner.node, free: owner.free })
-    });
-    Ok(claims.collect::<BTreeMap<_, _>>().into_values().collect())
+/// Returns the first address of each block, and each single address, with whether it is a single one and its owner.
+pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, bool, Owner)>> {
+    let mut all = S::begin(cluster, (0, 0)).await?.all_owners().await?;
+    all.sort_by_key(|(first, ..)| *first);
+    Ok(all)
 }
 
 /// Releases what all boots of `name` own. Others may claim it when the node's right to give addresses without the store

@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cnimble_leases::cluster::number;
 use serde::{Deserialize, Serialize};
 
 /// The identity of a store, and its state.
@@ -13,13 +14,11 @@ pub(crate) struct Fence {
     /// A block has two to the power of this many addresses.
     pub(crate) host_bits: u32,
     /// Why nothing may be claimed until all nodes have had time to claim again what they own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) suspect: Option<String>,
     /// When the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs don't compare.
-    #[serde(default)]
     pub(crate) epoch: u64,
     /// The longest time `offline` of a node in milliseconds.
-    #[serde(default)]
     pub(crate) offline: u64,
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct Again {
 pub(crate) struct Owner {
     pub(crate) node: String,
     pub(crate) instance: String,
-    /// Milliseconds that the node goes on without etcd.
+    /// Milliseconds that the node goes on without the store.
     pub(crate) offline: u64,
     /// The time from which on others may claim a released one, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,6 +54,15 @@ impl Owner {
 /// How long others wait after a node's last confirmation, in milliseconds: clocks may differ by a tenth.
 pub(crate) fn patience(offline: u64) -> u64 {
     offline.saturating_add(offline / 10)
+}
+
+/// An address as part of a key or an object's name, such as `4-0a000040`. The digits have one width, so texts sort as
+/// addresses do.
+pub(crate) fn text(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
+        IpAddr::V6(_) => format!("6-{:032x}", number(ip)),
+    }
 }
 
 /// How others reach a node and its pods. It changes seldom, and all nodes watch it: it has a key of its own.

@@ -72,9 +72,8 @@ impl<S: Store> Node<'_, S> {
             return Ok(true);
         }
         // This node has claimed it again in this epoch before, and nothing is returned meanwhile.
-        if self.share.epoch == epoch && !S::KNOWS_RESTORES {
-            let what = format!("{} as the address of node {}", owned.first, self.cluster.node);
-            return Err(self.session.misses(&what, self.share.seen()).await);
+        if self.share.epoch == epoch && !S::HAS_TRANSACTIONS {
+            return Err(self.misses(owned.first).await);
         }
         // This node has claimed again before, or its claim is the earlier one.
         if self.share.epoch == epoch || repeated.is_some_and(|again| again.seen > seen) {

@@ -47,12 +47,9 @@ pub(crate) trait Store: Sized {
     type Watch: Watch;
     /// The store's name in messages.
     const NAME: &'static str;
-    /// Whether a session takes a turn before it writes, which voids late writes of dead processes.
-    const NEEDS_TURNS: bool;
-    /// Whether each session notices a restored backup by itself. Otherwise a node must miss something of its own.
-    const KNOWS_RESTORES: bool;
-    /// Whether an operator sees the number of addresses in use.
-    const COUNTS: bool;
+    /// Whether each write compares the fence and the boot's record. Then a turn voids late writes of dead processes, and
+    /// a session notices a restored backup. Without transactions a node notices it when it misses something of its own.
+    const HAS_TRANSACTIONS: bool;
 
     async fn connect(cluster: &Cluster) -> Result<Self>;
 
@@ -91,7 +88,7 @@ pub(crate) trait Store: Sized {
     /// Publishes the addresses of the latest boot. Returns false if its record has changed.
     async fn announce(&mut self, own: &mut Record<Self::Entry>, ips: &[IpAddr]) -> Result<bool>;
 
-    /// Publishes how many addresses of a boot are in use.
+    /// Publishes how many addresses of a boot are in use. Only a store that shows them to an operator is asked.
     async fn report(&mut self, own: &mut Record<Self::Entry>, blocks: usize, used: usize) -> Result<()>;
 
     /// Ends records before their blocks are released, so that their boots confirm nothing any more. Returns false if one
@@ -185,9 +182,8 @@ pub(crate) trait Store: Sized {
 
     /// Checks that the store answers, and that the fence is unchanged.
     async fn look(&mut self) -> Result<()> {
-        let (before, revision) = (self.fence().clone(), self.revision());
-        let now = self.read_fence().await?;
-        match now.as_ref() == Some(&before) && revision <= self.revision() {
+        let before = self.fence().clone();
+        match self.read_fence().await?.as_ref() == Some(&before) {
             true => Ok(()),
             false => Err(self.restored("the fence has changed")),
         }

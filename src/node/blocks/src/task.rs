@@ -85,10 +85,10 @@ impl Task {
             Task::Watch(_) => Ok(String::new()),
             Task::Init => operator::init::<S>(cluster).await.map(done),
             Task::Blocks => {
-                let claims = operator::list::<S>(cluster).await?;
-                let rows = claims.iter().map(|claim| {
-                    let last = if claim.is_single { claim.first } else { cluster.last_of(claim.first) };
-                    json!({"first": claim.first, "last": last, "node": claim.node, "freeAt": claim.free})
+                let all = operator::list::<S>(cluster).await?;
+                let rows = all.iter().map(|(first, is_single, owner)| {
+                    let last = if *is_single { *first } else { cluster.last_of(*first) };
+                    json!({"first": first, "last": last, "node": owner.node, "freeAt": owner.free})
                 });
                 Ok(Value::from_iter(rows).to_string())
             }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use cnimble_leases::cluster::config::{Cluster, Store as Chosen};
 use cnimble_leases::cluster::share::{self, Asker, Share, Used};
 
-use crate::node::{Node, free, used};
+use crate::node::{Node, free, leases};
 use crate::store::Store;
 use crate::{BlocksError, Result};
 
@@ -24,9 +24,12 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
 /// A node publishes the number of its addresses in use at most once in this time, in milliseconds.
 const REPORTS: u64 = 60_000;
 
-/// Returns the number of addresses in use, if the store is to have another one.
+/// Returns the number of addresses in use, if the store shows it to an operator and is to have another one.
 fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
-    let (count, at) = (used(cluster)?, share::now()?);
+    if !matches!(cluster.store, Chosen::Kubernetes(_)) {
+        return Ok(None);
+    }
+    let (count, at) = (leases(cluster)?.len(), share::now()?);
     let is_news = share.used.as_ref().is_none_or(|known| known.count != count && at >= known.at + REPORTS);
     Ok(is_news.then_some(Used { count, at }))
 }
@@ -62,10 +65,7 @@ fn is_zero(number: &usize) -> bool {
 pub(crate) fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
     let is_news = asked.listed.contains(&share.identity.name) && !share.identity.listed;
-    if is_news || !asked.ips.is_empty() && share.announced != asked.ips {
-        return Ok(None);
-    }
-    if matches!(cluster.store, Chosen::Kubernetes(_)) && news(cluster, &share)?.is_some() {
+    if is_news || !asked.ips.is_empty() && share.announced != asked.ips || news(cluster, &share)?.is_some() {
         return Ok(None);
     }
     let is_fresh = share.is_valid()? && !share.is_due(cluster, Asker::Agent)?;
@@ -85,9 +85,7 @@ impl<S: Store> Node<'_, S> {
         }
         self.tidy().await?;
         self.return_vanished(&asked.listed).await?;
-        if S::COUNTS
-            && let Some(used) = news(self.cluster, &self.share)?
-        {
+        if let Some(used) = news(self.cluster, &self.share)? {
             let mut own = self.own()?;
             self.session.report(&mut own, self.share.owned.len(), used.count).await?;
             self.own = Some(own);

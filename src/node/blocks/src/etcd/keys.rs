@@ -6,18 +6,12 @@ use cnimble_leases::cluster::config::{Cluster, Etcd};
 use cnimble_leases::cluster::share::Owned;
 use cnimble_leases::cluster::{address, number};
 
+use crate::record::text;
+
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     base: String,
     host_bits: u32,
-}
-
-/// An address as part of a key, such as `4-0a000040`.
-pub(super) fn text(ip: IpAddr) -> String {
-    match ip {
-        IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
-        IpAddr::V6(_) => format!("6-{:032x}", number(ip)),
-    }
 }
 
 pub(super) fn ip(key: &str) -> Option<IpAddr> {

@@ -8,10 +8,10 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, TxnOp};
 use cnimble_leases::cluster::config::{self, Cluster};
 use cnimble_leases::cluster::share::{Identity, Owned};
 
-use super::keys::{ip, text};
+use super::keys::ip;
 use super::watch::Streams;
 use super::{Entry, Etcd, LOOKS, NAME, is, is_absent, json, parse};
-use crate::record::{Change, Fence, Host, Owner, patience, unix_now};
+use crate::record::{Change, Fence, Host, Owner, patience, text, unix_now};
 use crate::store::{Listed, Record, Store, Window};
 use crate::{BlocksError, Result};
 
@@ -60,9 +60,7 @@ impl Store for Etcd {
     type Entry = Entry;
     type Watch = Streams;
     const NAME: &'static str = NAME;
-    const NEEDS_TURNS: bool = true;
-    const KNOWS_RESTORES: bool = true;
-    const COUNTS: bool = false;
+    const HAS_TRANSACTIONS: bool = true;
 
     async fn connect(cluster: &Cluster) -> Result<Self> {
         match &cluster.store {
@@ -207,10 +205,10 @@ impl Store for Etcd {
     async fn owners(&mut self, from: &Owned) -> Result<Window<Entry>> {
         let prefix = if from.is_single() { self.keys.singles() } else { self.keys.blocks() };
         let options = GetOptions::new().with_range(format!("{prefix}~")).with_limit(WINDOW);
-        let entrys = self.range(format!("{prefix}{}", text(from.first)), Some(options)).await?;
-        let is_last = entrys.len() < usize::try_from(WINDOW).unwrap_or(usize::MAX);
+        let page = self.range(format!("{prefix}{}", text(from.first)), Some(options)).await?;
+        let is_last = page.len() < usize::try_from(WINDOW).unwrap_or(usize::MAX);
         let mut owners = BTreeMap::new();
-        for entry in entrys {
+        for entry in page {
             if let Some(first) = ip(&entry.key) {
                 owners.insert(first, (parse(&entry)?, entry));
             }

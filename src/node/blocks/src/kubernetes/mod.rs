@@ -61,6 +61,11 @@ impl Kind {
         }
     }
 
+    /// The path of an object.
+    fn path_of(self, name: &str) -> String {
+        format!("{}/{name}", self.path())
+    }
+
     /// The objects with all of these labels.
     fn labelled(self, labels: &str) -> Collection {
         Collection::new(self.path()).labelled(labels)

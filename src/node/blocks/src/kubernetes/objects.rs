@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use cnimble_cni::{Code, Error};
-use cnimble_leases::cluster::number;
 use cnimble_leases::cluster::share::Identity;
 
 use super::Kind;
 use crate::Result;
-use crate::record::{Fence, Owner, unix_now};
+use crate::record::{Fence, Owner, text, unix_now};
 
 /// Keeps an object until its boot's addresses are returned.
 const FINALIZER: &str = "ipam.cnimble.dev/in-use";
@@ -57,7 +56,7 @@ pub(super) fn spec<T: DeserializeOwned>(object: &Value) -> Result<T> {
 
 fn parse<T: DeserializeOwned>(object: &Value, part: &str) -> Result<T> {
     T::deserialize(object.get(part).unwrap_or(&Value::Null)).map_err(|err| {
-        let why = format!("{part} of {} {}: {err}", text(object, "/kind"), name(object));
+        let why = format!("{part} of {} {}: {err}", string(object, "/kind"), name(object));
         Error::new(Code::NOT_AVAILABLE, why).into()
     })
 }
@@ -101,8 +100,8 @@ pub(super) fn set_spec(object: &mut Value, key: &str, value: Value) {
 
 /// The condition `Ready`. Its time stays unless the status has changed.
 pub(super) fn condition(object: &Value, status: &str, reason: &str, message: &str) -> Value {
-    let since = match text(object, "/status/conditions/0/status") == status {
-        true => text(object, "/status/conditions/0/lastTransitionTime").to_owned(),
+    let since = match string(object, "/status/conditions/0/status") == status {
+        true => string(object, "/status/conditions/0/lastTransitionTime").to_owned(),
         false => time(unix_now()),
     };
     json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
@@ -133,12 +132,8 @@ pub(super) fn new(kind: Kind, name: &str, pool: &str, node: &str, spec: &impl Se
     json!({"apiVersion": "ipam.cnimble.dev/v1alpha1", "kind": kind.name(), "metadata": metadata, "spec": spec})
 }
 
-/// The name of the object of a block or address. The digits have one width, so names sort as addresses do.
 pub(super) fn block_name(pool: &str, first: IpAddr) -> String {
-    match first {
-        IpAddr::V4(_) => format!("{pool}-4-{:08x}", number(first)),
-        IpAddr::V6(_) => format!("{pool}-6-{:032x}", number(first)),
-    }
+    format!("{pool}-{}", text(first))
 }
 
 pub(super) fn claim_name(pool: &str, identity: &Identity) -> String {
@@ -146,21 +141,21 @@ pub(super) fn claim_name(pool: &str, identity: &Identity) -> String {
     format!("{pool}-{}-{digits}", identity.name)
 }
 
-fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
+fn string<'v>(object: &'v Value, pointer: &str) -> &'v str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 pub(super) fn name(object: &Value) -> &str {
-    text(object, "/metadata/name")
+    string(object, "/metadata/name")
 }
 
 /// The UID and version, which a deletion compares.
 pub(super) fn preconditions(object: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {
-        "uid": text(object, "/metadata/uid"), "resourceVersion": text(object, "/metadata/resourceVersion")}})
+        "uid": string(object, "/metadata/uid"), "resourceVersion": string(object, "/metadata/resourceVersion")}})
 }
 
 /// The revision of the object's last change.
 pub(super) fn revision(object: &Value) -> Option<i64> {
-    text(object, "/metadata/resourceVersion").parse().ok()
+    string(object, "/metadata/resourceVersion").parse().ok()
 }

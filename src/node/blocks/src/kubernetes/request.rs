@@ -63,7 +63,7 @@ impl Kubernetes {
     }
 
     pub(super) async fn get(&mut self, kind: Kind, name: &str) -> Result<Option<Value>> {
-        self.ask(Method::GET, &format!("{}/{name}", kind.path()), None).await
+        self.ask(Method::GET, &kind.path_of(name), None).await
     }
 
     /// Returns the new object, or `None` if one of this name exists.
@@ -74,8 +74,7 @@ impl Kubernetes {
 
     /// Returns the new object, or `None` if it has changed since it was read.
     pub(super) async fn update(&mut self, kind: Kind, object: &Value) -> Result<Option<Value>> {
-        let updated =
-            self.ask(Method::PUT, &format!("{}/{}", kind.path(), name(object)), Some(object)).await?;
+        let updated = self.ask(Method::PUT, &kind.path_of(name(object)), Some(object)).await?;
         self.wrote(updated)
     }
 
@@ -84,16 +83,14 @@ impl Kubernetes {
         if deleted(object).is_some() {
             return Ok(Some(object.clone()));
         }
-        let path = format!("{}/{}", kind.path(), name(object));
-        self.ask(Method::DELETE, &path, Some(&preconditions(object))).await
+        self.ask(Method::DELETE, &kind.path_of(name(object)), Some(&preconditions(object))).await
     }
 
     /// Deletes an object and takes its finalizer away. Returns false if it has changed since it was read.
     pub(super) async fn remove(&mut self, kind: Kind, object: &Value) -> Result<bool> {
         let Some(mut object) = self.delete(kind, object).await? else { return Ok(false) };
         release_finalizer(&mut object);
-        let path = format!("{}/{}", kind.path(), name(&object));
-        Ok(self.ask(Method::PUT, &path, Some(&object)).await?.is_some())
+        Ok(self.ask(Method::PUT, &kind.path_of(name(&object)), Some(&object)).await?.is_some())
     }
 
     /// Returns `None` if the object doesn't exist, exists already, or has changed.

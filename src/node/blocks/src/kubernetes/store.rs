@@ -50,6 +50,13 @@ impl Kubernetes {
         self.keep(written)
     }
 
+    /// Writes this boot's record with other content. Returns false if it has changed meanwhile.
+    async fn amend(&mut self, own: &mut Record<Value>, object: Value) -> Result<bool> {
+        let Some(entry) = self.update(Kind::NodeClaim, &object).await? else { return Ok(false) };
+        own.entry = entry;
+        Ok(true)
+    }
+
     fn keep(&mut self, written: Option<Value>) -> Result<bool> {
         let Some(block) = written else { return Ok(false) };
         self.own.insert(spec::<Block>(&block)?.first, block);
@@ -61,9 +68,7 @@ impl Store for Kubernetes {
     type Entry = Value;
     type Watch = Lists;
     const NAME: &'static str = NAME;
-    const NEEDS_TURNS: bool = false;
-    const KNOWS_RESTORES: bool = false;
-    const COUNTS: bool = true;
+    const HAS_TRANSACTIONS: bool = false;
 
     async fn connect(cluster: &Cluster) -> Result<Self> {
         let pool = cluster.network.clone();
@@ -180,9 +185,7 @@ impl Store for Kubernetes {
         }
         let mut object = own.entry.clone();
         set_spec(&mut object, "addresses", json!(ips));
-        let Some(entry) = self.update(Kind::NodeClaim, &object).await? else { return Ok(false) };
-        own.entry = entry;
-        Ok(true)
+        self.amend(own, object).await
     }
 
     async fn report(&mut self, own: &mut Record<Value>, blocks: usize, used: usize) -> Result<()> {
@@ -190,10 +193,8 @@ impl Store for Kubernetes {
         let condition = condition(&object, "True", "Confirmed", "");
         let status = json!({"blocks": blocks, "inUse": used, "conditions": [condition]});
         set(&mut object, "status", status);
-        if object != own.entry
-            && let Some(entry) = self.update(Kind::NodeClaim, &object).await?
-        {
-            own.entry = entry;
+        if object != own.entry {
+            self.amend(own, object).await?;
         }
         Ok(())
     }

@@ -1,0 +1,96 @@
+//! The file of the share in this boot, and the node's lock.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use cnimble_cni::Error;
+use cnimble_leases::boot::is_shared;
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::{self, Identity, Other, Share};
+
+use crate::boots::known_before;
+use crate::{BlocksError, Result};
+
+/// The lock for changes of the share. Its time is that of the last try.
+const LOCK: &str = ".cnimble-share-lock";
+
+/// Reads the share, or makes one: pods don't outlive a boot, and a copy of the disk has the share of the original.
+pub(crate) fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
+    let boot = share::this_boot()?;
+    let known = Share::read(dir)?;
+    let renamed = known.as_ref().filter(|share| share.identity.name != cluster.node);
+    if let Some(Share { identity, .. }) = renamed
+        && (identity.boot == boot || File::open(dir).map_or(true, is_shared))
+    {
+        let why = format!("this machine was {}", identity.name);
+        return Err(BlocksError::Identity { name: cluster.node.clone(), why });
+    }
+    match known {
+        Some(share) if share.identity.boot == boot => Ok(share),
+        known => {
+            let share = fresh(cluster, boot, known)?;
+            share.write(dir)?;
+            Ok(share)
+        }
+    }
+}
+
+/// The share of a boot that owns nothing yet.
+pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Share> {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(path);
+        text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
+    };
+    let now = share::now()?;
+    let (epoch, revision) = earlier.as_ref().map_or((0, 0), Share::seen);
+    let longest = earlier.as_ref().map_or(0, |share| share.longest);
+    let restored = earlier.as_ref().and_then(|share| share.restored.clone());
+    let earlier = earlier.filter(|share| share.identity.name == cluster.node);
+    // Some systems make the machine ID anew in each boot.
+    let machine = earlier.as_ref().map(|share| share.identity.machine.clone());
+    let identity = Identity {
+        machine: machine.unwrap_or_else(|| read("/etc/machine-id").unwrap_or_default()),
+        name: cluster.node.clone(),
+        instance: read("/proc/sys/kernel/random/uuid")?,
+        boot,
+        offline: 0,
+        turn: 0,
+        listed: false,
+    };
+    Ok(Share {
+        identity,
+        registered: false,
+        epoch,
+        revision,
+        longest,
+        confirmed: 0,
+        owned: Vec::new(),
+        announced: Vec::new(),
+        others: earlier.map_or_else(Vec::new, |earlier| known_before(earlier.others, now)),
+        vanished: Vec::new(),
+        used: None,
+        restored: restored.map(|other| Other { since: now, ..other }),
+        before: None,
+    })
+}
+
+pub(crate) async fn lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join(LOCK);
+    let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));
+    let mut file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                let _ = lock.set_modified(std::time::SystemTime::now());
+                return Ok(lock);
+            }
+            Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
+            Err((_, err)) => return Err(failed(err.into())),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
