@@ -56,7 +56,7 @@ pub(crate) fn serve(handler: impl Fn(Request, TcpStream) + Send + Sync + 'static
     serve_at("127.0.0.1:0".parse().unwrap(), Box::new(handler))
 }
 
-/// Handles each request.
+/// The function that answers a request on its connection.
 pub type Handler = Box<dyn Fn(Request, TcpStream) + Send + Sync>;
 
 /// As [`serve`], at this address of the current namespace.
@@ -97,11 +97,11 @@ pub fn answer(mut stream: &TcpStream, status: u16, headers: &str, body: &[u8]) {
 /// The answer of a [`TextServer`].
 #[derive(Debug, Clone)]
 pub struct Text {
-    /// The HTTP status.
+    /// The status code that each answer has.
     pub status: u16,
     /// Whole lines, `NAME: VALUE\r\n`.
     pub headers: String,
-    /// The body's bytes.
+    /// The content that each answer has.
     pub body: Vec<u8>,
 }
 

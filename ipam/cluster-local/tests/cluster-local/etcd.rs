@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use cnimble_tests::tls::Identity;
 use cnimble_tests::{Background, Host, unique, wait_until};
 
+use super::node;
+
 /// The time limit of a wait, which only a failing test reaches.
 const PATIENCE: f32 = 120.0;
 
@@ -137,15 +139,11 @@ impl<'h> Etcd<'h> {
 
     /// Cuts a member off from the others and from its clients.
     pub(super) fn cut(&self, n: usize) {
-        let ip = &self.ips[n];
-        self.host.nft("add table ip cut");
-        self.host.nft("add chain ip cut input { type filter hook input priority 0; }");
-        self.host.nft(&format!("add rule ip cut input ip daddr {ip} drop"));
-        self.host.nft(&format!("add rule ip cut input ip saddr {ip} drop"));
+        node::cut(self.host, &self.ips[n]);
     }
 
     pub(super) fn heal(&self) {
-        self.host.nft("delete table ip cut");
+        node::heal(self.host);
     }
 
     pub(super) fn ctl(&self, args: &str) -> Command {

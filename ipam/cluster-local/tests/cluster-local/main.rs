@@ -25,4 +25,4 @@ mod vanished;
 mod watch;
 
 use etcd::Etcd;
-use node::{Node, address, answer, assert_no_block_is_lost, cluster, cluster_of, refused};
+use node::{Node, address, answer, assert_no_block_is_lost, cluster, cluster_of, refused, wanted};

@@ -164,6 +164,24 @@ pub(super) fn refused<T>(outcome: Result<T, Value>, code: u32, text: &str) {
     assert!(err["msg"].as_str().unwrap().contains(text), "{err}");
 }
 
+/// Cuts an address off from all others.
+pub(super) fn cut(host: &Host, ip: &str) {
+    host.nft("add table ip cut");
+    host.nft("add chain ip cut input { type filter hook input priority 0; }");
+    host.nft(&format!("add rule ip cut input ip daddr {ip} drop"));
+    host.nft(&format!("add rule ip cut input ip saddr {ip} drop"));
+}
+
+/// Undoes [`cut`].
+pub(super) fn heal(host: &Host) {
+    host.nft("delete table ip cut");
+}
+
+/// Returns the CNI_ARGS of a pod that wants this address, which may have a prefix length.
+pub(super) fn wanted(ip: &str) -> String {
+    format!("IP={}", ip.split('/').next().unwrap())
+}
+
 pub(super) fn address(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().to_owned()
 }

@@ -7,7 +7,7 @@ use cnimble_tests::{Host, PATIENCE, wait_until};
 
 use super::boots::{claimed, owned};
 use super::etcd::NEEDS_AGENTS;
-use super::{Etcd, Node, assert_no_block_is_lost, refused};
+use super::{Etcd, Node, assert_no_block_is_lost, refused, wanted};
 
 /// Starts etcd, and returns three nodes with this time `offline`. No node has had a longer one.
 fn short_cluster<'h>(host: &'h Host, seconds: u32) -> (Etcd<'h>, [Node<'h>; 3]) {
@@ -155,7 +155,7 @@ fn a_node_that_is_away_until_others_claim_loses_its_forgotten_block() {
     std::fs::write(away.store().join(".cnimble-share"), share.to_string()).unwrap();
     etcd.restore(&backup);
     go_on(&[&other]);
-    let wanted = format!("IP={}", ip.split('/').next().unwrap());
+    let wanted = wanted(&ip);
     other.run("ADD", "p2", &wanted, None).unwrap();
     refused(away.add("p2"), 50, "has a lease");
     away.run("DEL", "p1", "", Some(&ip)).unwrap();
@@ -216,6 +216,6 @@ fn all_wait_for_the_longest_time_that_a_node_had_even_if_it_is_forgotten() {
     other.operate("confirm").unwrap();
     etcd.restore(&backup);
     refused(other.operate("confirm"), 50, "for 3960 s");
-    let wanted = format!("IP={}", ip.split('/').next().unwrap());
+    let wanted = wanted(&ip);
     refused(other.run("ADD", "p2", &wanted, None), 50, "restored from a backup");
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::agent::agent_of;
 use super::boots::{claimed, owned};
-use super::{Node, cluster, refused};
+use super::{Node, cluster, refused, wanted};
 
 fn tend(node: &Node<'_>, names: &[&str]) {
     node.listed(names).operate("tend").unwrap();
@@ -32,7 +32,7 @@ fn the_blocks_of_a_vanished_node_return_and_it_claims_others_when_its_pods_are_g
     assert_eq!(left.share()["vanished"], serde_json::Value::Null);
     // Its right has ended, and it learns why.
     refused(gone.add("p2"), 50, "has confirmed nothing for too long");
-    let wanted = format!("IP={}", ip.split('/').next().unwrap());
+    let wanted = wanted(&ip);
     left.run("ADD", "p1", &wanted, None).unwrap();
     refused(gone.add("p2"), 50, "has a lease");
     gone.run("DEL", "p1", "", Some(&ip)).unwrap();

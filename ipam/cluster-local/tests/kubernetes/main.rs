@@ -33,4 +33,4 @@ mod watch;
 mod etcd;
 
 use etcd::Etcd;
-use node::{Node, address, answer, assert_no_block_is_lost, cluster, cluster_of, refused};
+use node::{Node, address, answer, assert_no_block_is_lost, cluster, cluster_of, refused, wanted};

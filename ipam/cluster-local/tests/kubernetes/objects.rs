@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
 use super::boots::owned;
-use super::{Etcd, Node, cluster, cluster_of, refused};
+use super::{Etcd, Node, cluster, cluster_of, refused, wanted};
 
 /// Returns the only object of a kind.
 #[track_caller]
@@ -93,11 +93,11 @@ fn a_deleted_block_returns_when_its_last_pod_is_gone() {
     delete(&etcd, "blocks", only(&etcd, "blocks"));
     node.operate("tidy").unwrap();
     assert_eq!(owned(node).len(), 1);
-    refused(nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None), 101, "node a");
+    refused(nodes[1].run("ADD", "p2", &wanted(&ip), None), 101, "node a");
     node.run("DEL", "p1", "", Some(&ip)).unwrap();
     node.operate("tidy").unwrap();
     assert_eq!((owned(node).len(), etcd.server.objects("blocks").len()), (0, 0));
-    nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None).unwrap();
+    nodes[1].run("ADD", "p2", &wanted(&ip), None).unwrap();
 }
 
 #[test]
@@ -113,8 +113,7 @@ fn a_deleted_nodeclaim_is_a_release() {
     node.operate("confirm").unwrap();
     let claim = only(&etcd, "nodeclaims");
     assert_ne!(claim["spec"]["instance"], before["spec"]["instance"]);
-    let is_free =
-        || nodes[1].run("ADD", "p2", &format!("IP={}", ip.split('/').next().unwrap()), None).is_ok();
+    let is_free = || nodes[1].run("ADD", "p2", &wanted(&ip), None).is_ok();
     assert!(wait_until(PATIENCE, is_free));
 }
 

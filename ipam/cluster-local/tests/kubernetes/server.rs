@@ -1,5 +1,5 @@
-//! A stand-in for a Kubernetes API server with custom resources: versions, preconditions, finalizers, label selectors,
-//! lists in pages and watches. It can be killed, paused, backed up and restored.
+//! A stand-in for a Kubernetes API server with custom resources. It checks versions and preconditions, keeps objects with
+//! finalizers, and answers lists and watches. It can be killed, paused, backed up and restored.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -38,7 +38,7 @@ impl Backup {
 enum Life {
     #[default]
     Serving,
-    /// Requests wait.
+    /// A request waits until the server serves again.
     Paused,
     /// Connections end at once.
     Dead,
@@ -127,7 +127,7 @@ impl CustomServer {
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Writes an object, whatever its version is.
+    /// Writes an object without a check of its version.
     pub(crate) fn put(&self, plural: &str, object: Value) {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         let mut state = self.change();

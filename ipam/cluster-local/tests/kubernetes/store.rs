@@ -7,6 +7,7 @@ use cnimble_tests::Host;
 
 pub(super) use crate::server::Backup;
 
+use crate::node;
 use crate::server::CustomServer;
 
 /// The address of the server.
@@ -52,14 +53,11 @@ impl<'h> Etcd<'h> {
 
     /// Cuts the server off from its clients.
     pub(super) fn cut(&self, _n: usize) {
-        self.host.nft("add table ip cut");
-        self.host.nft("add chain ip cut input { type filter hook input priority 0; }");
-        self.host.nft(&format!("add rule ip cut input ip daddr {IP} drop"));
-        self.host.nft(&format!("add rule ip cut input ip saddr {IP} drop"));
+        node::cut(self.host, IP);
     }
 
     pub(super) fn heal(&self) {
-        self.host.nft("delete table ip cut");
+        node::heal(self.host);
     }
 
     pub(super) fn backup(&self) -> Backup {
