@@ -49,11 +49,17 @@ struct State {
     content: Backup,
     /// Versions and events since `oldest`.
     log: Vec<(u64, String, Value)>,
+    /// The version and the later pages of lists that clients read, by the token of the next page.
+    rests: BTreeMap<String, (u64, Vec<String>)>,
+    /// The number of tokens so far.
+    lists: usize,
     oldest: u64,
     life: Life,
     /// Watches of an earlier generation are cut off.
     generation: u64,
     writes: usize,
+    /// The number of requests by their kind, such as `LIST blocks`.
+    requests: BTreeMap<String, usize>,
 }
 
 /// A server at an address of a namespace.
@@ -117,6 +123,7 @@ impl CustomServer {
         let mut state = self.change();
         state.content = backup.clone();
         state.log.clear();
+        state.rests.clear();
         (state.oldest, state.generation, state.life) = (backup.version, state.generation + 1, Life::Serving);
     }
 
@@ -142,6 +149,11 @@ impl CustomServer {
     /// Returns the number of successful writes.
     pub(crate) fn writes(&self) -> usize {
         self.change().writes
+    }
+
+    /// Returns the number of requests by their kind since the last call.
+    pub(crate) fn requests(&self) -> BTreeMap<String, usize> {
+        std::mem::take(&mut self.change().requests)
     }
 }
 
@@ -218,26 +230,70 @@ impl State {
     }
 }
 
-/// Returns whether an object has all labels of the request's selector, and its name.
-fn selects(request: &Request, object: &Value) -> bool {
-    let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
-    let labels = request.query("labelSelector").map(decoded).unwrap_or_default();
-    let mut labels = labels.split(',').filter_map(|pair| pair.split_once('='));
-    let field = request.query("fieldSelector").map(decoded);
-    let name = field.as_deref().and_then(|text| text.strip_prefix("metadata.name="));
-    labels.all(|(label, value)| object["metadata"]["labels"][label] == value)
-        && name.is_none_or(|name| object["metadata"]["name"] == name)
+/// The labels and the name that a request selects.
+#[derive(Debug)]
+struct Selector {
+    labels: Vec<(String, String)>,
+    name: Option<String>,
 }
 
-fn list(state: &State, plural: &str, request: &Request) -> (u16, Value) {
-    let from = request.query("continue").map_or(0, |text| text.parse().unwrap());
-    let of_kind = state.content.objects.iter().filter(|((kind, _), _)| kind == plural);
-    let found = of_kind.map(|(_, object)| object).filter(|object| selects(request, object));
-    let mut items: Vec<&Value> = found.skip(from).take(PAGE + 1).collect();
-    let more = if items.len() > PAGE { (from + PAGE).to_string() } else { String::new() };
-    items.truncate(PAGE);
-    let meta = json!({"resourceVersion": state.content.version.to_string(), "continue": more});
-    (200, json!({"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items}))
+impl Selector {
+    fn of(request: &Request) -> Self {
+        let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
+        let labels = request.query("labelSelector").map(decoded).unwrap_or_default();
+        let labels = labels.split(',').filter_map(|pair| pair.split_once('='));
+        let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned())).collect();
+        let name = request.query("fieldSelector").map(decoded);
+        let name = name.and_then(|text| text.strip_prefix("metadata.name=").map(str::to_owned));
+        Selector { labels, name }
+    }
+
+    fn selects(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        self.labels.iter().all(|(label, value)| metadata["labels"][label] == *value)
+            && self.name.as_ref().is_none_or(|name| metadata["name"] == *name)
+    }
+}
+
+/// Returns a page. All pages of a list are of one version.
+fn list(state: &mut State, plural: &str, request: &Request) -> (u16, String) {
+    let (version, mut items) = match request.query("continue") {
+        Some(token) => match state.rests.remove(token) {
+            Some(rest) => rest,
+            None => return text(status(410, "Expired")),
+        },
+        None => {
+            let (selector, first) = (Selector::of(request), (plural.to_owned(), String::new()));
+            let of_kind = state.content.objects.range(first..).take_while(|((kind, _), _)| kind == plural);
+            let found = of_kind.map(|(_, object)| object).filter(|object| selector.selects(object));
+            (state.content.version, found.map(Value::to_string).collect())
+        }
+    };
+    let rest = items.split_off(items.len().min(PAGE));
+    let mut meta = json!({"resourceVersion": version.to_string()});
+    if !rest.is_empty() {
+        state.lists += 1;
+        meta["continue"] = json!(state.lists.to_string());
+        state.rests.insert(state.lists.to_string(), (version, rest));
+    }
+    let items = items.join(",");
+    (200, format!(r#"{{"kind":"List","apiVersion":"v1","metadata":{meta},"items":[{items}]}}"#))
+}
+
+fn text((code, object): (u16, Value)) -> (u16, String) {
+    (code, object.to_string())
+}
+
+/// Returns the kind of a request, such as `LIST blocks` or `LIST blocks of a node`.
+fn kind(request: &Request, parts: &[&str]) -> String {
+    let verb = match (request.method.as_str(), parts) {
+        ("GET", [_]) if request.query("watch").is_some() => "WATCH",
+        ("GET", [_]) if request.query("continue").is_some() => "CONTINUE",
+        ("GET", [_]) => "LIST",
+        (method, _) => method,
+    };
+    let is_of_node = request.query("labelSelector").is_some_and(|text| text.contains("node"));
+    format!("{verb} {}{}", parts[0], if is_of_node { " of a node" } else { "" })
 }
 
 fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStream) {
@@ -250,25 +306,26 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     }
     let path = request.target.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.strip_prefix(GROUP).unwrap_or_default().split('/').collect();
+    *state.requests.entry(kind(request, &parts)).or_default() += 1;
     let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
     let key = |name: &str| (parts[0].to_owned(), name.to_owned());
-    let (code, object) = match (request.method.as_str(), parts.as_slice()) {
+    let (code, body) = match (request.method.as_str(), parts.as_slice()) {
         ("GET", [plural]) if request.query("watch") == Some("true") => {
             return watch(shared, state, plural, request, stream);
         }
-        ("GET", [plural]) => list(&state, plural, request),
+        ("GET", [plural]) => list(&mut state, plural, request),
         ("GET", [_, name]) => match state.content.objects.get(&key(name)) {
-            Some(object) => (200, object.clone()),
-            None => status(404, "NotFound"),
+            Some(object) => (200, object.to_string()),
+            None => text(status(404, "NotFound")),
         },
-        ("POST", [plural]) => state.create(plural, body()),
-        ("PUT", [_, name]) => state.update(key(name), body()),
-        ("DELETE", [_, name]) => state.delete(key(name), &body()),
-        _ => status(404, "NotFound"),
+        ("POST", [plural]) => text(state.create(plural, body())),
+        ("PUT", [_, name]) => text(state.update(key(name), body())),
+        ("DELETE", [_, name]) => text(state.delete(key(name), &body())),
+        _ => text(status(404, "NotFound")),
     };
     drop(state);
     shared.1.notify_all();
-    answer(stream, code, "Content-Type: application/json\r\n", object.to_string().as_bytes());
+    answer(stream, code, "Content-Type: application/json\r\n", body.as_bytes());
 }
 
 /// Sends the events behind a version, until the watch is cut off or the client is gone.
@@ -279,6 +336,7 @@ fn watch<'s>(
     request: &Request,
     mut stream: &TcpStream,
 ) {
+    let selector = Selector::of(request);
     let mut seen: u64 = request.query("resourceVersion").unwrap().parse().unwrap();
     let generation = state.generation;
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n";
@@ -295,7 +353,7 @@ fn watch<'s>(
         let behind = state.log.partition_point(|(version, ..)| *version <= seen);
         let news = state.log.iter().skip(behind).filter(|(_, kind, _)| kind == plural);
         let news: Vec<String> = news
-            .filter(|(.., event)| selects(request, &event["object"]))
+            .filter(|(.., event)| selector.selects(&event["object"]))
             .map(|(.., event)| format!("{event}\n"))
             .collect();
         seen = state.log.last().map_or(seen, |(version, ..)| seen.max(*version));
