@@ -53,6 +53,38 @@ fn a_block_costs_one_write_and_a_pod_none() {
     assert_eq!(etcd.server.writes() - before, claimed);
 }
 
+/// Panics unless these were the requests since the last call. Each process reads the pool and what its node has.
+#[track_caller]
+fn asked(etcd: &Etcd<'_>, others: &[(&str, usize)]) {
+    let own = ["LIST ippools", "LIST nodeclaims of a node", "LIST blocks of a node"].map(|kind| (kind, 1));
+    let wanted = own.iter().chain(others).map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
+    assert_eq!(etcd.server.requests(), wanted);
+}
+
+#[test]
+fn a_node_lists_all_blocks_only_if_its_next_one_has_an_owner() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/16", 29);
+    nodes[0].added("p1");
+    etcd.server.requests();
+    for _ in 0..3 {
+        nodes[0].operate("more 0 100").unwrap();
+        asked(&etcd, &[("GET blocks", 1), ("POST blocks", 1)]);
+    }
+}
+
+#[test]
+fn a_full_subnet_is_listed_once() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/27", 29);
+    let full = (0..32).find_map(|n| nodes[0].add(&format!("p{n}")).err());
+    assert_eq!(full.unwrap()["code"], 101);
+    nodes[1].operate("confirm").unwrap();
+    etcd.server.requests();
+    refused(nodes[1].add("p1"), 101, "no address left in the cluster");
+    asked(&etcd, &[("GET blocks", 1), ("LIST blocks", 1), ("LIST nodeclaims", 1)]);
+}
+
 #[test]
 fn the_number_of_addresses_in_use_is_written_once_a_minute() {
     let host = Host::new();

@@ -55,15 +55,17 @@ impl<'c> Blocks<'c> {
     }
 }
 
+/// Returns a block that is free. `ours` is known to have an owner.
 pub(crate) async fn block<S: Store>(
     session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
+    ours: &[Owned],
 ) -> Result<Option<Candidate<S::Entry>>> {
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let usable = run.filter(|first| blocks.is_usable(*first));
+            let usable = run.filter(|first| blocks.is_usable(*first) && !has(ours, *first));
             let mut candidates =
                 usable.map(|first| Owned { first, last: cluster.last_of(first), idle: None });
             if let Some(found) = first_free(session, &mut candidates).await? {
@@ -74,10 +76,12 @@ pub(crate) async fn block<S: Store>(
     Ok(None)
 }
 
+/// Returns a free address of a tail. `ours` is known to have an owner.
 pub(crate) async fn single<S: Store>(
     session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
+    ours: &[Owned],
 ) -> Result<Option<Candidate<S::Entry>>> {
     let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     let reserved = &cluster.pools.reserved;
@@ -85,7 +89,8 @@ pub(crate) async fn single<S: Store>(
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
             let tails = run.flat_map(|first| blocks.tail(first));
-            let tails = tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip));
+            let tails =
+                tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip) && !has(ours, *ip));
             let mut candidates = tails.map(|ip| Owned { first: ip, last: ip, idle: None });
             if let Some(found) = first_free(session, &mut candidates).await? {
                 return Ok(Some(found));
@@ -93,6 +98,10 @@ pub(crate) async fn single<S: Store>(
         }
     }
     Ok(None)
+}
+
+fn has(ours: &[Owned], first: IpAddr) -> bool {
+    ours.iter().any(|owned| owned.first == first)
 }
 
 /// The first of the sorted `candidates` that has no owner, or a released one.

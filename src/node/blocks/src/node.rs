@@ -238,10 +238,11 @@ impl<'c, S: Store> Node<'c, S> {
             return Ok(());
         }
         for _ in 0..TRIES {
-            let found = match claim::block(&mut self.session, self.cluster, set).await? {
+            let (session, ours) = (&mut self.session, &self.share.owned);
+            let found = match claim::block(session, self.cluster, set, ours).await? {
                 Some(found) => Some(found),
                 None if at_least > 1 => return Ok(()),
-                None => claim::single(&mut self.session, self.cluster, set).await?,
+                None => claim::single(session, self.cluster, set, ours).await?,
             };
             let found = found.ok_or_else(|| BlocksError::Full(set.to_string()))?;
             if self.claim(found).await? {

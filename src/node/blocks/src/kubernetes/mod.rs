@@ -19,9 +19,11 @@ use serde_json::Value;
 use cnimble_api::{Collection, Connection};
 
 use crate::BlocksError;
-use crate::record::Fence;
+use crate::record::{Fence, Owner};
 
 const NAME: &str = "the API server";
+
+type Owners = BTreeMap<IpAddr, (Owner, Value)>;
 
 /// A session with an API server.
 pub(crate) struct Kubernetes {
@@ -33,6 +35,8 @@ pub(crate) struct Kubernetes {
     object: Value,
     /// This boot's blocks, as this session has read or written them.
     own: BTreeMap<IpAddr, Value>,
+    /// All owners, if this session has listed them since its last claim.
+    listed: Option<Owners>,
     revision: i64,
 }
 

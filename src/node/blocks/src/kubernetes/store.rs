@@ -14,7 +14,7 @@ use super::objects::{
 };
 use super::request::{failed, in_time};
 use super::watch::Lists;
-use super::{Kind, Kubernetes, NAME};
+use super::{Kind, Kubernetes, NAME, Owners};
 use crate::record::{Change, Fence, Owner, patience, unix_now};
 use crate::store::{Listed, Record, Store, Window, instances};
 use crate::{BlocksError, Result};
@@ -36,6 +36,23 @@ impl Kubernetes {
         let (pool, claimed) = (self.pool.clone(), unix_now());
         let block = Block { owner: owner.clone(), pool, first, last, claimed };
         objects::new(Kind::Block, &block_name(&self.pool, first), &self.pool, &owner.node, &block)
+    }
+
+    /// Returns the owners of all blocks and addresses.
+    async fn list_owners(&mut self) -> Result<Owners> {
+        let mut owners = BTreeMap::new();
+        let blocks = self.all(Kind::Block, &self.labels(None)).await?;
+        let identities = self.identities().await?;
+        let known = instances(&identities);
+        for entry in blocks {
+            let Block { mut owner, first, claimed, .. } = spec(&entry)?;
+            // A dead process has claimed it late: its boot has been released.
+            if !known.contains(owner.instance.as_str()) {
+                owner.free = owner.free.or(Some(claimed + patience(owner.offline)));
+            }
+            owners.insert(first, (owner, entry));
+        }
+        Ok(owners)
     }
 
     /// Updates the block in place, and the list of this boot.
@@ -80,7 +97,7 @@ impl Store for Kubernetes {
         in_time(async { connection.renew().await.map_err(|err| failed(&err)) }).await?;
         let (fence, object, own) = (Fence::default(), Value::Null, BTreeMap::new());
         let connection = Arc::new(connection);
-        Ok(Kubernetes { connection, pool, fence, object, own, revision: 0 })
+        Ok(Kubernetes { connection, pool, fence, object, own, listed: None, revision: 0 })
     }
 
     async fn init(&mut self, cluster: &Cluster) -> Result<bool> {
@@ -236,20 +253,15 @@ impl Store for Kubernetes {
         found.map(|entry| Ok((spec::<Block>(&entry)?.owner, entry))).transpose()
     }
 
-    async fn owners(&mut self, _from: &Owned) -> Result<Window<Value>> {
-        let mut owners = BTreeMap::new();
-        let blocks = self.all(Kind::Block, &self.labels(None)).await?;
-        let identities = self.identities().await?;
-        let known = instances(&identities);
-        for entry in blocks {
-            let Block { mut owner, first, claimed, .. } = spec(&entry)?;
-            // A dead process has claimed it late: its boot has been released.
-            if !known.contains(owner.instance.as_str()) {
-                owner.free = owner.free.or(Some(claimed + patience(owner.offline)));
+    /// Looks at one block. If it has an owner, a list of all serves this call and later ones.
+    async fn owners(&mut self, from: &Owned) -> Result<Window<Value>> {
+        if self.listed.is_none() {
+            if self.owner(from).await?.is_none() {
+                return Ok(Window { owners: BTreeMap::new(), is_last: false });
             }
-            owners.insert(first, (owner, entry));
+            self.listed = Some(self.list_owners().await?);
         }
-        Ok(Window { owners, is_last: true })
+        Ok(Window { owners: self.listed.clone().unwrap_or_default(), is_last: true })
     }
 
     async fn all_owners(&mut self) -> Result<Vec<(IpAddr, bool, Owner)>> {
@@ -269,6 +281,7 @@ impl Store for Kubernetes {
         known: Option<&(Owner, Value)>,
     ) -> Result<bool> {
         let block = self.block(owned, owner);
+        self.listed = None;
         match known {
             Some((_, entry)) if deleted(entry).is_none() => self.rewrite(entry, &block).await,
             Some((_, entry)) if !self.remove(Kind::Block, entry).await? => Ok(false),
