@@ -71,6 +71,9 @@ struct Size {
     seed: usize,
 }
 
+/// A machine, and the turn to lock it: its own thread would lock it again before a fault that waits wakes up.
+type Shared<'h> = (Mutex<()>, Mutex<Machine<'h>>);
+
 /// A panic in one thread stops all others.
 struct Alarm<'w>(&'w World);
 
@@ -83,7 +86,7 @@ impl Drop for Alarm<'_> {
 }
 
 /// Runs a machine's verbs until the trial is over.
-fn live(world: &World, machine: &Mutex<Machine<'_>>) {
+fn live(world: &World, machine: &Shared<'_>) {
     let _alarm = Alarm(world);
     loop {
         let mut locked = lock(machine);
@@ -92,8 +95,9 @@ fn live(world: &World, machine: &Mutex<Machine<'_>>) {
         }
         let is_well = locked.step(world);
         drop(locked);
-        // A fault waits for the lock.
-        std::thread::sleep(Duration::from_millis(if is_well { 1 } else { 100 }));
+        if !is_well {
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }
 
@@ -101,7 +105,7 @@ struct Trial<'s, 'e, 'h> {
     scope: &'s Scope<'s, 'e>,
     world: &'s World,
     etcd: Etcd<'h>,
-    machines: Vec<Arc<Mutex<Machine<'h>>>>,
+    machines: Vec<Arc<Shared<'h>>>,
     /// The configuration of all nodes.
     node: Node<'h>,
     /// The names of nodes that are gone for good.
@@ -123,7 +127,8 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
         let node = self.node.clone().with("nodeName", name.into()).with("dataDir", json!(dir));
         let node = Node { name: name.to_owned(), ..node.in_boot(self.boot()) };
         self.world.names.lock().unwrap().insert(name.to_owned());
-        let machine = Arc::new(Mutex::new(Machine::new(node, self.number, self.size.seed)));
+        let machine = Machine::new(node, self.number, self.size.seed);
+        let machine = Arc::new((Mutex::new(()), Mutex::new(machine)));
         self.machines.push(Arc::clone(&machine));
         let world = self.world;
         self.scope.spawn(move || live(world, &machine));
@@ -144,7 +149,7 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
         self.boots
     }
 
-    fn pick(&mut self) -> Arc<Mutex<Machine<'h>>> {
+    fn pick(&mut self) -> Arc<Shared<'h>> {
         let n = self.chance.below(self.machines.len());
         Arc::clone(&self.machines[n])
     }
@@ -213,10 +218,13 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
     /// Restores a backup. If a node without an agent can't know of it, the agents know the latest revision, and one of
     /// them is the first to see the earlier one.
     fn restore(&mut self, backup: &Backup) {
-        let hear = |machine: &Mutex<Machine<'_>>| lock(machine).node.operate("confirm");
+        let hear = |machine: &Shared<'_>| lock(machine).node.operate("confirm");
         if etcd::NEEDS_AGENTS {
-            let known: Vec<_> = self.machines.iter().map(|machine| hear(machine)).collect();
-            drop(known);
+            std::thread::scope(|scope| {
+                for machine in &self.machines {
+                    scope.spawn(|| drop(hear(machine)));
+                }
+            });
         }
         self.etcd.restore(backup);
         if etcd::NEEDS_AGENTS {
@@ -224,7 +232,7 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
         }
     }
 
-    fn roll_a_disk_back(&mut self, machine: &Mutex<Machine<'h>>) {
+    fn roll_a_disk_back(&mut self, machine: &Shared<'h>) {
         let disk = self.place();
         lock(machine).copy(self.world, &disk);
         self.go_on(2);
@@ -234,7 +242,7 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
 
     /// Removes a machine. The next has its name, or another, and then an operator or the API server may know that the
     /// name is gone.
-    fn replace(&mut self, machine: &Arc<Mutex<Machine<'h>>>) {
+    fn replace(&mut self, machine: &Arc<Shared<'h>>) {
         let mut locked = lock(machine);
         locked.vanish(self.world);
         let name = locked.node.name.clone();
@@ -327,7 +335,8 @@ impl<'s, 'h: 's> Trial<'s, '_, 'h> {
     }
 }
 
-fn lock<'m, 'h>(machine: &'m Mutex<Machine<'h>>) -> MutexGuard<'m, Machine<'h>> {
+fn lock<'m, 'h>((turn, machine): &'m Shared<'h>) -> MutexGuard<'m, Machine<'h>> {
+    let _turn = turn.lock().unwrap();
     machine.lock().unwrap()
 }
 
