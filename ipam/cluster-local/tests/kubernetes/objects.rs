@@ -62,7 +62,7 @@ fn asked(etcd: &Etcd<'_>, others: &[(&str, usize)]) {
 }
 
 #[test]
-fn a_node_lists_all_blocks_only_if_its_next_one_has_an_owner() {
+fn a_claim_lists_no_blocks_of_other_nodes() {
     let host = Host::new();
     let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/16", 29);
     nodes[0].added("p1");
