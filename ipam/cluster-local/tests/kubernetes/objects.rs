@@ -149,6 +149,49 @@ fn a_deleted_nodeclaim_is_a_release() {
     assert!(wait_until(PATIENCE, is_free));
 }
 
+/// An operator removes the finalizer, or the custom resource definitions and all objects with them.
+#[test]
+fn a_nodeclaim_that_is_gone_without_a_release_frees_no_block() {
+    for are_blocks_gone in [false, true] {
+        let host = Host::new();
+        let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+        let node = &nodes[0];
+        let ip = node.added("p1");
+        let block = only(&etcd, "blocks");
+        etcd.server.remove("nodeclaims", only(&etcd, "nodeclaims"));
+        if are_blocks_gone {
+            etcd.server.remove("blocks", block.clone());
+        }
+        refused(node.operate("confirm"), 50, "it lacks");
+        refused(nodes[1].run("ADD", "p2", &wanted(&ip), None), 50, "restored from a backup");
+        node.added("p3");
+        refused(node.operate("confirm"), 50, "nodes claim again what they own");
+        let again = only(&etcd, "blocks")["spec"].clone();
+        assert_eq!((&again["first"], &again["node"]), (&block["spec"]["first"], &json!("a")));
+    }
+}
+
+/// Its boot may give addresses for the time `offline` from the last confirmation on, which nobody knows any more.
+#[test]
+fn a_block_without_a_nodeclaim_waits_from_the_first_look() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/29", 29);
+    let ip = nodes[0].added("p1");
+    etcd.server.remove("nodeclaims", only(&etcd, "nodeclaims"));
+    let mut block = only(&etcd, "blocks");
+    block["spec"]["claimed"] = json!(1);
+    let wanted = wanted(&ip);
+    for attempt in ["", wanted.as_str()] {
+        etcd.server.put("blocks", block.clone());
+        let _ = nodes[1].run("ADD", "p2", attempt, None);
+        let all = etcd.server.objects("blocks");
+        let orphan = all.iter().find(|other| other["metadata"]["name"] == block["metadata"]["name"]).unwrap();
+        assert_eq!(orphan["spec"]["node"], "a");
+        assert!(orphan["spec"]["free"].as_i64() > Some(jiff::Timestamp::now().as_millisecond()), "{orphan}");
+    }
+    refused(nodes[0].operate("confirm"), 50, "released its addresses");
+}
+
 /// A dead process may have sent the request to return a block.
 #[test]
 fn an_adopted_block_outlives_a_late_deletion() {
@@ -187,6 +230,21 @@ fn a_pool_that_is_gone_or_never_was_gives_nothing() {
     let node = Node::new(&host, 1, "a", "10.9.0.0/16");
     refused(node.add("p1"), 50, "the API server has nothing of network net");
     refused(node.clone().with("nodeName", "A_b".into()).add("p1"), 7, "can't name an API object");
+}
+
+/// The nodes' files still have the blocks of the pool that was deleted.
+#[test]
+fn a_pool_begins_again_with_the_size_of_its_blocks_alone() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    nodes[0].run("ADD", "p2", "IP=10.9.0.63", None).unwrap();
+    etcd.server.remove("ippools", only(&etcd, "ippools"));
+    for size in [25, 27] {
+        refused(nodes[1].clone().with("blockSize", size.into()).operate("init"), 7, "of another size");
+    }
+    nodes[1].operate("init").unwrap();
+    nodes[0].operate("confirm").unwrap();
 }
 
 /// An API server drops keys that the schema lacks.

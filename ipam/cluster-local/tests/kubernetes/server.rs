@@ -146,6 +146,12 @@ impl CustomServer {
         state.write((plural.to_owned(), name), object, kind);
     }
 
+    /// Removes an object, whatever its finalizers are.
+    pub(crate) fn remove(&self, plural: &str, object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        self.change().write((plural.to_owned(), name), object, "DELETED");
+    }
+
     /// Returns the number of successful writes.
     pub(crate) fn writes(&self) -> usize {
         self.change().writes

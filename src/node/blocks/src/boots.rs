@@ -40,6 +40,11 @@ impl<E: Clone> Records<E> {
         self.open.iter().find(|record| record.identity.instance == instance)
     }
 
+    /// Whether the record of a boot is closed, and its blocks are being released.
+    pub(crate) fn is_closed(&self, instance: &str) -> bool {
+        self.closed.iter().any(|record| record.identity.instance == instance)
+    }
+
     /// Returns the identity that confirms or registers the boot of the share. Fails if another machine has the name.
     pub(crate) fn confirmed(&self, cluster: &Cluster, share: &Share) -> Result<Identity> {
         let ours = &share.identity;

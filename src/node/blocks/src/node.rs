@@ -127,11 +127,31 @@ impl<'c, S: Store> Node<'c, S> {
         self.session.misses(&what, self.share.seen()).await
     }
 
+    /// Fails if the store has forgotten this boot. A release writes to a block when others may claim it. Until the boot's
+    /// right to its addresses has ended, no other node does so.
+    async fn check_release(&mut self, records: &Records<S::Entry>) -> Result<()> {
+        if S::HAS_TRANSACTIONS || records.is_closed(&self.share.identity.instance) || !self.share.is_valid()? {
+            return Ok(());
+        }
+        let ours = self.share.owned.clone();
+        for owned in &ours {
+            let owner = self.session.owner(owned).await?.map(|(owner, _)| owner);
+            if owner.is_some_and(|owner| owner.instance == self.share.identity.instance && owner.free.is_some()) {
+                return Ok(());
+            }
+        }
+        match ours.first() {
+            Some(owned) => Err(self.misses(owned.first).await),
+            None => Ok(()),
+        }
+    }
+
     /// Writes this boot's record.
     pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
         let known = records.of(&self.share.identity.instance);
         let is_known = known.is_some() || self.session.fence().suspect.is_some();
         if self.share.registered && !is_known {
+            self.check_release(records).await?;
             let why = format!(
                 "the operator has released its addresses (or {} has lost them), \
                  or it has confirmed nothing for too long",
@@ -263,7 +283,8 @@ impl<'c, S: Store> Node<'c, S> {
                 false => self.owned(self.cluster.block_of(ip)),
             };
             let left = self.session.owner(&owned).await?;
-            if let Some((owner, _)) = left.as_ref().filter(|(owner, _)| !owner.is_free()) {
+            if let Some((owner, entry)) = left.as_ref().filter(|(owner, _)| !owner.is_free()) {
+                self.release_orphan(owned.first, owner, entry).await?;
                 let node = match owner.node == self.cluster.node {
                     true => format!("{} in another boot", owner.node),
                     false => owner.node.clone(),
@@ -273,6 +294,19 @@ impl<'c, S: Store> Node<'c, S> {
             self.claim(Candidate { owned, left }).await?;
         }
         Err(BlocksError::Contended)
+    }
+
+    /// Releases a block without a release whose boot has no record: others wait from now on.
+    async fn release_orphan(&mut self, first: IpAddr, owner: &Owner, entry: &S::Entry) -> Result<()> {
+        if S::HAS_TRANSACTIONS || owner.free.is_some() {
+            return Ok(());
+        }
+        let records = self.session.records(&owner.node).await?;
+        if records.iter().any(|record| record.identity.instance == owner.instance) {
+            return Ok(());
+        }
+        let (instance, entry) = (owner.instance.clone(), entry.clone());
+        self.session.release(&Listed { first, instance, entry, is_unwanted: false }, 0, None).await.map(drop)
     }
 
     /// Returns whether no other node was faster.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use cnimble_api::{Collection, Connection, Server};
+use cnimble_cni::Error;
 use cnimble_leases::cluster::config::{self, Cluster};
 use cnimble_leases::cluster::share::{Identity, Owned};
 use cnimble_leases::range::RangeSet;
@@ -21,6 +22,8 @@ use crate::{BlocksError, Result};
 
 /// Revisions that a cluster doesn't make between two looks. `etcdutl snapshot restore --bump-revision` adds as many.
 const JUMP: i64 = 500_000_000;
+/// How many blocks without a record of their boot a process releases.
+const ORPHANS: usize = 8;
 
 impl Kubernetes {
     /// Labels of the pool's objects, or of a node's.
@@ -44,11 +47,18 @@ impl Kubernetes {
         let blocks = self.all(Kind::Block, &self.labels(None)).await?;
         let identities = self.identities().await?;
         let known = instances(&identities);
+        let mut batch = ORPHANS;
         for entry in blocks {
-            let Block { mut owner, first, claimed, .. } = spec(&entry)?;
-            // A dead process has claimed it late: its boot has been released.
-            if !known.contains(owner.instance.as_str()) {
-                owner.free = owner.free.or(Some(claimed + patience(owner.offline)));
+            let Block { owner, first, .. } = spec(&entry)?;
+            let instance = owner.instance.clone();
+            // A dead process has claimed it after its boot's release, or the record was removed without a release.
+            if owner.free.is_none() && !known.contains(instance.as_str()) && batch > 0 {
+                batch -= 1;
+                let orphan = Listed { first, instance, entry: entry.clone(), is_unwanted: false };
+                match self.release(&orphan, 0, None).await {
+                    Ok(_) | Err(BlocksError::Contended) => {}
+                    Err(err) => return Err(err),
+                }
             }
             owners.insert(first, (owner, entry));
         }
@@ -101,6 +111,17 @@ impl Store for Kubernetes {
     }
 
     async fn init(&mut self, cluster: &Cluster) -> Result<bool> {
+        for entry in self.all(Kind::Block, &self.labels(None)).await? {
+            let Block { first, last, .. } = spec(&entry)?;
+            let is_block = cluster.block_of(first) == first && cluster.last_of(first) == last;
+            if !is_block && !(first == last && cluster.is_in_tail(first)) {
+                let why = format!(
+                    "ipam.blockSize: Block {} is of another size: set that of the network before",
+                    objects::name(&entry)
+                );
+                return Err(BlocksError::Local(Error::config(why)));
+            }
+        }
         let subnets =
             cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.subnet.to_string());
         let mut pool = json!({
