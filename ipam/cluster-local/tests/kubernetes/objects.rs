@@ -223,6 +223,22 @@ fn a_revision_that_jumps_is_a_restored_backup() {
     refused(nodes[2].add("p1"), 50, "restored from a backup");
 }
 
+/// The leases of 5,000 nodes alone make 500 revisions a second.
+#[test]
+fn a_machine_that_was_off_for_weeks_sees_no_jump() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let mut backup = etcd.backup();
+    backup.bump(1_000_000_000);
+    etcd.restore(&backup);
+    let mut share = nodes[0].share();
+    let weeks = jiff::SignedDuration::from_hours(3 * 7 * 24);
+    share["answered"] = (jiff::Timestamp::now() - weeks).as_millisecond().into();
+    std::fs::write(nodes[0].store().join(".cnimble-share"), share.to_string()).unwrap();
+    nodes[0].operate("confirm").unwrap();
+}
+
 #[test]
 fn a_pool_that_is_gone_or_never_was_gives_nothing() {
     let host = Host::new();

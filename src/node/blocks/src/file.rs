@@ -47,6 +47,7 @@ pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> 
     };
     let now = share::now()?;
     let (epoch, revision) = earlier.as_ref().map_or((0, 0), Share::seen);
+    let answered = earlier.as_ref().map_or(0, |share| share.answered);
     let longest = earlier.as_ref().map_or(0, |share| share.longest);
     let restored = earlier.as_ref().and_then(|share| share.restored.clone());
     let earlier = earlier.filter(|share| share.identity.name == cluster.node);
@@ -66,6 +67,7 @@ pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> 
         registered: false,
         epoch,
         revision,
+        answered,
         longest,
         confirmed: 0,
         owned: Vec::new(),

@@ -19,7 +19,7 @@ use cnimble_leases::store::{Directory, Store as Leases};
 use crate::boots::Records;
 use crate::claim::{self, Candidate};
 use crate::file::{fresh, lock, of_this_boot};
-use crate::record::{Again, Fence, Owner};
+use crate::record::{Again, Fence, Owner, unix_now};
 use crate::store::{Listed, Record, Store};
 use crate::{BlocksError, Result};
 
@@ -59,7 +59,7 @@ impl<'c, S: Store> Node<'c, S> {
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
         let lock = lock(&dir).await?;
         let share = of_this_boot(cluster, &dir)?;
-        let opened = S::begin(cluster, share.seen()).await;
+        let opened = S::begin(cluster, share.seen(), share.answered).await;
         let session = opened.map_err(|err| match err {
             BlocksError::Away(name, why) if !share.registered => {
                 let why = format!("{why}; after a boot the node has no address until {name} answers");
@@ -214,6 +214,7 @@ impl<'c, S: Store> Node<'c, S> {
 
     pub(crate) fn save(&mut self) -> Result<()> {
         self.share.revision = self.share.revision.max(self.session.revision());
+        self.share.answered = unix_now();
         Ok(self.share.write(&self.dir)?)
     }
 

@@ -22,7 +22,7 @@ pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
 
 /// Returns the first address of each block, and each single address, with whether it is a single one and its owner.
 pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, bool, Owner)>> {
-    let mut all = S::begin(cluster, (0, 0)).await?.all_owners().await?;
+    let mut all = S::begin(cluster, (0, 0), 0).await?.all_owners().await?;
     all.sort_by_key(|(first, ..)| *first);
     Ok(all)
 }
@@ -31,7 +31,7 @@ pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, boo
 /// has ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
 /// milliseconds since 1970. After a failure another call continues.
 pub(crate) async fn release<S: Store>(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
-    let mut session = S::open(cluster, (0, 0)).await?;
+    let mut session = S::open(cluster, (0, 0), 0).await?;
     let mut records = session.records(name).await?;
     // First: from now on nothing confirms the node, and it claims nothing.
     if !session.banish(name, &mut records).await? {

@@ -64,8 +64,9 @@ pub(crate) trait Store: Sized {
     /// The latest revision of an answer.
     fn revision(&self) -> i64;
 
-    /// The difference between this store and that of the fence, or that of the revision `seen` in its epoch.
-    async fn difference(&mut self, seen: (u64, i64)) -> Result<Option<String>>;
+    /// The difference between this store and that of the fence, or that of the revision `seen` in its epoch at the
+    /// time `at`.
+    async fn difference(&mut self, seen: (u64, i64), at: u64) -> Result<Option<String>>;
 
     /// Completes a fence with the identity of this store.
     async fn identified(&mut self, fence: Fence) -> Result<Fence>;
@@ -141,9 +142,10 @@ pub(crate) trait Store: Sized {
     /// Reads all owners and hosts, and watches from there on.
     async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Self::Watch>;
 
-    /// Returns a session with an unchanged store. `seen` is the latest epoch and revision that are known.
-    async fn open(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
-        let session = Self::begin(cluster, seen).await?;
+    /// Returns a session with an unchanged store. `seen` is the latest epoch and revision that are known, at the time `at`
+    /// or later, in milliseconds since 1970.
+    async fn open(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
+        let session = Self::begin(cluster, seen, at).await?;
         match &session.fence().suspect {
             Some(why) => Err(session.restored(why)),
             None => Ok(session),
@@ -151,7 +153,7 @@ pub(crate) trait Store: Sized {
     }
 
     /// Same as `open`, also for a store that was restored. The first session that notices this writes it to the fence.
-    async fn begin(cluster: &Cluster, seen: (u64, i64)) -> Result<Self> {
+    async fn begin(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let fence = session.read_fence().await?;
         let fence = fence.ok_or_else(|| BlocksError::Uninitialised(Self::NAME, cluster.network.clone()))?;
@@ -165,7 +167,7 @@ pub(crate) trait Store: Sized {
             true => Some(format!("its revision {} is before {}, which was seen", session.revision(), seen.1)),
             // An earlier build has noticed it.
             false if fence.epoch == 0 && fence.suspect.is_some() => fence.suspect.clone(),
-            false => session.difference(seen).await?,
+            false => session.difference(seen, at).await?,
         };
         if let Some(why) = why {
             session.suspect(why, seen).await?;

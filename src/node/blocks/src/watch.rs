@@ -120,8 +120,8 @@ pub(crate) async fn follow<S: Store>(
 /// Reads everything, and watches from there on.
 async fn begin<S: Store>(cluster: &Cluster, seen: (u64, i64)) -> Result<(S, State, S::Watch)> {
     let share = Share::read(&cluster.base.store)?;
-    let seen = seen.max(share.map_or((0, 0), |share| share.seen()));
-    let mut session = S::open(cluster, seen).await?;
+    let (known, at) = share.map_or(((0, 0), 0), |share| (share.seen(), share.answered));
+    let mut session = S::open(cluster, seen.max(known), at).await?;
     let mut state = State::default();
     let changes = session.watch(|change| state.take(change)).await?;
     state.revision = session.revision();

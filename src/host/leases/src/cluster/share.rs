@@ -127,6 +127,9 @@ pub struct Share {
     pub epoch: u64,
     /// The latest revision that etcd has answered with.
     pub revision: i64,
+    /// When that was, in milliseconds since 1970.
+    #[serde(default)]
+    pub answered: u64,
     /// The longest time `offline` of a node in milliseconds.
     #[serde(default)]
     pub longest: u64,
@@ -301,6 +304,7 @@ mod tests {
             registered: true,
             epoch: 0,
             revision: 1,
+            answered: 0,
             longest: 1000,
             confirmed: now().unwrap(),
             owned: parts,

@@ -93,7 +93,7 @@ impl Store for Etcd {
         self.revision
     }
 
-    async fn difference(&mut self, _seen: (u64, i64)) -> Result<Option<String>> {
+    async fn difference(&mut self, _seen: (u64, i64), _at: u64) -> Result<Option<String>> {
         let mut why = None;
         for _ in 0..LOOKS {
             let (id, offset) = self.offset().await?;

@@ -20,8 +20,10 @@ use crate::record::{Change, Fence, Owner, patience, unix_now};
 use crate::store::{Listed, Record, Store, Window, instances};
 use crate::{BlocksError, Result};
 
-/// Revisions that a cluster doesn't make between two looks. `etcdutl snapshot restore --bump-revision` adds as many.
+/// The least number of revisions that counts as a jump. `etcdutl snapshot restore --bump-revision` adds as many.
 const JUMP: i64 = 500_000_000;
+/// Revisions that no etcd makes in a millisecond for long.
+const RATE: i64 = 10;
 /// How many blocks without a record of their boot a process releases.
 const ORPHANS: usize = 8;
 
@@ -149,9 +151,10 @@ impl Store for Kubernetes {
         self.revision
     }
 
-    async fn difference(&mut self, seen: (u64, i64)) -> Result<Option<String>> {
+    async fn difference(&mut self, seen: (u64, i64), at: u64) -> Result<Option<String>> {
         let is_same = seen.0 == self.fence.epoch && seen.1 > 0;
-        let jumped = is_same && self.revision - seen.1 > JUMP;
+        let usual = i64::try_from(unix_now().saturating_sub(at)).unwrap_or(i64::MAX).saturating_mul(RATE);
+        let jumped = is_same && self.revision - seen.1 > JUMP.max(usual);
         Ok(jumped.then(|| format!("its revision rose from {} to {}", seen.1, self.revision)))
     }
 
