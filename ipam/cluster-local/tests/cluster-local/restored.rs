@@ -119,6 +119,25 @@ fn of_two_nodes_with_a_block_in_their_files_the_later_owner_keeps_it() {
     }
 }
 
+#[test]
+fn the_wait_goes_on_while_the_earlier_owner_of_a_block_asks_again() {
+    let host = Host::new();
+    let (mut etcd, [earlier, later, aware]) = short_cluster(&host, 8);
+    earlier.run("ADD", "p1", "IP=10.9.100.7", None).unwrap();
+    let backup = etcd.backup();
+    release_and_wait(&etcd, &earlier);
+    later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+    aware.operate("confirm").unwrap();
+    etcd.restore(&backup);
+    for node in [&aware, &earlier, &later] {
+        refused(node.operate("confirm"), 50, "nodes claim again");
+    }
+    let fence = || etcd.get("/cnimble/ipam/net/fence");
+    let before = fence();
+    refused(earlier.operate("confirm"), 50, "has a lease");
+    assert_eq!(fence(), before);
+}
+
 /// Same, where the later owner asks etcd only after it was restored again.
 #[test]
 fn the_later_owner_keeps_its_block_if_a_backup_is_restored_again() {

@@ -71,8 +71,8 @@ impl<S: Store> Node<'_, S> {
         if owner.is_some_and(|owner| owner.instance == self.share.identity.instance) && repeated.is_some() {
             return Ok(true);
         }
-        // This node has claimed it again in this epoch before, and nothing is returned meanwhile.
-        if self.share.epoch == epoch && !S::HAS_TRANSACTIONS {
+        // This node has claimed it again in this epoch before, no later owner has, and nothing is returned meanwhile.
+        if self.share.epoch == epoch && repeated.is_none() && !S::HAS_TRANSACTIONS {
             return Err(self.misses(owned.first).await);
         }
         // This node has claimed again before, or its claim is the earlier one.
