@@ -111,7 +111,8 @@ impl Conflist {
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
         let plugins = value.get("plugins").and_then(Value::as_array);
         let ipam = || plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam"));
-        let ranges = ipam().filter_map(|ipam| ipam.get("ranges")?.as_array());
+        let pools = || ipam().filter_map(|ipam| ipam.get("pools")?.as_array()).flatten();
+        let ranges = ipam().chain(pools()).filter_map(|part| part.get("ranges")?.as_array());
         let subnets = ranges
             .flatten()
             .filter_map(Value::as_array)
@@ -147,5 +148,26 @@ impl Conflist {
 
     pub fn remove(&self) -> io::Result<bool> {
         Ok(std::fs::remove_file(self.path()).if_present()?.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_subnets_of_its_pools() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plugin, dir) = (Plugin::Ptp, dir.path().to_owned());
+        let conflist = Conflist { dir, name: "pods".to_owned(), plugin, template: None, data_dir: None, cluster: None };
+        let of = |ipam: Value| {
+            conflist.write(&json!({"plugins": [{"type": "ptp", "ipam": ipam}]}).to_string()).unwrap();
+            conflist.ranges().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let (one, two) = (json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]), json!([[{"subnet": "10.3.0.0/24"}]]));
+        let pools = json!([{"name": "db", "ranges": one}, {"name": "web", "ranges": two}]);
+        let all = of(json!({"subnet": "10.1.0.0/16", "pools": pools}));
+        assert_eq!(all, ["10.2.0.0/24", "fd00:2::/64", "10.3.0.0/24", "10.1.0.0/16"]);
+        assert_eq!(of(json!({"ranges": one})), ["10.2.0.0/24", "fd00:2::/64"]);
     }
 }
