@@ -248,6 +248,20 @@ fn a_pool_that_is_gone_or_never_was_gives_nothing() {
     refused(node.clone().with("nodeName", "A_b".into()).add("p1"), 7, "can't name an API object");
 }
 
+#[test]
+fn without_the_custom_resource_definitions_each_task_tells_how_to_apply_them() {
+    let host = Host::new();
+    let etcd = Etcd::start(&host, 1);
+    let node = Node::new(&host, 1, "a", "10.9.0.0/16");
+    etcd.server.undefine();
+    for task in ["init", "blocks", "confirm"] {
+        refused(node.operate(task), 50, "kubectl apply -k deploy/cluster-local");
+    }
+    etcd.server.revive();
+    node.operate("init").unwrap();
+    node.added("p1");
+}
+
 /// The nodes' files still have the blocks of the pool that was deleted.
 #[test]
 fn a_pool_begins_again_with_the_size_of_its_blocks_alone() {

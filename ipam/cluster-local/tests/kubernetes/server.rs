@@ -42,6 +42,8 @@ enum Life {
     Paused,
     /// Connections end at once.
     Dead,
+    /// No custom resource is defined.
+    Bare,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +108,11 @@ impl CustomServer {
     /// Serves again, with the objects as they were.
     pub(crate) fn revive(&self) {
         self.change().life = Life::Serving;
+    }
+
+    /// Answers as without the custom resource definitions.
+    pub(crate) fn undefine(&self) {
+        self.change().life = Life::Bare;
     }
 
     /// Lets requests wait, as a stopped process does.
@@ -316,6 +323,7 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
     let key = |name: &str| (parts[0].to_owned(), name.to_owned());
     let (code, body) = match (request.method.as_str(), parts.as_slice()) {
+        _ if state.life == Life::Bare => text(status(404, "NotFound")),
         ("GET", [plural]) if request.query("watch") == Some("true") => {
             return watch(shared, state, plural, request, stream);
         }

@@ -39,8 +39,8 @@ fn is_missing(err: &cnimble_api::Error) -> bool {
 }
 
 impl Kubernetes {
-    /// Lists a collection, and remembers the revision. `None` if the server doesn't know the kind.
-    pub(super) async fn list(&mut self, objects: &Collection) -> Result<Option<Vec<Value>>> {
+    /// Lists a collection, and remembers the revision.
+    pub(super) async fn list(&mut self, objects: &Collection) -> Result<Vec<Value>> {
         let mut found = Vec::new();
         let each = |json: &[u8]| -> Result<(), cnimble_api::Error> {
             found.extend(serde_json::from_slice::<Value>(json).ok());
@@ -50,16 +50,20 @@ impl Kubernetes {
         match listed {
             Ok(Some(version)) => self.saw(version.parse().ok())?,
             Ok(None) => return Err(away("the list was forgotten while it was read")),
-            Err(err) if is_missing(&err) => return Ok(None),
+            Err(err) if is_missing(&err) => {
+                let why = format!(
+                    "{NAME} has no kinds of ipam.cnimble.dev: run `kubectl apply -k deploy/cluster-local` once"
+                );
+                return Err(Error::new(Code::NOT_AVAILABLE, why).into());
+            }
             Err(err) => return Err(failed(&err)),
         }
-        Ok(Some(found))
+        Ok(found)
     }
 
-    /// Lists what must exist in a network that is set up.
+    /// Lists the objects of a kind with all of these labels.
     pub(super) async fn all(&mut self, kind: Kind, labels: &str) -> Result<Vec<Value>> {
-        let found = self.list(&kind.labelled(labels)).await?;
-        found.ok_or_else(|| BlocksError::Uninitialised(NAME, self.pool.clone()))
+        self.list(&kind.labelled(labels)).await
     }
 
     pub(super) async fn get(&mut self, kind: Kind, name: &str) -> Result<Option<Value>> {

@@ -137,7 +137,7 @@ impl Store for Kubernetes {
 
     async fn read_fence(&mut self) -> Result<Option<Fence>> {
         let one = Collection::new(Kind::Pool.path()).only("metadata.name", &self.pool);
-        let Some(pool) = self.list(&one).await?.and_then(|mut found| found.pop()) else { return Ok(None) };
+        let Some(pool) = self.list(&one).await?.pop() else { return Ok(None) };
         self.fence = objects::fence(&pool)?;
         self.object = pool;
         Ok(Some(self.fence.clone()))
