@@ -192,6 +192,32 @@ fn a_block_without_a_nodeclaim_waits_from_the_first_look() {
     refused(nodes[0].operate("confirm"), 50, "released its addresses");
 }
 
+/// The server answers their deletion with a Status.
+#[test]
+fn objects_without_a_finalizer_are_released_and_returned() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let strip = |plural: &str, node: &str| {
+        for mut object in etcd.server.objects(plural) {
+            if object["metadata"]["labels"]["ipam.cnimble.dev/node"] == node {
+                object["metadata"]["finalizers"] = json!([]);
+                etcd.server.put(plural, object);
+            }
+        }
+    };
+    nodes[0].run("ADD", "p1", "IP=10.9.3.63", None).unwrap();
+    nodes[1].added("p1");
+    strip("blocks", "a");
+    nodes[0].run("DEL", "p1", "", Some("10.9.3.63/16")).unwrap();
+    assert!(owned(&nodes[0]).is_empty());
+    strip("nodeclaims", "b");
+    nodes[2].operate("release b").unwrap();
+    assert_eq!(only(&etcd, "nodeclaims")["spec"]["name"], "a");
+    assert!(only(&etcd, "blocks")["spec"]["free"].is_u64());
+    let requests = etcd.server.requests();
+    assert!(!requests.keys().any(|kind| kind.starts_with("DELETECOLLECTION")), "{requests:?}");
+}
+
 /// A dead process may have sent the request to return a block.
 #[test]
 fn an_adopted_block_outlives_a_late_deletion() {

@@ -232,7 +232,8 @@ impl State {
             }
         }
         if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
-            return (200, self.write(key, object, "DELETED"));
+            self.write(key, object, "DELETED");
+            return (200, json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}));
         }
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] =
@@ -303,6 +304,7 @@ fn kind(request: &Request, parts: &[&str]) -> String {
         ("GET", [_]) if request.query("watch").is_some() => "WATCH",
         ("GET", [_]) if request.query("continue").is_some() => "CONTINUE",
         ("GET", [_]) => "LIST",
+        ("DELETE", [_] | [_, ""]) => "DELETECOLLECTION",
         (method, _) => method,
     };
     let is_of_node = request.query("labelSelector").is_some_and(|text| text.contains("node"));

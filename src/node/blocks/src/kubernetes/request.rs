@@ -38,6 +38,13 @@ fn is_missing(err: &cnimble_api::Error) -> bool {
     matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 404, .. }, .. })
 }
 
+/// An object after its deletion.
+pub(super) enum Deleted {
+    /// A finalizer keeps it.
+    Kept(Value),
+    Gone,
+}
+
 impl Kubernetes {
     /// Lists a collection, and remembers the revision.
     pub(super) async fn list(&mut self, objects: &Collection) -> Result<Vec<Value>> {
@@ -82,17 +89,23 @@ impl Kubernetes {
         self.wrote(updated)
     }
 
-    /// Returns the object that its finalizer keeps, or `None` if it has changed since it was read.
-    pub(super) async fn delete(&mut self, kind: Kind, object: &Value) -> Result<Option<Value>> {
+    /// Deletes an object. `None` if it has changed since it was read.
+    pub(super) async fn delete(&mut self, kind: Kind, object: &Value) -> Result<Option<Deleted>> {
         if deleted(object).is_some() {
-            return Ok(Some(object.clone()));
+            return Ok(Some(Deleted::Kept(object.clone())));
         }
-        self.ask(Method::DELETE, &kind.path_of(name(object)), Some(&preconditions(object))).await
+        let answer =
+            self.ask(Method::DELETE, &kind.path_of(name(object)), Some(&preconditions(object))).await?;
+        // A removed object's answer is a Status.
+        Ok(answer.map(|answer| if name(&answer).is_empty() { Deleted::Gone } else { Deleted::Kept(answer) }))
     }
 
     /// Deletes an object and takes its finalizer away. Returns false if it has changed since it was read.
     pub(super) async fn remove(&mut self, kind: Kind, object: &Value) -> Result<bool> {
-        let Some(mut object) = self.delete(kind, object).await? else { return Ok(false) };
+        let mut object = match self.delete(kind, object).await? {
+            Some(Deleted::Kept(object)) => object,
+            deleted => return Ok(deleted.is_some()),
+        };
         release_finalizer(&mut object);
         Ok(self.ask(Method::PUT, &kind.path_of(name(&object)), Some(&object)).await?.is_some())
     }

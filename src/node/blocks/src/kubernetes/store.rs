@@ -13,7 +13,7 @@ use cnimble_leases::range::RangeSet;
 use super::objects::{
     self, Block, Claim, NODE, POOL, block_name, claim_name, condition, deleted, set, set_spec, spec,
 };
-use super::request::{failed, in_time};
+use super::request::{Deleted, failed, in_time};
 use super::watch::Lists;
 use super::{Kind, Kubernetes, NAME, Owners};
 use crate::record::{Change, Fence, Owner, patience, unix_now};
@@ -250,8 +250,12 @@ impl Store for Kubernetes {
     }
 
     async fn close(&mut self, record: &mut Record<Value>) -> Result<bool> {
-        let Some(entry) = self.delete(Kind::NodeClaim, &record.entry).await? else { return Ok(false) };
-        (record.entry, record.closed) = (entry, Some(unix_now()));
+        match self.delete(Kind::NodeClaim, &record.entry).await? {
+            Some(Deleted::Kept(entry)) => record.entry = entry,
+            Some(Deleted::Gone) => {}
+            None => return Ok(false),
+        }
+        record.closed = Some(unix_now());
         Ok(true)
     }
 
