@@ -184,7 +184,8 @@ impl Share {
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|err| {
             Error::new(Code::IO, format!("reading {}: {err}", path.display())).details(
-                "the node's share of addresses is damaged; `cnimble ipam release` and a new start help",
+                "the node's share of addresses is damaged: remove the file; then boot the machine, or run \
+                 `cnimble ipam release` if none of its pods runs",
             )
         })
     }
@@ -397,6 +398,8 @@ mod tests {
         share.write(dir.path()).unwrap();
         assert_eq!(Share::read(dir.path()).unwrap(), Some(share));
         std::fs::write(dir.path().join(SHARE), "{").unwrap();
-        assert_eq!(Share::read(dir.path()).unwrap_err().code, Code::IO);
+        let err = Share::read(dir.path()).unwrap_err();
+        assert_eq!(err.code, Code::IO);
+        assert!(err.details.contains("remove the file"), "{}", err.details);
     }
 }
