@@ -106,6 +106,19 @@ fn an_agent_learns_of_each_claim_return_release_and_node_address() {
 }
 
 #[test]
+fn a_node_that_goes_on_longer_without_the_store_ends_no_watch() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let mut watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    nodes[1].offline(7200).operate("confirm").unwrap();
+    let looks = || watch.lines.lock().unwrap().iter().filter(|line| line.is_empty()).count();
+    let before = looks();
+    assert!(wait_until(PATIENCE, || looks() > before), "{}", watch.all());
+    assert!(watch.process.running());
+}
+
+#[test]
 fn a_watch_ends_with_etcd_and_refuses_a_member_that_is_behind() {
     let host = Host::new();
     let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");

@@ -182,10 +182,10 @@ pub(crate) trait Store: Sized {
         self.seal(Fence { suspect: Some(why), epoch, ..fence }).await
     }
 
-    /// Checks that the store answers, and that the fence is unchanged.
+    /// Checks that the store answers, and that the fence is unchanged but for a longer time `offline`.
     async fn look(&mut self) -> Result<()> {
         let before = self.fence().clone();
-        match self.read_fence().await?.as_ref() == Some(&before) {
+        match self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before) {
             true => Ok(()),
             false => Err(self.restored("the fence has changed")),
         }
