@@ -218,6 +218,25 @@ fn objects_without_a_finalizer_are_released_and_returned() {
     assert!(!requests.keys().any(|kind| kind.starts_with("DELETECOLLECTION")), "{requests:?}");
 }
 
+/// A person made it: the name is that of a block, and the labels that lists select are missing.
+#[test]
+fn an_object_with_the_name_of_a_block_alone_is_left_out() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/27", 29);
+    nodes[0].added("p1");
+    let name = |n: u32| format!("net-4-{:08x}", 0x0a09_0000 + n % 4 * 8);
+    let mut block = only(&etcd, "blocks");
+    let ours = (0..4).find(|n| block["metadata"]["name"] == name(*n)).unwrap();
+    // The node tries these before the last one.
+    for n in [ours + 1, ours + 2] {
+        block["metadata"] = json!({"name": name(n), "uid": name(n)});
+        etcd.server.put("blocks", block.clone());
+    }
+    nodes[0].operate("more 0 9").unwrap();
+    assert_eq!(owned(&nodes[0]).len(), 2);
+    assert!(etcd.server.objects("blocks").iter().any(|block| block["metadata"]["name"] == name(ours + 3)));
+}
+
 /// A dead process may have sent the request to return a block.
 #[test]
 fn an_adopted_block_outlives_a_late_deletion() {

@@ -55,17 +55,17 @@ impl<'c> Blocks<'c> {
     }
 }
 
-/// Returns a block that is free. `ours` is known to have an owner.
+/// Returns a block that is free. Those in `taken` have an owner.
 pub(crate) async fn block<S: Store>(
     session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
-    ours: &[Owned],
+    taken: &[Owned],
 ) -> Result<Option<Candidate<S::Entry>>> {
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let usable = run.filter(|first| blocks.is_usable(*first) && !has(ours, *first));
+            let usable = run.filter(|first| blocks.is_usable(*first) && !has(taken, *first));
             let mut candidates =
                 usable.map(|first| Owned { first, last: cluster.last_of(first), idle: None });
             if let Some(found) = first_free(session, &mut candidates).await? {
@@ -76,12 +76,12 @@ pub(crate) async fn block<S: Store>(
     Ok(None)
 }
 
-/// Returns a free address of a tail. `ours` is known to have an owner.
+/// Returns a free address of a tail. Those in `taken` have an owner.
 pub(crate) async fn single<S: Store>(
     session: &mut S,
     cluster: &Cluster,
     set: &RangeSet,
-    ours: &[Owned],
+    taken: &[Owned],
 ) -> Result<Option<Candidate<S::Entry>>> {
     let gateways: Vec<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
     let reserved = &cluster.pools.reserved;
@@ -90,7 +90,7 @@ pub(crate) async fn single<S: Store>(
         for run in blocks.runs() {
             let tails = run.flat_map(|first| blocks.tail(first));
             let tails =
-                tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip) && !has(ours, *ip));
+                tails.filter(|ip| !gateways.contains(ip) && !reserved.contains(ip) && !has(taken, *ip));
             let mut candidates = tails.map(|ip| Owned { first: ip, last: ip, idle: None });
             if let Some(found) = first_free(session, &mut candidates).await? {
                 return Ok(Some(found));
@@ -100,8 +100,8 @@ pub(crate) async fn single<S: Store>(
     Ok(None)
 }
 
-fn has(ours: &[Owned], first: IpAddr) -> bool {
-    ours.iter().any(|owned| owned.first == first)
+fn has(taken: &[Owned], first: IpAddr) -> bool {
+    taken.iter().any(|owned| owned.first == first)
 }
 
 /// The first of the sorted `candidates` that has no owner, or a released one.

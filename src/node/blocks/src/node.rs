@@ -258,14 +258,16 @@ impl<'c, S: Store> Node<'c, S> {
         if free(self.cluster, &self.share, n)? >= at_least {
             return Ok(());
         }
+        let mut taken = self.share.owned.clone();
         for _ in 0..TRIES {
-            let (session, ours) = (&mut self.session, &self.share.owned);
-            let found = match claim::block(session, self.cluster, set, ours).await? {
+            let session = &mut self.session;
+            let found = match claim::block(session, self.cluster, set, &taken).await? {
                 Some(found) => Some(found),
                 None if at_least > 1 => return Ok(()),
-                None => claim::single(session, self.cluster, set, ours).await?,
+                None => claim::single(session, self.cluster, set, &taken).await?,
             };
             let found = found.ok_or_else(|| BlocksError::Full(set.to_string()))?;
+            taken.push(found.owned.clone());
             if self.claim(found).await? {
                 return Ok(());
             }
