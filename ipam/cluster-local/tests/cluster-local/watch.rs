@@ -53,6 +53,14 @@ impl Watch {
         assert!(wait_until(PATIENCE, || is_so(&self.nodes())), "{what}: {:?}", self.lines.lock().unwrap());
     }
 
+    /// Waits for a look without another revision.
+    #[track_caller]
+    fn looks(&self) {
+        let looks = || self.lines.lock().unwrap().iter().filter(|line| line.is_empty()).count();
+        let before = looks();
+        assert!(wait_until(PATIENCE, || looks() > before), "{}", self.all());
+    }
+
     fn all(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
@@ -112,10 +120,23 @@ fn a_node_that_goes_on_longer_without_the_store_ends_no_watch() {
     let mut watch = Watch::start(&host, &nodes[0], 0);
     watch.tells("nothing at first", |nodes| *nodes == json!({}));
     nodes[1].offline(7200).operate("confirm").unwrap();
-    let looks = || watch.lines.lock().unwrap().iter().filter(|line| line.is_empty()).count();
-    let before = looks();
-    assert!(wait_until(PATIENCE, || looks() > before), "{}", watch.all());
+    watch.looks();
     assert!(watch.process.running());
+}
+
+/// All agents parse each line. They hear of the last revision at a look.
+#[test]
+fn a_confirmation_is_no_news() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].operate("confirm").unwrap();
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    for _ in 0..8 {
+        nodes[0].operate("confirm").unwrap();
+    }
+    watch.looks();
+    assert!(watch.all().matches("nodes").count() < 6, "{}", watch.all());
 }
 
 #[test]

@@ -48,18 +48,16 @@ struct State {
 }
 
 impl State {
-    fn take(&mut self, change: Change) {
+    /// Returns whether the state is another one now.
+    fn take(&mut self, change: Change) -> bool {
         let (owners, ip, owner) = match change {
-            Change::Host(name, Some(ips)) => return drop(self.hosts.insert(name, ips)),
-            Change::Host(name, None) => return drop(self.hosts.remove(&name)),
+            Change::Host(name, ips) => return put(&mut self.hosts, name, ips),
             Change::Block(ip, owner) => (&mut self.blocks, ip, owner),
             Change::Single(ip, owner) => (&mut self.singles, ip, owner),
         };
         // The pods of a released node are gone.
-        match owner.filter(|owner| owner.free.is_none() && names::is_identifier(&owner.node)) {
-            Some(owner) => drop(owners.insert(ip, owner.node)),
-            None => drop(owners.remove(&ip)),
-        }
+        let owner = owner.filter(|owner| owner.free.is_none() && names::is_identifier(&owner.node));
+        put(owners, ip, owner.map(|owner| owner.node))
     }
 
     fn line(&self, cluster: &Cluster, epoch: u64) -> Result<String> {
@@ -79,6 +77,18 @@ impl State {
     }
 }
 
+/// Sets or removes a key. Returns whether that changes its value.
+fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+    if map.get(&key) == value.as_ref() {
+        return false;
+    }
+    match value {
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+    true
+}
+
 /// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest known epoch and
 /// revision, `patience` the limit before the first line. Fails if the store is another one, or the reader is gone.
 pub(crate) async fn follow<S: Store>(
@@ -94,24 +104,28 @@ pub(crate) async fn follow<S: Store>(
     let epoch = session.fence().epoch;
     sent(say(&state.line(cluster, epoch)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
-    let mut due: Option<Instant> = None;
+    let (mut due, mut told): (Option<Instant>, i64) = (None, state.revision);
     loop {
         tokio::select! {
             next = changes.next() => {
                 let (changes, revision) = next?;
-                if !changes.is_empty() {
-                    due = due.or(Some(Instant::now() + SETTLE));
+                for change in changes {
+                    if state.take(change) {
+                        due = due.or(Some(Instant::now() + SETTLE));
+                    }
                 }
-                changes.into_iter().for_each(|change| state.take(change));
                 state.revision = state.revision.max(revision.unwrap_or(0));
             }
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 sent(say(&state.line(cluster, epoch)?))?;
-                due = None;
+                (due, told) = (None, state.revision);
             }
             _ = look.tick() => {
                 session.look().await?;
-                sent(say(""))?;
+                // The agent remembers the revision.
+                let line = if told < state.revision { state.line(cluster, epoch)? } else { String::new() };
+                sent(say(&line))?;
+                told = state.revision;
             }
         }
     }
@@ -123,7 +137,7 @@ async fn begin<S: Store>(cluster: &Cluster, seen: (u64, i64)) -> Result<(S, Stat
     let (known, at) = share.map_or(((0, 0), 0), |share| (share.seen(), share.answered));
     let mut session = S::open(cluster, seen.max(known), at).await?;
     let mut state = State::default();
-    let changes = session.watch(|change| state.take(change)).await?;
+    let changes = session.watch(|change| _ = state.take(change)).await?;
     state.revision = session.revision();
     Ok((session, state, changes))
 }
