@@ -55,7 +55,7 @@ impl Watch {
 
     /// Waits for a look without another revision.
     #[track_caller]
-    fn looks(&self) {
+    pub(super) fn looks(&self) {
         let looks = || self.lines.lock().unwrap().iter().filter(|line| line.is_empty()).count();
         let before = looks();
         assert!(wait_until(PATIENCE, || looks() > before), "{}", self.all());

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
 use super::boots::owned;
+use super::watch::Watch;
 use super::{Etcd, Node, cluster, cluster_of, refused, wanted};
 
 /// Returns the only object of a kind.
@@ -320,6 +321,23 @@ fn a_pool_begins_again_with_the_size_of_its_blocks_alone() {
     }
     nodes[1].operate("init").unwrap();
     nodes[0].operate("confirm").unwrap();
+}
+
+#[test]
+fn a_watch_that_the_server_ends_at_once_is_asked_for_after_a_pause() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    etcd.server.end_watches();
+    etcd.server.requests();
+    watch.looks();
+    // The time between two looks is ten seconds.
+    let requests = etcd.server.requests();
+    assert!(requests["WATCH blocks"] < 20 * (requests["LIST ippools"] + 1), "{requests:?}");
+    etcd.server.revive();
+    nodes[0].added("p1");
+    watch.tells("a block", |nodes| nodes["a"]["blocks"].is_array());
 }
 
 /// An API server drops keys that the schema lacks.

@@ -44,6 +44,8 @@ enum Life {
     Dead,
     /// No custom resource is defined.
     Bare,
+    /// Watches end at once.
+    Brief,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +115,11 @@ impl CustomServer {
     /// Answers as without the custom resource definitions.
     pub(crate) fn undefine(&self) {
         self.change().life = Life::Bare;
+    }
+
+    /// Ends all watches, and each later one at once.
+    pub(crate) fn end_watches(&self) {
+        self.change().life = Life::Brief;
     }
 
     /// Lets requests wait, as a stopped process does.
@@ -365,7 +372,7 @@ fn watch<'s>(
         send(&format!("{:x}\r\n{line}\r\n0\r\n\r\n", line.len()));
         return;
     }
-    while state.generation == generation {
+    while state.generation == generation && state.life != Life::Brief {
         let behind = state.log.partition_point(|(version, ..)| *version <= seen);
         let news = state.log.iter().skip(behind).filter(|(_, kind, _)| kind == plural);
         let news: Vec<String> = news
@@ -381,5 +388,8 @@ fn watch<'s>(
         if state.log.last().is_none_or(|(version, ..)| *version <= seen) {
             state = shared.1.wait_timeout(state, Duration::from_millis(50)).unwrap().0;
         }
+    }
+    if state.life == Life::Brief {
+        send("0\r\n\r\n");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use cnimble_api::{Collection, Connection, Lines, Notice, notice};
 
@@ -17,6 +18,8 @@ use crate::record::Change;
 use crate::store::Watch;
 
 const LIMIT: Duration = Duration::from_secs(300);
+/// From the begin of a watch to that of the next one.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -29,19 +32,24 @@ struct List {
     objects: Collection,
     version: Option<String>,
     lines: Option<Lines>,
+    /// When it may be watched again.
+    again: Instant,
 }
 
 impl List {
     fn new(kind: Kind, labels: &str, revision: i64) -> Self {
-        List { objects: kind.labelled(labels), version: Some(revision.to_string()), lines: None }
+        let (objects, version) = (kind.labelled(labels), Some(revision.to_string()));
+        List { objects, version, lines: None, again: Instant::now() }
     }
 
     /// Returns the next object that has changed. It is safe to drop this future while it waits.
     async fn next(&mut self, connection: &Connection) -> Result<(Value, Fate)> {
         loop {
             let Some(lines) = &mut self.lines else {
+                tokio::time::sleep_until(self.again).await;
                 let from = self.version.clone().unwrap_or_default();
                 let lines = self.objects.watch(connection, &from, LIMIT).await.map_err(|err| failed(&err))?;
+                self.again = Instant::now() + PAUSE;
                 self.lines = Some(lines.ok_or_else(|| away("it has forgotten the version"))?);
                 continue;
             };
