@@ -32,7 +32,6 @@ fn an_operator_sees_the_pool_the_blocks_their_nodes_and_the_addresses_in_use() {
     let claim = only(&etcd, "nodeclaims");
     assert_eq!((&claim["spec"]["name"], &claim["spec"]["addresses"]), (&json!("a"), &json!(["192.0.2.1"])));
     assert_eq!((&claim["status"]["blocks"], &claim["status"]["inUse"]), (&json!(1), &json!(1)));
-    assert_eq!(claim["status"]["conditions"][0]["type"], "Ready");
 }
 
 #[test]
@@ -321,6 +320,19 @@ fn a_pool_begins_again_with_the_size_of_its_blocks_alone() {
     }
     nodes[1].operate("init").unwrap();
     nodes[0].operate("confirm").unwrap();
+}
+
+#[test]
+fn a_nodeclaim_with_an_impossible_name_reaches_no_agent() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].operate("tend 192.0.2.1").unwrap();
+    let mut claim = only(&etcd, "nodeclaims");
+    claim["metadata"]["name"] = json!("net-x-1");
+    claim["spec"]["name"] = json!("../x");
+    etcd.server.put("nodeclaims", claim);
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("one node", |nodes| nodes["a"]["ips"] == json!(["192.0.2.1"]) && nodes["../x"].is_null());
 }
 
 #[test]

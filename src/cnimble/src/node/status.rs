@@ -38,7 +38,7 @@ impl Source {
     fn words(self) -> &'static str {
         match self {
             Source::Api => "the API server",
-            Source::Etcd => "etcd",
+            Source::Etcd => "the store",
         }
     }
 
@@ -161,8 +161,8 @@ impl Pages for Status {
         };
         let last = self.last();
         for (name, help, value) in [
-            ("nodes", "Nodes that the API server or etcd reports", nodes),
-            ("api_reachable", "Whether the API server or etcd is reachable now", usize::from(reached)),
+            ("nodes", "Nodes that the API server or the store reports", nodes),
+            ("api_reachable", "Whether the API server or the store is reachable now", usize::from(reached)),
             ("routes", "Routes to other nodes' pods", last.report.routes),
             ("conditions", "Faults of nodes", last.report.conditions.len()),
             ("failures", "Failures on this host", last.report.failures.len()),

@@ -258,7 +258,7 @@ impl<'h> Ways<'h> {
         let Some(any) = family.peek().copied() else {
             let why = match self.host.shared.is_empty() {
                 true => "the node has no InternalIP of that family",
-                false => "etcd has no address of the node of that family; `cnimble node` there tells it",
+                false => "the store has no address of the node of that family; `cnimble node` there tells it",
             };
             return Err(format!("there is no way to {cidr}: {why}"));
         };

@@ -1,6 +1,6 @@
 //! A node's share of a cluster's addresses: a small, synced file in the network's directory, beside the leases.
 //!
-//! The file never has more than etcd has: it is written after a claim, and before a return.
+//! The file never has more than the store has: it is written after a claim, and before a return.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub const NAMESAKE: &str = "another machine runs with this node's name, such as 
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
 
-/// The identity of the node. etcd has the same, and every transaction compares it.
+/// The identity of the node. The store has the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The content of `/etc/machine-id`.
@@ -42,8 +42,8 @@ pub struct Identity {
     pub boot: String,
     /// For how many milliseconds addresses are given after a confirmation. It may fall, but never rise.
     pub offline: u64,
-    /// Counts the processes that have spoken to etcd. A transaction of an earlier one that a slow member of etcd
-    /// still holds finds another number, and does nothing.
+    /// Counts the confirmations. A transaction of an earlier one that a slow member of etcd still holds finds another
+    /// number, and does nothing.
     pub turn: u64,
     /// Whether the API server has listed a node of this name. It is over if the server lists it no more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -120,12 +120,12 @@ pub enum Asker {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     pub identity: Identity,
-    /// Whether etcd has had the node's record.
+    /// Whether the store has had the node's record.
     pub registered: bool,
-    /// Which etcd that was: another number after a backup was restored.
+    /// Which content of the store that was: another number after a backup was restored.
     #[serde(default)]
     pub epoch: u64,
-    /// The latest revision that etcd has answered with.
+    /// The latest revision that the store has answered with.
     pub revision: i64,
     /// When that was, in milliseconds since 1970.
     #[serde(default)]
@@ -133,11 +133,11 @@ pub struct Share {
     /// The longest time `offline` of a node in milliseconds.
     #[serde(default)]
     pub longest: u64,
-    /// When etcd was last asked to confirm the share, with success; by [`now`], in the identity's boot.
+    /// When the store was last asked to confirm the share, with success; by [`now`], in the identity's boot.
     pub confirmed: u64,
     /// In the order of the claims.
     pub owned: Vec<Owned>,
-    /// The node's own addresses that etcd has; empty without an agent.
+    /// The node's own addresses that the store has; empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub announced: Vec<IpAddr>,
     /// Other boots with the node's name: earlier ones, and those of copies of the machine.
@@ -208,8 +208,8 @@ impl Share {
         Ok((of_today && self.confirmed <= now).then(|| now - self.confirmed))
     }
 
-    /// Whether etcd is to confirm the share again. Sooner if this boot waits for others, because only the time between
-    /// looks counts.
+    /// Whether the store is to confirm the share again. Sooner if this boot waits for others, because only the time
+    /// between looks counts.
     pub fn is_due(&self, cluster: &Cluster, asker: Asker) -> Result<bool, Error> {
         let waits = !self.others.is_empty() || self.restored.is_some();
         let part = match asker {
@@ -231,7 +231,7 @@ impl Share {
         (self.epoch, self.revision)
     }
 
-    /// Forgets what etcd had in another epoch.
+    /// Forgets what the store had in another epoch.
     pub fn enter(&mut self, epoch: u64) {
         if self.epoch != epoch {
             (self.epoch, self.revision) = (epoch, 0);

@@ -192,7 +192,7 @@ fn hostile_blocks_are_refused_and_the_others_stay() {
         ("10.1.0.0/26", &["192.0.2.9"], "overlaps 10.1.0.0/26 of node me"),
         ("10.1.0.127/32", &["192.0.2.9"], "overlaps 10.1.0.127/32 of node me"),
         ("10.1.0.190/32", &["192.0.2.9"], "overlaps 10.1.0.190/32 of node good"),
-        ("10.1.1.0/26", &[], "etcd has no address of the node"),
+        ("10.1.1.0/26", &[], "the store has no address of the node"),
         ("10.1.1.0/26", &["198.51.100.9"], "is on no link"),
         ("10.1.1.0/26", &["10.1.1.9"], "10.1.1.9 is the address of a node"),
     ] {

@@ -90,7 +90,7 @@ impl Keys {
         format!("{}/singles/{}", self.base, text(ip))
     }
 
-    /// The keys of a node's blocks and addresses, by its name. The value is `block` or `single`.
+    /// The keys of a node's blocks and addresses, by its name. The value is the instance.
     pub(super) fn owned_by(&self, name: &str) -> String {
         format!("{}/owned/{name}/", self.base)
     }

@@ -99,7 +99,7 @@ pub(super) fn set_spec(object: &mut Value, key: &str, value: Value) {
 }
 
 /// The condition `Ready`. Its time stays unless the status has changed.
-pub(super) fn condition(object: &Value, status: &str, reason: &str, message: &str) -> Value {
+fn condition(object: &Value, status: &str, reason: &str, message: &str) -> Value {
     let since = match string(object, "/status/conditions/0/status") == status {
         true => string(object, "/status/conditions/0/lastTransitionTime").to_owned(),
         false => time(unix_now()),

@@ -11,7 +11,7 @@ use cnimble_leases::cluster::share::{Identity, Owned};
 use cnimble_leases::range::RangeSet;
 
 use super::objects::{
-    self, Block, Claim, NODE, POOL, block_name, claim_name, condition, deleted, set, set_spec, spec,
+    self, Block, Claim, NODE, POOL, block_name, claim_name, deleted, set, set_spec, spec,
 };
 use super::request::{Deleted, failed, in_time};
 use super::watch::Lists;
@@ -231,9 +231,7 @@ impl Store for Kubernetes {
 
     async fn report(&mut self, own: &mut Record<Value>, blocks: usize, used: usize) -> Result<()> {
         let mut object = own.entry.clone();
-        let condition = condition(&object, "True", "Confirmed", "");
-        let status = json!({"blocks": blocks, "inUse": used, "conditions": [condition]});
-        set(&mut object, "status", status);
+        set(&mut object, "status", json!({"blocks": blocks, "inUse": used}));
         if object != own.entry {
             self.amend(own, object).await?;
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use cnimble_api::{Collection, Connection, Lines, Notice, notice};
+use cnimble_cni::names;
 
 use super::objects::{Block, Claim, deleted, name, spec};
 use super::request::failed;
@@ -106,7 +107,7 @@ impl Lists {
     /// Of several boots the latest has the node's addresses.
     fn of_claim(&mut self, object: &Value, fate: Fate) -> Option<Change> {
         let claim: Claim = spec(object).ok()?;
-        let node = claim.identity.name;
+        let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
         let boots = self.nodes.entry(node.clone()).or_default();
         let key = (claim.sequence, name(object).to_owned());
         match fate == Fate::Exists && deleted(object).is_none() {
