@@ -399,8 +399,8 @@ fn known(value: &Value, schema: &Value, way: &str) {
 
 /// Panics if a schema has a key that is no keyword, such as a part of a description without quotes.
 fn keywords(schema: &Value) {
-    const KNOWN: &str = "description enum format items maxItems maxLength maximum minItems minLength minimum properties \
-                         required type";
+    const KNOWN: &str = "anyOf description enum format items maxItems maxLength maximum minItems minLength minimum \
+                         properties required type";
     for (key, value) in schema.as_object().unwrap() {
         assert!(KNOWN.split(' ').any(|known| known == key) || key.starts_with("x-kubernetes-"), "{key}");
         match key.as_str() {
