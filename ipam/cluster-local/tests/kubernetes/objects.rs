@@ -335,6 +335,20 @@ fn a_nodeclaim_with_an_impossible_name_reaches_no_agent() {
     watch.tells("one node", |nodes| nodes["a"]["ips"] == json!(["192.0.2.1"]) && nodes["../x"].is_null());
 }
 
+/// A program that starts again reads everything.
+#[test]
+fn a_look_that_a_busy_server_refuses_ends_no_watch() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    etcd.server.requests();
+    etcd.server.refuse();
+    watch.looks();
+    let requests = etcd.server.requests();
+    assert!(requests["LIST ippools"] > 1 && !requests.contains_key("LIST blocks"), "{requests:?}");
+}
+
 #[test]
 fn a_watch_that_the_server_ends_at_once_is_asked_for_after_a_pause() {
     let host = Host::new();

@@ -59,6 +59,8 @@ struct State {
     lists: usize,
     oldest: u64,
     life: Life,
+    /// The number of requests that are refused next.
+    refusals: usize,
     /// Watches of an earlier generation are cut off.
     generation: u64,
     writes: usize,
@@ -120,6 +122,11 @@ impl CustomServer {
     /// Ends all watches, and each later one at once.
     pub(crate) fn end_watches(&self) {
         self.change().life = Life::Brief;
+    }
+
+    /// Refuses the next request, as a busy server does.
+    pub(crate) fn refuse(&self) {
+        self.change().refusals += 1;
     }
 
     /// Lets requests wait, as a stopped process does.
@@ -329,9 +336,12 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     let path = request.target.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.strip_prefix(GROUP).unwrap_or_default().split('/').collect();
     *state.requests.entry(kind(request, &parts)).or_default() += 1;
+    let is_refused = state.refusals > 0;
+    state.refusals = state.refusals.saturating_sub(1);
     let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
     let key = |name: &str| (parts[0].to_owned(), name.to_owned());
     let (code, body) = match (request.method.as_str(), parts.as_slice()) {
+        _ if is_refused => text(status(503, "ServiceUnavailable")),
         _ if state.life == Life::Bare => text(status(404, "NotFound")),
         ("GET", [plural]) if request.query("watch") == Some("true") => {
             return watch(shared, state, plural, request, stream);

@@ -104,7 +104,7 @@ pub(crate) async fn follow<S: Store>(
     let epoch = session.fence().epoch;
     sent(say(&state.line(cluster, epoch)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
-    let (mut due, mut told): (Option<Instant>, i64) = (None, state.revision);
+    let (mut due, mut told, mut missed) = (None, state.revision, false);
     loop {
         tokio::select! {
             next = changes.next() => {
@@ -121,7 +121,15 @@ pub(crate) async fn follow<S: Store>(
                 (due, told) = (None, state.revision);
             }
             _ = look.tick() => {
-                session.look().await?;
+                match session.look().await {
+                    // A server that is busy for a moment. Another start would read everything again.
+                    Err(BlocksError::Away(..)) if !missed => {
+                        missed = true;
+                        continue;
+                    }
+                    outcome => outcome?,
+                }
+                missed = false;
                 // The agent remembers the revision.
                 let line = if told < state.revision { state.line(cluster, epoch)? } else { String::new() };
                 sent(say(&line))?;
