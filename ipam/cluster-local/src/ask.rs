@@ -6,16 +6,12 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use cnimble_cni::{Code, Error};
-use cnimble_leases::cluster::{config::Cluster, number};
-use cnimble_leases::range::RangeSet;
-use cnimble_leases::store::Directory;
+use cnimble_leases::cluster::{config::Cluster, share::LOCK};
 use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
 /// The program is beside the plugins.
 const PROGRAM: &str = "cluster-local-etcd";
-/// The file that the program locks. Its modification time is that of the last try.
-const LOCK: &str = ".cnimble-share-lock";
 /// An error as JSON is shorter.
 const LIMIT: usize = 1 << 20;
 /// The time after a try in which requests that can wait aren't sent.
@@ -72,23 +68,8 @@ fn find(call: &Call) -> Result<PathBuf, Error> {
     })
 }
 
-pub(crate) fn offset(cluster: &Cluster, ip: IpAddr) -> u128 {
-    number(ip) - number(cluster.block_of(ip))
-}
-
 pub(crate) fn was_tried(cluster: &Cluster) -> bool {
     let time = std::fs::metadata(cluster.base.store.join(LOCK)).and_then(|meta| meta.modified());
     let pause = PAUSE.min(cluster.offline / 8);
     time.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|since| since < pause))
-}
-
-/// Whether an address of `part` has no lease, or the leases can't be read.
-pub(crate) fn has_room(cluster: &Cluster, part: &RangeSet) -> bool {
-    let leases = match Directory::open(&cluster.base.store) {
-        Ok(Some(dir)) => dir.addresses().unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    let leases: std::collections::HashSet<IpAddr> = leases.into_iter().collect();
-    let mut usable = part.cycle(None).filter(|(ip, range)| *ip != range.gateway && !range.leaves_out(*ip));
-    usable.any(|(ip, _)| !leases.contains(&ip))
 }

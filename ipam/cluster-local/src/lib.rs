@@ -13,6 +13,7 @@ use std::ops::Range;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
 use cnimble_host_local::{self as host_local, PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::number;
 use cnimble_leases::cluster::share::{Asker, NAMESAKE, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_plugin::{Call, Caps, Plugin, Role};
@@ -125,9 +126,8 @@ impl Plugin for ClusterLocal {
             Some(share) if share.is_valid()? => share,
             _ => return ask::store(call, &Request::Confirm).map_err(unavailable),
         };
-        for (set, part) in valid.parts(&cluster).into_iter().take(cluster.pools.usual).enumerate() {
-            let has_room = part.is_some_and(|part| ask::has_room(&cluster, &part));
-            if !has_room {
+        for set in 0..cluster.pools.usual {
+            if valid.free(&cluster, set).map_err(unavailable)? == 0 {
                 ask::store(call, &Request::More(set, 1)).map_err(unavailable)?;
             }
         }
@@ -169,7 +169,7 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
         let in_the_middle = |ip: IpAddr| {
             cluster.block_of(ip) != ip
                 && last.is_some_and(|last| last.contains(ip) && !last.is_single())
-                && usize::try_from(ask::offset(cluster, ip)) == Ok(cluster.half())
+                && usize::try_from(number(ip) - number(cluster.block_of(ip))) == Ok(cluster.half())
         };
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
             && let Err(err) = ask::store(call, &Request::More(set, cluster.half()))

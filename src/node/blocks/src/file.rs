@@ -10,13 +10,10 @@ use nix::fcntl::{Flock, FlockArg};
 use cnimble_cni::Error;
 use cnimble_leases::boot::is_shared;
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{self, Identity, Other, Share};
+use cnimble_leases::cluster::share::{self, Identity, LOCK, Other, Share};
 
 use crate::boots::known_before;
 use crate::{BlocksError, Result};
-
-/// The lock for changes of the share. Its time is that of the last try.
-const LOCK: &str = ".cnimble-share-lock";
 
 /// Reads the share, or makes one: pods don't outlive a boot, and a copy of the disk has the share of the original.
 pub(crate) fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {

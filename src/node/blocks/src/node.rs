@@ -13,8 +13,7 @@ use nix::fcntl::Flock;
 use cnimble_cni::Error;
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{self, Asker, Identity, Owned, Share};
-use cnimble_leases::range::RangeSet;
-use cnimble_leases::store::{Directory, Store as Leases};
+use cnimble_leases::store::Store as Leases;
 
 use crate::boots::Records;
 use crate::claim::{self, Candidate};
@@ -255,7 +254,7 @@ impl<'c, S: Store> Node<'c, S> {
     /// Makes sure that set `n` has as many free addresses: claims a block, else a single address.
     pub(crate) async fn more(&mut self, n: usize, at_least: usize) -> Result<()> {
         let Some(set) = self.cluster.base.sets.get(n) else { return Ok(()) };
-        if free(self.cluster, &self.share, n)? >= at_least {
+        if self.share.free(self.cluster, n)? >= at_least {
             return Ok(());
         }
         let mut taken = self.share.owned.clone();
@@ -357,20 +356,4 @@ impl<'c, S: Store> Node<'c, S> {
         }
         Ok(())
     }
-}
-
-/// The addresses with a lease.
-pub(crate) fn leases(cluster: &Cluster) -> Result<BTreeSet<IpAddr>> {
-    let dir = Directory::open(&cluster.base.store).map_err(Error::from)?;
-    let leases = dir.map(|dir| dir.addresses().map_err(Error::from)).transpose()?.unwrap_or_default();
-    Ok(leases.into_iter().collect())
-}
-
-/// How many addresses of set `n` the node could give.
-pub(crate) fn free(cluster: &Cluster, share: &Share, n: usize) -> Result<usize> {
-    let Some(Some(part)) = share.parts(cluster).into_iter().nth(n) else { return Ok(0) };
-    let leases = leases(cluster)?;
-    let gateways: BTreeSet<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
-    let usable = part.cycle(None).filter(|(ip, range)| !gateways.contains(ip) && !range.leaves_out(*ip));
-    Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
 }

@@ -11,7 +11,7 @@ use cnimble_leases::cluster::share::Share;
 
 use crate::etcd::Etcd;
 use crate::kubernetes::Kubernetes;
-use crate::node::{Node, Turn, free};
+use crate::node::{Node, Turn};
 use crate::store::Store;
 use crate::tend::{Asked, tended};
 use crate::{BlocksError, Result, operator, watch};
@@ -42,7 +42,7 @@ impl Task {
             let Some(share) = share.filter(|share| share.is_valid().unwrap_or(false)) else {
                 return Ok(false);
             };
-            Ok(free(cluster, &share, set)? >= count)
+            Ok(share.free(cluster, set)? >= count)
         };
         Ok(match self {
             Task::More(set, count) if has_more(*set, *count)? => Some(String::new()),

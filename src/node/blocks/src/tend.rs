@@ -8,13 +8,13 @@ use serde::Serialize;
 use cnimble_leases::cluster::config::{Cluster, Store as Chosen};
 use cnimble_leases::cluster::share::{self, Asker, Share, Used};
 
-use crate::node::{Node, free, leases};
+use crate::node::Node;
 use crate::store::Store;
 use crate::{BlocksError, Result};
 
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     for n in 0..cluster.pools.usual {
-        if free(cluster, share, n)? < cluster.half() {
+        if share.free(cluster, n)? < cluster.half() {
             return Ok(false);
         }
     }
@@ -29,7 +29,7 @@ fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
     if !matches!(cluster.store, Chosen::Kubernetes(_)) {
         return Ok(None);
     }
-    let (count, at) = (leases(cluster)?.len(), share::now()?);
+    let (count, at) = (share::leases(cluster)?.len(), share::now()?);
     let is_news = share.used.as_ref().is_none_or(|known| known.count != count && at >= known.at + REPORTS);
     Ok(is_news.then_some(Used { count, at }))
 }

@@ -19,9 +19,12 @@ use cnimble_os::files::{self as files, Links};
 use super::config::Cluster;
 use crate::boot;
 use crate::range::{Range, RangeSet};
+use crate::store::Directory;
 
 /// It names no address.
 pub const SHARE: &str = ".cnimble-share";
+/// A process locks this file before it changes the share. Its modification time is that of the last try.
+pub const LOCK: &str = ".cnimble-share-lock";
 /// An ADD removes the temporary files of killed ADDs; this is none of them.
 const FRESH: &str = ".cnimble-share-new";
 /// The warning about [`Share::namesakes`].
@@ -165,6 +168,12 @@ pub fn now() -> Result<u64, Error> {
     Ok(u64::try_from(milliseconds).unwrap_or(u64::MAX))
 }
 
+/// Returns the addresses with a lease.
+pub fn leases(cluster: &Cluster) -> Result<BTreeSet<IpAddr>, Error> {
+    let leases = Directory::open(&cluster.base.store)?.map(|dir| dir.addresses()).transpose()?;
+    Ok(leases.unwrap_or_default().into_iter().collect())
+}
+
 /// The ID of this boot.
 ///
 /// # Errors
@@ -243,6 +252,15 @@ impl Share {
     /// The number of other boots that use the node's name at the same time.
     pub fn namesakes(&self) -> usize {
         self.others.iter().filter(|other| other.active).count()
+    }
+
+    /// Returns the number of addresses of set `n` that the node could give.
+    pub fn free(&self, cluster: &Cluster, n: usize) -> Result<usize, Error> {
+        let Some(Some(part)) = self.parts(cluster).into_iter().nth(n) else { return Ok(0) };
+        let leases = leases(cluster)?;
+        let gateways: BTreeSet<IpAddr> = RangeSet::gateways(&cluster.base.sets).collect();
+        let usable = part.cycle(None).filter(|(ip, range)| !gateways.contains(ip) && !range.leaves_out(*ip));
+        Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
     }
 
     /// The parts of the cluster's range sets that the node owns, without addresses of other pods' names; `None` where it

@@ -158,10 +158,6 @@ impl Store for Kubernetes {
         Ok(jumped.then(|| format!("its revision rose from {} to {}", seen.1, self.revision)))
     }
 
-    async fn identified(&mut self, fence: Fence) -> Result<Fence> {
-        Ok(fence)
-    }
-
     async fn seal(&mut self, fence: Fence) -> Result<()> {
         let mut pool = self.object.clone();
         objects::set_fence(&mut pool, &fence);
