@@ -1,7 +1,7 @@
 //! A restored backup of etcd, which has forgotten claims and returns. The nodes go on with their blocks, and claim others
 //! after the time `offline`.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
@@ -205,22 +205,6 @@ fn after_a_long_outage_nothing_is_given_until_all_have_claimed_again() {
     go_on(&[&a, &b]);
     b.added("p2");
     assert_no_block_is_lost(&[a, b]);
-}
-
-/// The fence is that of a build that noticed a restored backup, and never went on.
-#[test]
-fn nodes_go_on_after_an_upgrade() {
-    let host = Host::new();
-    let (etcd, [node, ..]) = short_cluster(&host, 2);
-    node.added("p1");
-    let fence = etcd.get("/cnimble/ipam/net/fence");
-    let mut fence: Value = serde_json::from_str(fence.lines().nth(1).unwrap()).unwrap();
-    fence["suspect"] = json!("its revision was old");
-    fence.as_object_mut().unwrap().remove("epoch");
-    etcd.put("/cnimble/ipam/net/fence", &fence.to_string());
-    refused(node.operate("confirm"), 50, "its revision was old");
-    go_on(&[&node]);
-    node.added("p2");
 }
 
 /// The configuration of each other node has a shorter time.

@@ -68,8 +68,6 @@ fn task(args: &[String]) -> Option<Task> {
             let ips = ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?;
             Some(Task::Tend(Asked { ips, ..Asked::default() }))
         }
-        // An agent of an earlier build, which still runs after an upgrade.
-        ["watch", revision] => Some(Task::Watch((0, revision.parse().ok()?))),
         ["watch", epoch, revision] => Some(Task::Watch((epoch.parse().ok()?, revision.parse().ok()?))),
         ["init"] => Some(Task::Init),
         ["blocks"] => Some(Task::Blocks),

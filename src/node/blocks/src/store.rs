@@ -167,8 +167,6 @@ pub(crate) trait Store: Sized {
         }
         let why = match (fence.epoch, session.revision()) < seen {
             true => Some(format!("its revision {} is before {}, which was seen", session.revision(), seen.1)),
-            // An earlier build has noticed it.
-            false if fence.epoch == 0 && fence.suspect.is_some() => fence.suspect.clone(),
             false => session.difference(seen, at).await?,
         };
         if let Some(why) = why {
