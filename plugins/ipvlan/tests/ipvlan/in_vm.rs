@@ -51,6 +51,23 @@ fn a_pod_is_on_the_masters_network_with_its_mac_and_del_leaves_nothing() {
     before.assert_same(&Snapshot::of(&host).without("leases"), "after DEL");
 }
 
+/// The kernel gives every ipvlan the master's new MAC, which a bond's failover changes.
+#[test]
+fn a_pod_of_the_go_plugin_is_removed_after_the_masters_mac_has_changed() {
+    with_kind!("ipvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host));
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    // Go's has no alias.
+    pod.ip("link set eth0 alias ''");
+    host.ip("link set uplink address 02:00:00:00:00:99");
+    assert_ne!(pod.link("eth0")["address"], result["interfaces"][0]["mac"]);
+    network.deleted(&attachment, Some(&result));
+    assert_eq!((leases(&host), pod.links()), (Vec::new(), vec!["lo".to_owned()]));
+}
+
 #[test]
 fn an_ipv6_address_of_another_host_fails_add_and_leaves_nothing() {
     with_kind!("ipvlan");
