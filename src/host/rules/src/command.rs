@@ -39,7 +39,7 @@ pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(
 
 pub(super) fn restore_by(name: &str, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
-    run(name, &["--noflush", "--wait=10"], &input).map(drop)
+    run(name, &["--noflush", "--wait"], &input).map(drop)
 }
 
 pub(super) fn installed() -> bool {
@@ -55,7 +55,7 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
         }
     }
     let name = tool(Family::Ipv4, "restore");
-    run(&name, &["--test", "--noflush", "--wait=10"], &format!("*{table}\nCOMMIT\n")).map(drop)
+    run(&name, &["--test", "--noflush", "--wait"], &format!("*{table}\nCOMMIT\n")).map(drop)
 }
 
 /// Fails with code 100 and the command's stderr, or code 11 if a signal came first.

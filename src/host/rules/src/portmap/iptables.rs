@@ -49,7 +49,7 @@ fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> 
     let mut present = Shared::look(nft, family)?;
     loop {
         let input = input(owner, forward, pod, &present);
-        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
+        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
         // A concurrent ADD may have made the chain since.
         let had_chain = present.dnat;
