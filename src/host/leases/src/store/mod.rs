@@ -1,6 +1,6 @@
 //! The store: a directory for each network, with a file for each lease.
 //!
-//! from the other at any moment:
+//! The layout is that of the Go plugin, so that either can take over from the other at any moment:
 //!
 //! | file | content | mode |
 //! |---|---|---|

@@ -57,7 +57,7 @@ pub(super) trait Layout: Sized {
     /// Which of two attachments gets a place in the set that both want.
     fn claim(set: &str) -> Claim;
 
-    /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule.
+    /// The end of the name of a second set, for the attachment of `comment`.
     fn suffix(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }
