@@ -1,4 +1,4 @@
-//! The privileges that plugins drop before they do anything. docs/SECURITY.md has the table and the levels.
+//! The privileges that plugins drop before they do anything. docs/SECURITY.md has the table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -74,11 +74,6 @@ fn wrong(sample: &Sample, ipam: Option<&str>, verb: &str, status: &str) -> Optio
             let _ = write!(wrong, "{} {verb}: {name} has {found:?}, expected {expected:?}; ", sample.plugin);
         }
     }
-    // Either both are set or neither. A plugin that starts programs can set neither.
-    let (alone, filtered) = (field(status, "NoNewPrivs"), field(status, "Seccomp"));
-    if !matches!((alone, filtered), ("1", "2") | ("0", "0")) {
-        let _ = write!(wrong, "{} {verb}: NoNewPrivs {alone} and Seccomp {filtered}; ", sample.plugin);
-    }
     (!wrong.is_empty()).then_some(wrong)
 }
 
@@ -108,49 +103,19 @@ fn each_verb_ends_with_the_capabilities_of_its_plugins_row_and_no_others() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// Replaces a late call of host-local with one that no plugin makes. Returns the result of that call.
-fn unexpected(level: &str) -> i64 {
-    let host = Host::new();
-    let pod = Pod::new();
-    let net = Network::new(&host, configs::ipam(&host));
-    let call = |id: &str| net.call("ADD", &Attachment::new(id, &pod), None).env("CNIMBLE_RESTRAINT", level);
-    let close = libc::SYS_close.cast_unsigned();
-    let closed = watched(&call("c1")).calls.iter().filter(|call| call.number == close).count();
-    let swapped = Fate::Swapped { call: close, nth: closed - 1, into: libc::SYS_getppid.cast_unsigned() };
-    let (outcome, traced) = call("c2").traced(&swapped);
-    assert!(traced.met, "there was no close number {closed}");
-    outcome.result();
-    traced.returned.unwrap()
-}
-
 #[test]
-fn a_system_call_that_no_plugin_makes_is_refused_by_the_strict_level_alone() {
-    need!("ip");
-    need_trace!();
-    assert_eq!(unexpected("strict"), -i64::from(libc::EPERM));
-    for level in ["", "log", "off", "nonsense"] {
-        assert!(unexpected(level) > 0, "{level:?}: the call failed");
-    }
-}
-
-#[test]
-fn the_level_chooses_how_much_is_given_up() {
+fn nothing_is_given_up_if_the_setting_is_off() {
     need!("ip");
     need_trace!();
     let host = Host::new();
     let pod = Pod::new();
     let net = Network::new(&host, configs::ipam(&host));
-    for (number, (level, alone, filter, limited)) in
-        [("", "1", "0", true), ("off", "0", "0", false), ("log", "1", "2", true), ("strict", "1", "2", true)]
-            .into_iter()
-            .enumerate()
-    {
-        let att = Attachment::new(&format!("c{number}"), &pod);
-        let traced = watched(&net.call("ADD", &att, None).env("CNIMBLE_RESTRAINT", level));
-        let found = [field(&traced.status, "NoNewPrivs"), field(&traced.status, "Seccomp")];
-        assert_eq!(found, [alone, filter], "{level:?}");
+    for (id, setting, alone) in [("c1", "", "1"), ("c2", "off", "0"), ("c3", "nonsense", "1")] {
+        let call = net.call("ADD", &Attachment::new(id, &pod), None).env("CNIMBLE_RESTRAINT", setting);
+        let traced = watched(&call);
+        assert_eq!(field(&traced.status, "NoNewPrivs"), alone, "{setting:?}");
         let is_limited = !capabilities(&traced.status, "CapPrm").contains(&12);
-        assert_eq!(is_limited, limited, "{level:?}");
+        assert_eq!(is_limited, alone == "1", "{setting:?}");
     }
 }
 
@@ -173,7 +138,7 @@ fn a_delegate_that_is_another_program_has_all_that_its_caller_has() {
     net.call("ADD", &Attachment::new("c1", &pod), None).env("CNI_PATH", &bin).run().result();
     let (own, seen) =
         (std::fs::read_to_string("/proc/self/status").unwrap(), std::fs::read_to_string(&out).unwrap());
-    for name in ["CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp"] {
+    for name in ["CapEff", "CapPrm", "CapBnd", "NoNewPrivs"] {
         assert_eq!(field(&seen, name), field(&own, name), "{name}");
     }
 }

@@ -58,15 +58,6 @@ pub enum Fate {
         /// The number of the call, from 0.
         nth: u32,
     },
-    /// In place of the `nth` call (from 0) of this number another one is made, with the same arguments.
-    Swapped {
-        /// The system call's number.
-        call: u64,
-        /// The number of the call, from 0.
-        nth: usize,
-        /// The number of the one that is made.
-        into: u64,
-    },
 }
 
 /// A system call, at its entry.
@@ -91,8 +82,6 @@ pub struct Traced {
     pub calls: Vec<Syscall>,
     /// Whether the fate has come over it; otherwise it made fewer calls.
     pub met: bool,
-    /// The return value of a swapped call.
-    pub returned: Option<i64>,
     /// Of [`Fate::Starved`]: how many allocations were left until it would have come.
     pub unmet: u32,
     /// Of the same: the call that it came in, or right behind.
@@ -161,8 +150,8 @@ fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> T
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
     child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
-    let Tracer { calls, met, returned, unmet, starved, answers, proc_status: status, .. } = tracer;
-    Traced { output, calls, met, returned, unmet, starved, answers, status, hung }
+    let Tracer { calls, met, unmet, starved, answers, proc_status: status, .. } = tracer;
+    Traced { output, calls, met, unmet, starved, answers, status, hung }
 }
 
 struct Tracer<'f> {
@@ -171,7 +160,6 @@ struct Tracer<'f> {
     calls: Vec<Syscall>,
     counts: BTreeMap<u64, usize>,
     met: bool,
-    returned: Option<i64>,
     unmet: u32,
     starved: Option<Syscall>,
     answers: usize,
@@ -186,7 +174,6 @@ impl<'f> Tracer<'f> {
             calls: Vec::new(),
             counts: BTreeMap::new(),
             met: false,
-            returned: None,
             unmet: 0,
             starved: None,
             answers: 0,
@@ -279,21 +266,13 @@ impl<'f> Tracer<'f> {
                             failing = Some(pid);
                             replace(pid, -1);
                         }
-                        Fate::Swapped { call: number, nth, into }
-                            if call.number == *number && call.nth == *nth =>
-                        {
-                            self.met = true;
-                            failing = Some(pid);
-                            replace(pid, into.cast_signed());
-                        }
                         _ => {}
                     }
                 }
                 None if failing == Some(pid) => {
                     failing = None;
-                    match self.fate {
-                        Fate::Told { error, .. } => answer(pid, *error),
-                        _ => self.returned = returned(pid),
+                    if let Fate::Told { error, .. } = self.fate {
+                        answer(pid, *error);
                     }
                 }
                 None => self.hear(pid),

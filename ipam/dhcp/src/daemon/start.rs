@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cnimble_plugin::{Caps, Level, Restraint, signal};
+use cnimble_plugin::{Caps, Restraint, signal};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, umask};
@@ -120,17 +120,13 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// It runs long, and any host on its pods' links can reach it. A filter of system calls pays off, too.
+/// It runs long, and any host on its pods' links can reach it.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()
         // Namespaces may be another process's, and files another user's.
         .fold(Caps::SYS_PTRACE.and(Caps::DAC_OVERRIDE), Caps::and);
-    let level = match Level::chosen() {
-        Level::Usual => Level::Log,
-        other => other,
-    };
-    Restraint { keep, starts_programs: false }.apply(level);
+    Restraint { keep, starts_programs: false }.apply();
 }
 
 /// Systemd has opened it for this process (sd_listen_fds(3)).

@@ -38,7 +38,7 @@ pub use cnimble_cni::{self as cni, Verb as Command};
 pub use cnimble_netlink as netlink;
 pub use cnimble_os::privileges::Caps;
 #[doc(hidden)]
-pub use cnimble_os::privileges::{Level, Restraint, SETTING as RESTRAINT};
+pub use cnimble_os::privileges::{Restraint, SETTING as RESTRAINT};
 
 use std::ffi::OsString;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cnimble_os::privileges::{Caps, Level, Restraint};
+use cnimble_os::privileges::{Caps, Restraint};
 
 use super::delegate::{self, Delegate};
 use super::interface::arp;
@@ -13,10 +13,7 @@ const MOUNTED: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
 /// Drops the privileges that neither `plugin` nor its IPAM plugin needs for the verb of `call`.
 pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
-    let level = Level::chosen();
-    if level != Level::Off {
-        restraint(plugin, call).apply(level);
-    }
+    restraint(plugin, call).apply();
 }
 
 fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
