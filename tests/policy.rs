@@ -28,7 +28,6 @@ const UNSAFE: &[(&str, usize)] = &[
     ("src/base/netlink/src/netns.rs", 1),
     ("src/base/netlink/src/packet.rs", 6),
     ("src/base/os/src/child/signal.rs", 1),
-    ("src/base/os/src/privileges/filter.rs", 1),
     ("src/cnimble/src/serve.rs", 1),
     ("src/host/leases/src/boot.rs", 2),
     ("src/host/leases/src/index.rs", 1),
