@@ -342,7 +342,12 @@ fn a_look_that_a_busy_server_refuses_ends_no_watch() {
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let watch = Watch::start(&host, &nodes[0], 0);
     watch.tells("nothing at first", |nodes| *nodes == json!({}));
-    etcd.server.requests();
+    // The first lines come before the requests to watch.
+    let mut watches = 0;
+    assert!(wait_until(PATIENCE, || {
+        watches += etcd.server.requests().keys().filter(|kind| kind.starts_with("WATCH")).count();
+        watches >= 2
+    }));
     etcd.server.refuse();
     watch.looks();
     let requests = etcd.server.requests();

@@ -159,12 +159,16 @@ mod tests {
     fn the_file_has_the_subnets_of_its_pools() {
         let dir = tempfile::tempdir().unwrap();
         let (plugin, dir) = (Plugin::Ptp, dir.path().to_owned());
-        let conflist = Conflist { dir, name: "pods".to_owned(), plugin, template: None, data_dir: None, cluster: None };
+        let conflist =
+            Conflist { dir, name: "pods".to_owned(), plugin, template: None, data_dir: None, cluster: None };
         let of = |ipam: Value| {
             conflist.write(&json!({"plugins": [{"type": "ptp", "ipam": ipam}]}).to_string()).unwrap();
             conflist.ranges().iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let (one, two) = (json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]), json!([[{"subnet": "10.3.0.0/24"}]]));
+        let (one, two) = (
+            json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]),
+            json!([[{"subnet": "10.3.0.0/24"}]]),
+        );
         let pools = json!([{"name": "db", "ranges": one}, {"name": "web", "ranges": two}]);
         let all = of(json!({"subnet": "10.1.0.0/16", "pools": pools}));
         assert_eq!(all, ["10.2.0.0/24", "fd00:2::/64", "10.3.0.0/24", "10.1.0.0/16"]);

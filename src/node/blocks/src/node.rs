@@ -129,13 +129,18 @@ impl<'c, S: Store> Node<'c, S> {
     /// Fails if the store has forgotten this boot. A release writes to a block when others may claim it. Until the boot's
     /// right to its addresses has ended, no other node does so.
     async fn check_release(&mut self, records: &Records<S::Entry>) -> Result<()> {
-        if S::HAS_TRANSACTIONS || records.is_closed(&self.share.identity.instance) || !self.share.is_valid()? {
+        if S::HAS_TRANSACTIONS
+            || records.is_closed(&self.share.identity.instance)
+            || !self.share.is_valid()?
+        {
             return Ok(());
         }
         let ours = self.share.owned.clone();
         for owned in &ours {
             let owner = self.session.owner(owned).await?.map(|(owner, _)| owner);
-            if owner.is_some_and(|owner| owner.instance == self.share.identity.instance && owner.free.is_some()) {
+            if owner
+                .is_some_and(|owner| owner.instance == self.share.identity.instance && owner.free.is_some())
+            {
                 return Ok(());
             }
         }

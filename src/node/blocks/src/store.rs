@@ -185,7 +185,8 @@ pub(crate) trait Store: Sized {
     /// Checks that the store answers, and that the fence is unchanged but for a longer time `offline`.
     async fn look(&mut self) -> Result<()> {
         let before = self.fence().clone();
-        match self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before) {
+        match self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before)
+        {
             true => Ok(()),
             false => Err(self.restored("the fence has changed")),
         }

@@ -10,9 +10,7 @@ use cnimble_leases::cluster::config::{self, Cluster};
 use cnimble_leases::cluster::share::{Identity, Owned};
 use cnimble_leases::range::RangeSet;
 
-use super::objects::{
-    self, Block, Claim, NODE, POOL, block_name, claim_name, deleted, set, set_spec, spec,
-};
+use super::objects::{self, Block, Claim, NODE, POOL, block_name, claim_name, deleted, set, set_spec, spec};
 use super::request::{Deleted, failed, in_time};
 use super::watch::Lists;
 use super::{Kind, Kubernetes, NAME, Owners};
