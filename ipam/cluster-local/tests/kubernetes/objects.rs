@@ -98,16 +98,35 @@ fn the_number_of_addresses_in_use_is_written_once_a_minute() {
         assert_eq!(node.operate("tend 192.0.2.1").unwrap(), json!({"asked": false}));
     }
     assert_eq!(etcd.server.writes(), before);
-    let mut share = node.share();
-    // The boot has lasted for longer than a minute since then, by its own clock.
-    let at = share["used"]["at"].as_u64().unwrap();
-    share["used"]["at"] = at.saturating_sub(60_000).into();
-    std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
-    if at > 60_000 {
+    if a_minute_later(node) {
         assert_eq!(node.operate("tend 192.0.2.1").unwrap(), json!({"asked": true}));
         assert_eq!(only(&etcd, "nodeclaims")["status"]["inUse"], 2);
         assert_eq!(etcd.server.writes(), before + 1);
     }
+}
+
+#[test]
+fn another_block_is_counted_when_no_address_is() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    node.added("p1");
+    node.operate("tend 192.0.2.1").unwrap();
+    node.operate("address 10.9.77.7").unwrap();
+    if a_minute_later(node) {
+        assert_eq!(node.operate("tend 192.0.2.1").unwrap(), json!({"asked": true}));
+        let status = only(&etcd, "nodeclaims")["status"].clone();
+        assert_eq!((&status["blocks"], &status["inUse"]), (&json!(2), &json!(1)));
+    }
+}
+
+/// Makes the latest numbers a minute older. Returns false if the boot is younger.
+fn a_minute_later(node: &Node<'_>) -> bool {
+    let mut share = node.share();
+    let at = share["used"]["at"].as_u64().unwrap();
+    share["used"]["at"] = at.saturating_sub(60_000).into();
+    std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
+    at > 60_000
 }
 
 /// Deletes an object as `kubectl delete` does: its finalizer keeps it.

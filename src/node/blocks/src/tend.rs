@@ -21,17 +21,18 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// A node publishes the number of its addresses in use at most once in this time, in milliseconds.
+/// A node publishes the numbers of its addresses in use and blocks at most once in this time, in milliseconds.
 const REPORTS: u64 = 60_000;
 
-/// Returns the number of addresses in use, if the store shows it to an operator and is to have another one.
+/// Returns the numbers of addresses in use and blocks, if the store shows them to an operator and is to have others.
 fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
     if !matches!(cluster.store, Chosen::Kubernetes(_)) {
         return Ok(None);
     }
-    let (count, at) = (share::leases(cluster)?.len(), share::now()?);
-    let is_news = share.used.as_ref().is_none_or(|known| known.count != count && at >= known.at + REPORTS);
-    Ok(is_news.then_some(Used { count, at }))
+    let used = Used { count: share::leases(cluster)?.len(), blocks: share.owned.len(), at: share::now()? };
+    let is_other = |known: &Used| (known.count, known.blocks) != (used.count, used.blocks);
+    let is_news = |known: &Used| is_other(known) && used.at >= known.at + REPORTS;
+    Ok(share.used.as_ref().is_none_or(is_news).then_some(used))
 }
 
 /// The agent's part of [`Node::tend`].
@@ -87,7 +88,7 @@ impl<S: Store> Node<'_, S> {
         self.return_vanished(&asked.listed).await?;
         if let Some(used) = news(self.cluster, &self.share)? {
             let mut own = self.own()?;
-            self.session.report(&mut own, self.share.owned.len(), used.count).await?;
+            self.session.report(&mut own, used.blocks, used.count).await?;
             self.own = Some(own);
             self.share.used = Some(used);
             self.save()?;

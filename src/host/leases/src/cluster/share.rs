@@ -104,10 +104,12 @@ impl Other {
     }
 }
 
-/// The number of addresses in use that the store has.
+/// The numbers of addresses in use and of blocks that the store has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     pub count: usize,
+    #[serde(default)]
+    pub blocks: usize,
     /// When it was written, by [`now`].
     pub at: u64,
 }
