@@ -85,6 +85,16 @@ fn a_full_subnet_is_listed_once() {
     asked(&etcd, &[("GET blocks", 1), ("LIST blocks", 1), ("LIST nodeclaims", 1)]);
 }
 
+/// A server refuses requests while it loads objects of a new kind.
+#[test]
+fn a_busy_server_is_asked_again() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    etcd.server.busy(&["GET", "POST"]);
+    nodes[0].added("p1");
+    assert!(!etcd.server.is_busy());
+}
+
 #[test]
 fn the_number_of_addresses_in_use_is_written_once_a_minute() {
     let host = Host::new();

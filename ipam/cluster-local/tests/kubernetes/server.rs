@@ -66,6 +66,8 @@ struct State {
     writes: usize,
     /// The number of requests by their kind, such as `LIST blocks`.
     requests: BTreeMap<String, usize>,
+    /// The methods of requests that are refused once.
+    busy: Vec<&'static str>,
 }
 
 /// A server at an address of a namespace.
@@ -132,6 +134,16 @@ impl CustomServer {
     /// Lets requests wait, as a stopped process does.
     pub(crate) fn pause(&self) {
         self.change().life = Life::Paused;
+    }
+
+    /// Refuses the next request of each method, and tells when to send it again.
+    pub(crate) fn busy(&self, methods: &[&'static str]) {
+        self.change().busy = methods.to_vec();
+    }
+
+    /// Whether a request is still to be refused.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.change().busy.is_empty()
     }
 
     /// Returns the present content.
@@ -332,6 +344,11 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     }
     if state.life == Life::Dead {
         return;
+    }
+    if let Some(n) = state.busy.iter().position(|method| *method == request.method) {
+        state.busy.remove(n);
+        let (code, object) = status(429, "TooManyRequests");
+        return answer(stream, code, "Retry-After: 1\r\n", object.to_string().as_bytes());
     }
     let path = request.target.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.strip_prefix(GROUP).unwrap_or_default().split('/').collect();

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -13,12 +14,14 @@ use hyper::{Method, Response, Uri};
 use cnimble_os::files::{self as files, Links};
 
 use crate::exec::Credential;
-use crate::http::Client;
+use crate::http::{self, Client};
 use crate::kubeconfig::{self, Access, Credentials};
 use crate::{Error, HttpError, Secret, StartError};
 
 /// The longest token. Servers accept headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
+/// A request waits in all as long for a busy server.
+const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// The source of a server's address and credentials.
 #[derive(Debug, Clone, Default)]
@@ -119,10 +122,7 @@ impl Connection {
     /// # Errors
     /// Fails if the server cannot be reached.
     pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
-        let url = self.url(target)?;
-        let headers = self.headers().await?;
-        let answer = self.client.get(&url, &headers).await.map_err(|err| self.error(target, err))?;
-        Ok(self.heard(answer))
+        self.ask(Method::GET, target, self.headers().await?, Vec::new()).await
     }
 
     /// Sends JSON, or content of the type `kind`, to a path.
@@ -136,11 +136,32 @@ impl Connection {
         kind: &'static str,
         body: Vec<u8>,
     ) -> Result<Response<Incoming>, Error> {
-        let url = self.url(target)?;
         let mut headers = self.headers().await?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        let answer = self.client.send(method, &url, &headers, body).await;
-        Ok(self.heard(answer.map_err(|err| self.error(target, err))?))
+        self.ask(method, target, headers, body).await
+    }
+
+    /// Sends a request, and again while a busy server tells to wait, as client-go does.
+    async fn ask(
+        &self,
+        method: Method,
+        target: &str,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<Response<Incoming>, Error> {
+        let url = self.url(target)?;
+        let mut left = BUSY_LIMIT;
+        loop {
+            let answer = self.client.send(method.clone(), &url, &headers, body.clone()).await;
+            let answer = answer.map_err(|err| self.error(target, err))?;
+            match http::retry_after(&answer).and_then(|wait| Some((wait, left.checked_sub(wait)?))) {
+                None => return Ok(self.heard(answer)),
+                Some((wait, rest)) => {
+                    left = rest;
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
     }
 
     /// Records that the server has refused the credential.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
@@ -171,6 +171,12 @@ pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>
             }
         }
     }
+}
+
+/// Returns the time after which a busy server (status 429) wants to be asked again.
+pub fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER).filter(|_| response.status() == 429)?;
+    seconds.to_str().ok()?.parse().ok().map(|seconds: u64| Duration::from_secs(seconds.max(1)))
 }
 
 /// The text is the message of a Kubernetes Status, or the beginning of the answer.
