@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{NetworkList, Owner, Verb, Version};
-use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::{Known, failed};
 use cnimble_liveness::node::Node;
+use cnimble_liveness::{Verdict, inside};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::begun;
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
@@ -214,8 +214,7 @@ impl Action {
     fn unasked(&self) -> Repair {
         match self.entry() {
             Ok(None) => Repair::Done,
-            Ok(Some(entry)) if is_leaving(&entry, &self.owner.tag()) => has_begun(),
-            Ok(Some(_)) => Repair::NotAsked,
+            Ok(Some(entry)) => doubt(&entry, &self.owner.tag()).unwrap_or(Repair::NotAsked),
             Err(failed) => failed,
         }
     }
@@ -228,8 +227,8 @@ fn repair(
     owner: &Owner,
     aim: Aim,
 ) -> Result<Vec<(String, Fault)>, Repair> {
-    if is_leaving(entry, &owner.tag()) {
-        return Err(has_begun());
+    if let Some(doubt) = doubt(entry, &owner.tag()) {
+        return Err(doubt);
     }
     let list = entry.network_list().map_err(Repair::Failed)?;
     let mut left = Vec::new();
@@ -237,10 +236,10 @@ fn repair(
     for plugin in &list.plugins {
         let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
         let Some(examined) = doctor.examine(entry, &list, plugin, aim) else { continue };
-        if is_leaving(entry, &owner.tag()) {
+        if let Some(doubt) = doubt(entry, &owner.tag()) {
             let failures = examined.undo.rollback();
             failures.iter().for_each(|failure| log::warn!("{failure}"));
-            return Err(has_begun());
+            return Err(doubt);
         }
         examined.undo.commit();
         let faults = examined.faults.map_err(Repair::Failed)?;
@@ -249,17 +248,17 @@ fn repair(
     Ok(left)
 }
 
-/// Looks for the note first, because a DEL removes it last. A DEL that begins later finds what was put back.
-fn is_leaving(entry: &Entry, tag: &str) -> bool {
-    let found = || {
+/// Why the attachment is left alone. Looks for the note first, because a DEL removes it last. A DEL that begins later
+/// finds what was put back.
+fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
+    if begun::is_noted(tag) {
+        return Some(Repair::Doubt("its DEL has begun".to_owned()));
+    }
+    let inside = || {
         let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
-        Netlink::open_in(&ns)?.find_link(&entry.ifname)
+        inside::doubt(entry, &ns, &mut Netlink::open()?)
     };
-    begun::is_noted(tag) || !matches!(found(), Ok(Some(_)))
-}
-
-fn has_begun() -> Repair {
-    Repair::Doubt("its DEL has begun".to_owned())
+    inside().unwrap_or_else(|err| Some(err.to_string())).map(Repair::Doubt)
 }
 
 /// A pod between the first and the last plugin of its DEL.

@@ -13,7 +13,7 @@ use cnimble_rules::survey;
 use super::cache_entries::{self, Known};
 use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{Life, Lives, Node};
-use super::{Evidence, Verdict, namespaces, young};
+use super::{Evidence, Verdict, inside, namespaces, young};
 
 pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     // Objects to judge come first.
@@ -58,7 +58,7 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     // Entries that surely live come first: they hold their addresses against the others.
     entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
-        known.verdict = entry(&known, &node);
+        known.verdict = entry(&known, &node, &mut host);
         if !matches!(known.verdict, Verdict::Orphan(_)) {
             node.lives.extend([Life::of(&known.owner(), known.addrs())]);
         }
@@ -105,17 +105,16 @@ fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec
 }
 
 /// Entries with an existing namespace come first: see [`look`].
-fn entry(known: &Known, node: &Node) -> Verdict {
+fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {
         Ok(ns) => ns.flatten(),
         Err(err) => return Verdict::Doubt(err.to_string()),
     };
     if let Some(ns) = ns {
-        let inside = Netlink::open_in(&ns).and_then(|mut inside| inside.find_link(&known.entry.ifname));
-        return match inside {
-            Ok(Some(_)) => Verdict::Lives,
-            Ok(None) => Verdict::Doubt(format!("its namespace is there, but has no {}", known.entry.ifname)),
+        return match inside::doubt(&known.entry, &ns, host) {
+            Ok(None) => Verdict::Lives,
+            Ok(Some(doubt)) => Verdict::Doubt(doubt),
             Err(err) => Verdict::Doubt(err.to_string()),
         };
     }

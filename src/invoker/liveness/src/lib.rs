@@ -2,7 +2,7 @@
 //!
 //! **An attachment that lives, or may live, is left alone.** Each of these is evidence that it lives:
 //!
-//! - an entry of a result cache with an existing namespace that has the interface;
+//! - an entry of a result cache with an existing namespace that has its interface;
 //! - the host's end of a veth pair, with its alias, and the other end in a namespace;
 //! - its address in any namespace;
 //! - a lease that was made just now.
@@ -16,6 +16,7 @@
 //! object has its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
+pub mod inside;
 mod judge;
 pub mod leases;
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(super) fn network(node: &Node, name: &str, subnet: &str) -> Value {
 type Fault<'a> = (&'a str, &'a str, &'a [&'a str], &'a dyn Fn(&str));
 
 /// Returns interfaces, addresses and routes, without counters.
-fn inside(pod: &Pod) -> String {
+pub(super) fn inside(pod: &Pod) -> String {
     let routes = pod.ip("route");
     // A lost carrier can be shown for a moment.
     format!("{:?} {}", pod.addrs("eth0"), routes.replace(" linkdown", ""))
@@ -53,12 +53,13 @@ fn doctor_finds_each_fault_of_a_living_pod_and_repairs_it() {
     let ip = pods[2].addrs("eth0")[0].split('/').next().unwrap().to_owned();
     let stream = Stream::between(&pods[1], &pods[2], &ip);
     let (before, mac) = (inside(&pods[0]), node.host.link("br1")["address"].clone());
+    let routes = node.host.ip("route");
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 
     let on_host = |command: &str| drop(node.host.ip(command));
     let in_pod = |command: &str| drop(pods[0].ip(command));
     let (of_one, of_all) = (&ids[..1], &ids[..]);
-    let faults: [Fault<'_>; 10] = [
+    let faults: [Fault<'_>; 12] = [
         ("missing-rules", "flush ruleset", of_all, &|command| drop(node.host.nft(command))),
         ("pod-state", "route del default", of_one, &in_pod),
         ("pod-state", "addr flush dev eth0", of_one, &in_pod),
@@ -66,8 +67,10 @@ fn doctor_finds_each_fault_of_a_living_pod_and_repairs_it() {
         ("host-state", &format!("link set {} nomaster", ends[0]), of_one, &on_host),
         ("host-state", &format!("link set {} down", ends[0]), of_one, &on_host),
         ("host-state", "addr flush dev br1", of_all, &on_host),
+        ("host-state", "route del 10.213.20.0/24 dev br1", of_all, &on_host),
         ("host-state", "link set br1 down", of_all, &on_host),
         ("host-state", "link del br1", of_all, &on_host),
+        ("host-state", "0", of_all, &|value| node.host.set_sysctl("ipv4/conf/br1/forwarding", value)),
         ("host-state", "0", of_all, &|value| node.host.set_sysctl("ipv4/ip_forward", value)),
     ];
     for (kind, command, ids, damage) in faults {
@@ -93,9 +96,49 @@ fn doctor_finds_each_fault_of_a_living_pod_and_repairs_it() {
             assert_eq!(check(&node, "doc", pod, id), 0, "{command}: {id}");
         }
         assert!(pods[0].pings("10.213.20.1"), "{command}");
-        assert_eq!(node.host.sysctl("ipv4/ip_forward"), "1", "{command}");
+        let forwarding = ["ipv4/ip_forward", "ipv4/conf/br1/forwarding"].map(|key| node.host.sysctl(key));
+        assert_eq!(forwarding, ["1", "1"], "{command}");
+        assert_eq!(node.host.ip("route"), routes, "{command}");
         stream.flows(command);
     }
+}
+
+#[test]
+fn doctor_puts_back_the_routes_to_a_bridges_ipv6_networks() {
+    need!("ip", "nft", "ping");
+    let node = Node::new();
+    let pods = [Pod::new(), Pod::new()];
+    // The second gateway is link-local.
+    for (at, gateway) in
+        [("fd00:213:1::", Value::Null), ("fd00:213:2::", json!("fe80::1"))].into_iter().enumerate()
+    {
+        let (name, bridge, (first, gateway)) = (format!("net{at}"), format!("br{at}"), gateway);
+        let mut network = network(&node, &name, "10.213.36.0/24");
+        let mut range = json!({"subnet": format!("{first}/64")});
+        if gateway != Value::Null {
+            range["gateway"] = gateway;
+        }
+        network["plugins"][0]["bridge"] = json!(bridge);
+        network["plugins"][0]["ipam"]["ranges"] = json!([[range]]);
+        node.network(&name, &network);
+        node.add(plugin_dir(), &name, &pods[at], &name, 8001 + u16::try_from(at).unwrap());
+    }
+    let routes = node.host.ip("-6 route");
+    assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
+    for (at, pod) in pods.iter().enumerate() {
+        let subnet = format!("fd00:213:{}::/64", at + 1);
+        node.host.ip(&format!("-6 route del {subnet} dev br{at}"));
+        let found = findings(&node.doctor(&["--grace", "0"]), 6);
+        assert_eq!(kinds(&found), [format!("host-state found net{at}")], "{found:#?}");
+        findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
+        assert!(node.host.ip("-6 route").contains(&subnet), "{routes}");
+        let ip = pod.addrs("eth0").into_iter().find(|addr| addr.starts_with("fd00")).unwrap();
+        assert!(node.host.pings(ip.split('/').next().unwrap()));
+    }
+    assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
+    // They go with the address, as the kernel's.
+    node.host.ip("addr del fd00:213:1::1/64 dev br0");
+    assert!(!node.host.ip("-6 route").contains("fd00:213:1::/64"));
 }
 
 /// A pod with its own veth pair needs the host end, its routes and forwarding.
@@ -114,10 +157,12 @@ fn doctor_repairs_the_hosts_end_of_a_routed_pod() {
         ("host-state", format!("link set {end} down")),
         ("host-state", format!("addr flush dev {end}")),
         ("host-state", format!("route flush dev {end}")),
+        ("host-state", "0".to_owned()),
         ("pod-state", "addr flush dev eth0".to_owned()),
     ] {
         match kind {
             "pod-state" => drop(pod.ip(&command)),
+            _ if command == "0" => node.host.set_sysctl(&format!("ipv4/conf/{end}/forwarding"), &command),
             _ => drop(node.host.ip(&command)),
         }
         let found = findings(&node.doctor(&["--grace", "0"]), 6);
@@ -136,7 +181,7 @@ fn doctor_repairs_the_hosts_end_of_a_routed_pod() {
 }
 
 /// A substitute for flannel's plugin that hands the pod to bridge.
-fn flannel(node: &Node, config: &Value) -> PathBuf {
+pub(super) fn flannel(node: &Node, config: &Value) -> PathBuf {
     let file = node.host.dir().join("delegated.json");
     std::fs::write(&file, config.to_string()).unwrap();
     let run = format!("cat >/dev/null\nexec {}/bridge <{}", plugin_dir().display(), file.display());

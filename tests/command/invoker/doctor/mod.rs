@@ -5,6 +5,7 @@ mod faults;
 mod guard;
 mod leaves;
 mod repairs;
+mod strangers;
 mod vlan_in_vm;
 mod warned;
 

@@ -74,7 +74,7 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let own = own.next().filter(|_| link.kind != "ipvlan");
     let matches_result = own.map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();
-    let host_end = host.and_then(|host| host_end(host, link));
+    let host_end = host.and_then(|host| host.other_end(link));
     let owner = call.owner();
     let alias = if in_pod { Some(&link.alias) } else { host_end.as_ref().map(|end| &end.alias) };
     match alias.filter(|alias| owner::tag(alias).is_some()) {
@@ -95,12 +95,4 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
         Some(false) => Verdict::Different,
         None => Verdict::Unknown,
     }
-}
-
-/// Returns the other end of a veth in the pod, if it is on the host.
-fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
-    // An index is valid only in its own namespace.
-    link.far?;
-    let end = host.link_at(link.peer?).ok()?;
-    (end.kind == "veth" && end.far.is_some() && end.peer == Some(link.index)).then_some(end)
 }
