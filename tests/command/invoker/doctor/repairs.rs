@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use cnimble_cni::{Attachment, Owner};
 use cnimble_tests::{Lan, Pod, need, need_go, plugin_dir, with_kind};
 
+use super::faults::network;
 use super::{Node, chain, findings, heals, kinds, same, veths};
 
 #[test]
@@ -323,4 +324,28 @@ fn doctor_removes_a_chain_that_nothing_leads_to_unless_its_container_lives() {
     assert_eq!(kinds(&found), ["rules repaired dead"]);
     let nat = node.host.sh("iptables-nft-save -t nat");
     assert!(nat.contains(chains[0].1) && !nat.contains(chains[1].1), "{nat}");
+}
+
+/// firewall's rules are in nf_tables while FORWARD is empty.
+#[test]
+fn doctor_lets_pods_pass_that_forward_shuts_out() {
+    need!("ip", "nft", "ping", "iptables-nft");
+    let node = Node::new();
+    let pods = [Pod::new(), Pod::new()];
+    for ((name, subnet), pod) in [("br1", "10.213.34.0/24"), ("br2", "10.213.35.0/24")].into_iter().zip(&pods)
+    {
+        let mut network = network(&node, name, subnet);
+        network["plugins"][0]["bridge"] = json!(name);
+        network["plugins"].as_array_mut().unwrap().remove(1);
+        node.network(name, &network);
+        node.add(plugin_dir(), name, pod, name, 8001);
+    }
+    let ip = pods[1].addrs("eth0")[0].split('/').next().unwrap().to_owned();
+    assert!(pods[0].pings(&ip));
+    // As dockerd and ufw do.
+    node.host.sh("iptables-nft -P FORWARD DROP");
+    assert!(pods[0].misses(&ip));
+    let found = findings(&node.doctor(&["--repair"]), 0);
+    assert_eq!(kinds(&found), ["missing-rules repaired br1", "missing-rules repaired br2"]);
+    assert!(pods[0].pings(&ip));
 }
