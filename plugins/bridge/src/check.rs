@@ -137,7 +137,7 @@ impl Attached<'_> {
             return Ok(());
         }
         let wanted = gateway::addresses_of(self.prev)?;
-        let verify = |cx: &mut Context<'_>| check_gateways(&mut cx.host, config, bridge, self.prev);
+        let verify = |cx: &mut Context<'_>| check_gateways(cx, bridge, self.prev);
         call.wants(Place::Host, cx, verify, |cx| {
             if let Some(vlan) = config.vlan {
                 vlan_gateway::rejoin(cx, bridge, vlan)?;
@@ -147,10 +147,15 @@ impl Attached<'_> {
                 vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
             }
             let link = made.as_ref().unwrap_or(bridge);
+            gateway::lead_to_pods(&mut cx.host, link, self.prev)?;
             let mac = self.mac_on_host(&link.name);
             Ok(cx.host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
         })?;
-        host::forwards(call, &mut cx.host, &wanted)
+        let gateway = match config.vlan {
+            Some(vlan) => cx.host.find_link(&vlan_gateway_name(&bridge.name, vlan))?,
+            None => Some(bridge.clone()),
+        };
+        gateway.map_or(Ok(()), |gateway| host::forwards(call, &mut cx.host, &gateway, &wanted))
     }
 
     fn rules(&self, cx: &Context<'_>, port: &Link) -> Result<(), Error> {
@@ -272,12 +277,11 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
     Ok(gateway)
 }
 
-/// On the bridge, or on the vlan's interface.
-fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
-    if !config.is_gateway {
-        return Ok(());
-    }
-    let link = match config.vlan {
+/// On the bridge, or on the vlan's interface. Only an examination asks for routes, because the Go plugins' CHECK does
+/// not.
+fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
+    let (call, host) = (cx.call, &mut cx.host);
+    let link = match cx.config.vlan {
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
         None => bridge.clone(),
     };
@@ -291,5 +295,9 @@ fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &Cni
             return Err(Error::check(format!("{} lacks the gateway address {gateway}", link.name)));
         }
     }
-    Ok(())
+    // The kernel removes the routes of a link that is down.
+    if !call.is_examined() || !link.up {
+        return Ok(());
+    }
+    check::routes(host, &link, &gateway::routes_to_pods(&present, &link, prev), "on the host")
 }

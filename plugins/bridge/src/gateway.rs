@@ -6,10 +6,12 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Code, Error, Route, cidr};
+use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{IfPresent, Netlink, addr};
 use cnimble_plugin::Call;
+use cnimble_plugin::interface::check;
 use cnimble_plugin::interface::host::forward;
 
 use crate::config::Config;
@@ -180,6 +182,34 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
     }
 }
 
+/// The routes of [`lead_back`], and those that the kernel makes to the networks of the gateways' addresses.
+pub(crate) fn routes_to_pods(present: &[Addr], link: &Link, result: &CniResult) -> Vec<NewRoute> {
+    let mut routes: Vec<NewRoute> = Vec::new();
+    for ip in &result.ips {
+        let Some(gateway) = ip.gateway else { continue };
+        let back = Some(cidr::network_of(ip.address)).filter(|_| is_link_local(gateway));
+        let of_address = present.iter().map(|addr| addr.net).filter(|net| net.ip() == gateway);
+        let wide = of_address.filter(|net| *net != cidr::host(gateway)).map(cidr::network_of);
+        for net in wide.chain(back) {
+            // With its source, the route goes with the address.
+            let src = Some(gateway).filter(|_| net.is_ipv4());
+            routes.push(NewRoute { src, ..NewRoute::to(net, link.index) });
+        }
+    }
+    routes
+}
+
+/// Puts missing [`routes_to_pods`] back.
+pub(crate) fn lead_to_pods(host: &mut Netlink, link: &Link, result: &CniResult) -> Result<(), Error> {
+    for route in routes_to_pods(&host.addrs(link.index)?, link, result) {
+        if check::routes(host, link, std::slice::from_ref(&route), "on the host").is_err() {
+            let priority = route.dst.is_ipv6().then_some(KERNELS_PRIORITY);
+            host.execute(route::restore(&NewRoute { priority, ..route }, &link.name))?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether other pods use the bridge. The leaving pod still has a port, and so has a vlan's gateway.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
@@ -195,6 +225,9 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     host.execute(addr::del(index, name, net)).if_present()?;
     Ok(())
 }
+
+/// IP6_RT_PRIO_ADDRCONF, of the kernel's routes to networks of addresses.
+const KERNELS_PRIORITY: u32 = 256;
 
 /// fe80::/64, the network of a link.
 const LINK_LOCAL_PREFIX: u8 = 64;

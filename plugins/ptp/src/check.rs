@@ -26,10 +26,10 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     check_routers(call, &mut inside)?;
-    hosts_end(call, &mut host, &pod, &prev, &paths)?;
+    let end = hosts_end(call, &mut host, &pod, &prev, &paths)?;
     config.mtu.follow(call, &mut host, &mut inside, &prev)?;
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
-    host::forwards(call, &mut host, &addrs)?;
+    host::forwards(call, &mut host, &end, &addrs)?;
     if config.masquerade.wanted {
         let masqueraded = config.masquerade.of(addrs.iter().copied());
         let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), masqueraded.sources());
@@ -43,14 +43,14 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
 
-/// It is up, with the gateways' addresses and a route to each address of the pod.
+/// Returns it: it is up, with the gateways' addresses and a route to each address of the pod.
 fn hosts_end(
     call: &Call,
     host: &mut Netlink,
     pod: &Link,
     prev: &CniResult,
     paths: &[Path],
-) -> Result<(), Error> {
+) -> Result<Link, Error> {
     let verify = |host: &mut Netlink| check::host_state(&check::host_end(host, pod)?, prev);
     let put_back = |host: &mut Netlink| {
         let end = check::host_end(host, pod)?;
@@ -72,5 +72,6 @@ fn hosts_end(
     let verify = |host: &mut Netlink| check::routes(host, &end, &routes, "on the host");
     let put_back =
         |host: &mut Netlink| check::put_all(host, routes.iter().map(|wanted| route::add(wanted, &end.name)));
-    call.wants(Place::Host, host, verify, put_back)
+    call.wants(Place::Host, host, verify, put_back)?;
+    Ok(end)
 }

@@ -7,7 +7,7 @@ use super::link::Filter;
 use super::link::read::family_and_index;
 use super::monitor::{each, listen};
 use super::socket::{Protocol, Socket};
-use super::uapi::netconf::{NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
+use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
 use super::uapi::nf_tables::{
     NFT_MSG_DELTABLE, NFT_MSG_NEWGEN, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_TABLE_NAME,
 };
@@ -29,7 +29,7 @@ pub struct Disturbances {
     host: Socket,
     /// `None` on a kernel without nf_tables.
     rules: Option<Rules>,
-    /// Links that are down, or have lost a bridge, an address or a route. If the link itself goes, so does its pod.
+    /// Links that are down, or have lost a bridge, an address, a route or forwarding. If the link itself goes, so does its pod.
     suspects: BTreeSet<u32>,
     /// The MTUs of links that may be an uplink.
     mtus: BTreeMap<u32, u32>,
@@ -150,8 +150,14 @@ fn of_host(message: &Message<'_>, suspects: &mut BTreeSet<u32>) -> bool {
             false
         }
         RTM_NEWNETCONF => {
-            let index = Attributes::behind(message.body, NETCONFMSG).get(NETCONFA_IFINDEX);
-            index.and_then(|bytes| u32_ne(bytes, 0)) == Some(NETCONFA_IFINDEX_ALL as u32)
+            let number =
+                |kind| Attributes::behind(message.body, NETCONFMSG).get(kind).and_then(|n| u32_ne(n, 0));
+            let index = number(NETCONFA_IFINDEX);
+            let of_all = index == Some(NETCONFA_IFINDEX_ALL as u32);
+            if !of_all && number(NETCONFA_FORWARDING) == Some(0) {
+                suspects.extend(index);
+            }
+            of_all
         }
         _ => false,
     }

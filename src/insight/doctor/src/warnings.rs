@@ -9,6 +9,7 @@ use cnimble_cni::{Error, json};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
+use cnimble_netlink::Netlink;
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
@@ -30,7 +31,12 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     let mut warnings = listeners(&published);
     let lists = published.iter().filter_map(|(known, _)| known.entry.network_list().ok());
     let has_ports = lists.map(|list| (list.name.clone(), !configured::accepts_published(&list))).collect();
-    match of_rules(&networks(&living), &has_ports) {
+    let networks = networks(&living);
+    warnings.extend(of_uplink(&networks).unwrap_or_else(|err| {
+        log::warn!("the host's uplink was not looked at: {err}");
+        None
+    }));
+    match of_rules(&networks, &has_ports) {
         Ok(found) => warnings.extend(found),
         Err(err) => log::warn!("the host's packet rules were not looked at: {err}"),
     }
@@ -96,6 +102,21 @@ fn process(inode: u32) -> Option<(String, String)> {
         }
     }
     None
+}
+
+/// The link of IPv4's default route, if the host does not forward what comes from there.
+fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error> {
+    let mut host = Netlink::open()?;
+    let route = host.default_routes()?.into_iter().find(|route| route.dst.is_ipv4());
+    let Some(index) = route.map(|route| route.index).filter(|_| !networks.is_empty()) else {
+        return Ok(None);
+    };
+    if host.forwards_from(index).unwrap_or(true) {
+        return Ok(None);
+    }
+    let name = host.link_at(index)?.name;
+    let key = format!("net.ipv4.conf.{name}.forwarding");
+    Ok(Some(format!("{key} is 0, so no answer from {name} reaches a pod: set it to 1")))
 }
 
 /// Rules of others that drop what pods send.

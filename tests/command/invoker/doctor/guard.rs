@@ -82,13 +82,15 @@ fn a_guard_repairs_each_loss_on_the_host_and_nothing_in_a_pod() {
     let guard = Guard::start(&node);
     node.comes_to(&[], "at the beginning", &guard);
     let on_host = |command: &str| drop(node.host.ip(command));
-    let faults: [Fault<'_>; 9] = [
+    let faults: [Fault<'_>; 11] = [
+        ("0".to_owned(), &|value| node.host.set_sysctl("ipv4/conf/br1/forwarding", value)),
         ("flush ruleset".to_owned(), &|command| drop(node.host.nft(command))),
         ("delete table inet cnimble".to_owned(), &|command| drop(node.host.nft(command))),
         (format!("link set {bridged} nomaster"), &on_host),
         (format!("link set {bridged} down"), &on_host),
         ("addr flush dev br1".to_owned(), &on_host),
         ("link set br1 down".to_owned(), &on_host),
+        ("route del 10.213.22.0/24 dev br1".to_owned(), &on_host),
         ("link del br1".to_owned(), &on_host),
         (format!("route flush dev {own}"), &on_host),
         ("0".to_owned(), &|value| node.host.set_sysctl("ipv4/ip_forward", value)),

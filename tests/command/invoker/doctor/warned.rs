@@ -26,6 +26,16 @@ fn doctor_warns_of_what_stops_pods() {
     node.add(plugin_dir(), "doc", &pod, "one", 8001);
     assert_eq!(warnings(&node), [] as [String; 0]);
 
+    node.host.ip("link add up0 type veth peer name up1");
+    node.host.ip("addr add 192.0.2.1/24 dev up0");
+    node.host.ip("link set up0 up");
+    node.host.ip("route add default via 192.0.2.2");
+    assert_eq!(warnings(&node), [] as [String; 0]);
+    node.host.set_sysctl("ipv4/conf/up0/forwarding", "0");
+    let told = warnings(&node);
+    assert!(told.len() == 1 && told[0].starts_with("net.ipv4.conf.up0.forwarding is 0"), "{told:?}");
+    node.host.ip("link del up0");
+
     let listener = node.host.within(|| TcpListener::bind("0.0.0.0:8001").unwrap());
     let told = warnings(&node);
     assert!(told.len() == 1 && told[0].contains("listens on port 8001/tcp"), "{told:?}");

@@ -68,21 +68,33 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
 const FORWARDING: [(bool, &str); 2] =
     [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
 
-/// Checks that the host forwards the families of `addrs`. Only an examination does, because the Go plugins' CHECK does
-/// not.
-pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
+/// Checks that the host forwards packets of the families of `addrs` from the link `gateway`. Only an examination does,
+/// because the Go plugins' CHECK does not. For IPv4 the kernel goes by the link alone, for IPv6 by the host.
+pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetwork]) -> Result<(), Error> {
     if !call.is_examined() {
         return Ok(());
     }
+    let of_link = format!("net/ipv4/conf/{}/forwarding", gateway.name);
     let verify = |host: &mut Netlink| {
-        for (v4, key) in FORWARDING {
-            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && !host.forwards(v4).unwrap_or(true) {
+        for (v4, of_host) in FORWARDING {
+            let (answer, key) = match v4 {
+                true => (host.forwards_from(gateway.index), of_link.as_str()),
+                false => (host.forwards(v4), of_host),
+            };
+            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && !answer.unwrap_or(true) {
                 return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));
             }
         }
         Ok(())
     };
-    call.wants(Place::Host, host, verify, |host| forward(call, host, addrs))
+    call.wants(Place::Host, host, verify, |host| {
+        forward(call, host, addrs)?;
+        // It writes nothing if the host forwards from other links.
+        if addrs.iter().any(IpNetwork::is_ipv4) {
+            sysctl::write(&of_link, "1")?;
+        }
+        Ok(())
+    })
 }
 
 /// Switches forwarding on for the families of `addrs`. The undo switches it off only if this pod is the only one on the
