@@ -17,7 +17,7 @@ impl Netlink {
         self.forwarding(
             family,
             NETCONFA_IFINDEX_ALL.cast_unsigned(),
-            format!("ask whether {name} is forwarded"),
+            &format!("ask whether {name} is forwarded"),
         )
     }
 
@@ -30,17 +30,17 @@ impl Netlink {
         self.forwarding(
             libc::AF_INET,
             index,
-            format!("ask whether IPv4 is forwarded from link number {index}"),
+            &format!("ask whether IPv4 is forwarded from link number {index}"),
         )
     }
 
-    fn forwarding(&mut self, family: i32, index: u32, what: String) -> Result<bool> {
+    fn forwarding(&mut self, family: i32, index: u32, what: &str) -> Result<bool> {
         // `struct netconfmsg` is one byte, the family.
         let header = [u8::try_from(family).unwrap_or_default()];
         let message = wire::message(RTM_GETNETCONF, NLM_F_REQUEST, &header, |w| {
             w.u32_ne(NETCONFA_IFINDEX, index);
         });
-        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it doesn't say"))
+        self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it doesn't say"))
     }
 }
 
