@@ -114,7 +114,7 @@ impl Store for Kubernetes {
         for entry in self.all(Kind::Block, &self.labels(None)).await? {
             let Block { first, last, .. } = spec(&entry)?;
             let is_block = cluster.block_of(first) == first && cluster.last_of(first) == last;
-            if !is_block && !(first == last && cluster.is_in_tail(first)) {
+            if !(is_block || first == last && cluster.is_in_tail(first)) {
                 let why = format!(
                     "ipam.blockSize: Block {} is of another size: set that of the network before",
                     objects::name(&entry)
