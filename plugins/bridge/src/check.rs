@@ -151,6 +151,9 @@ impl Attached<'_> {
             let mac = self.mac_on_host(&link.name);
             Ok(cx.host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
         })?;
+        if !call.is_examined() {
+            return Ok(());
+        }
         let gateway = match config.vlan {
             Some(vlan) => cx.host.find_link(&vlan_gateway_name(&bridge.name, vlan))?,
             None => Some(bridge.clone()),
