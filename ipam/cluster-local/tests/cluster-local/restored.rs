@@ -6,8 +6,8 @@ use serde_json::Value;
 use cnimble_tests::{Host, PATIENCE, wait_until};
 
 use super::boots::{claimed, owned};
-use super::etcd::NEEDS_AGENTS;
-use super::{Etcd, Node, assert_no_block_is_lost, refused, wanted};
+use super::etcd::{Backup, NEEDS_AGENTS};
+use super::{Etcd, Node, address, assert_no_block_is_lost, refused, wanted};
 
 /// Starts etcd, and returns three nodes with this time `offline`. No node has had a longer one.
 fn short_cluster<'h>(host: &'h Host, seconds: u32) -> (Etcd<'h>, [Node<'h>; 3]) {
@@ -92,17 +92,23 @@ fn a_returned_address_stays_with_its_later_owner() {
     }
 }
 
+/// Releases the block of a pod of `earlier`, and gives it to a pod of `later`. Returns a backup from before the release,
+/// and the address of the pod.
+fn pass_on(etcd: &Etcd<'_>, earlier: &Node<'_>, later: &Node<'_>) -> (Backup, String) {
+    let result = earlier.run("ADD", "p1", "IP=10.9.100.7", None).unwrap();
+    let backup = etcd.backup();
+    release_and_wait(etcd, earlier);
+    later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+    (backup, address(&result))
+}
+
 /// The file of the released node still has the block, and etcd was restored to a time before the release.
 #[test]
 fn of_two_nodes_with_a_block_in_their_files_the_later_owner_keeps_it() {
     for is_earlier_first in [true, false] {
         let host = Host::new();
         let (mut etcd, [earlier, later, _]) = short_cluster(&host, 3);
-        let ip =
-            earlier.run("ADD", "p1", "IP=10.9.100.7", None).map(|result| super::address(&result)).unwrap();
-        let backup = etcd.backup();
-        release_and_wait(&etcd, &earlier);
-        later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+        let (backup, ip) = pass_on(&etcd, &earlier, &later);
         etcd.restore(&backup);
         let order = if is_earlier_first { [&earlier, &later] } else { [&later, &earlier] };
         for node in order {
@@ -123,10 +129,7 @@ fn of_two_nodes_with_a_block_in_their_files_the_later_owner_keeps_it() {
 fn the_wait_goes_on_while_the_earlier_owner_of_a_block_asks_again() {
     let host = Host::new();
     let (mut etcd, [earlier, later, aware]) = short_cluster(&host, 8);
-    earlier.run("ADD", "p1", "IP=10.9.100.7", None).unwrap();
-    let backup = etcd.backup();
-    release_and_wait(&etcd, &earlier);
-    later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+    let (backup, _) = pass_on(&etcd, &earlier, &later);
     aware.operate("confirm").unwrap();
     etcd.restore(&backup);
     for node in [&aware, &earlier, &later] {
@@ -143,10 +146,7 @@ fn the_wait_goes_on_while_the_earlier_owner_of_a_block_asks_again() {
 fn the_later_owner_keeps_its_block_if_a_backup_is_restored_again() {
     let host = Host::new();
     let (mut etcd, [earlier, later, aware]) = short_cluster(&host, 8);
-    earlier.run("ADD", "p1", "IP=10.9.100.7", None).unwrap();
-    let backup = etcd.backup();
-    release_and_wait(&etcd, &earlier);
-    later.run("ADD", "p1", "IP=10.9.100.8", None).unwrap();
+    let (backup, _) = pass_on(&etcd, &earlier, &later);
     aware.operate("confirm").unwrap();
     etcd.restore(&backup);
     refused(aware.operate("confirm"), 50, "nodes claim again");
