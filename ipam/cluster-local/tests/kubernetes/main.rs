@@ -22,6 +22,7 @@ mod objects;
 mod operator;
 #[path = "../cluster-local/restored.rs"]
 mod restored;
+mod schema;
 mod server;
 #[path = "../cluster-local/vanished.rs"]
 mod vanished;

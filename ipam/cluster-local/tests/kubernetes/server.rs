@@ -59,15 +59,13 @@ struct State {
     lists: usize,
     oldest: u64,
     life: Life,
-    /// The number of requests that are refused next.
-    refusals: usize,
     /// Watches of an earlier generation are cut off.
     generation: u64,
     writes: usize,
     /// The number of requests by their kind, such as `LIST blocks`.
     requests: BTreeMap<String, usize>,
-    /// The methods of requests that are refused once.
-    busy: Vec<&'static str>,
+    /// The methods of requests that are refused once, and the statuses.
+    refusals: Vec<(&'static str, u16)>,
 }
 
 /// A server at an address of a namespace.
@@ -126,24 +124,19 @@ impl CustomServer {
         self.change().life = Life::Brief;
     }
 
-    /// Refuses the next request, as a busy server does.
-    pub(crate) fn refuse(&self) {
-        self.change().refusals += 1;
-    }
-
     /// Lets requests wait, as a stopped process does.
     pub(crate) fn pause(&self) {
         self.change().life = Life::Paused;
     }
 
     /// Refuses the next request of each method, and tells when to send it again.
-    pub(crate) fn busy(&self, methods: &[&'static str]) {
-        self.change().busy = methods.to_vec();
+    pub(crate) fn refuse(&self, status: u16, methods: &[&'static str]) {
+        self.change().refusals = methods.iter().map(|method| (*method, status)).collect();
     }
 
     /// Whether a request is still to be refused.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.change().busy.is_empty()
+    pub(crate) fn refuses(&self) -> bool {
+        !self.change().refusals.is_empty()
     }
 
     /// Returns the present content.
@@ -345,20 +338,16 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     if state.life == Life::Dead {
         return;
     }
-    if let Some(n) = state.busy.iter().position(|method| *method == request.method) {
-        state.busy.remove(n);
-        let (code, object) = status(429, "TooManyRequests");
-        return answer(stream, code, "Retry-After: 1\r\n", object.to_string().as_bytes());
-    }
     let path = request.target.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.strip_prefix(GROUP).unwrap_or_default().split('/').collect();
     *state.requests.entry(kind(request, &parts)).or_default() += 1;
-    let is_refused = state.refusals > 0;
-    state.refusals = state.refusals.saturating_sub(1);
+    if let Some(n) = state.refusals.iter().position(|(method, _)| *method == request.method) {
+        let (code, object) = status(state.refusals.remove(n).1, "TooManyRequests");
+        return answer(stream, code, "Retry-After: 1\r\n", object.to_string().as_bytes());
+    }
     let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
     let key = |name: &str| (parts[0].to_owned(), name.to_owned());
     let (code, body) = match (request.method.as_str(), parts.as_slice()) {
-        _ if is_refused => text(status(503, "ServiceUnavailable")),
         _ if state.life == Life::Bare => text(status(404, "NotFound")),
         ("GET", [plural]) if request.query("watch") == Some("true") => {
             return watch(shared, state, plural, request, stream);
