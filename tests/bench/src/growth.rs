@@ -1,5 +1,5 @@
 //! Measures the command on a node that gets more and more pods: `add`, `check` and `del` of one pod more, `gc` with
-//! nothing dead, `tree` and `doctor`. The network has bridge with ipMasq, portmap with one port, and firewall.
+//! nothing dead, `tree`, `doctor`, and its repair of a flushed ruleset. The network has bridge with ipMasq, portmap with one port, and firewall.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, progress};
 
-const VERBS: [&str; 6] = ["add", "check", "del", "gc", "tree", "doctor"];
+const VERBS: [&str; 7] = ["add", "check", "del", "gc", "tree", "doctor", "doctor --repair"];
 /// The seconds that a file must be old for the doctor to judge it.
 const GRACE: &str = "0";
 
@@ -95,14 +95,26 @@ impl Node<'_> {
         Ok(std::fs::write(self.dir.join("valid"), json!(valid).to_string())?)
     }
 
-    fn round(&mut self) -> Result<[Run; 6]> {
+    fn round(&mut self) -> Result<[Run; 7]> {
         let pod = self.pod()?;
         let [add, check, del] = ["add", "check", "del"].map(|verb| self.of_pod(verb, pod));
         let (add, check, del) = (add?, check?, del?);
         let gc = self.run(&["gc", "growth", "--valid-file", &self.file("valid")])?;
         let tree = self.run(&["tree"])?;
-        let doctor = self.run(&["doctor", "--grace", GRACE, "--data-dir", &self.file("leases")])?;
-        Ok([add, check, del, gc, tree, doctor])
+        let doctor = ["doctor", "--grace", GRACE, "--data-dir", &self.file("leases")];
+        let looked = self.run(&doctor)?;
+        self.flush()?;
+        let repaired = self.run(&[doctor.as_slice(), &["--repair"]].concat())?;
+        Ok([add, check, del, gc, tree, looked, repaired])
+    }
+
+    /// Removes all rules of the node.
+    fn flush(&self) -> Result<()> {
+        self.namespace.enter()?;
+        match Command::new("nft").args(["flush", "ruleset"]).status()?.success() {
+            true => Ok(()),
+            false => Err("nft flush ruleset failed".into()),
+        }
     }
 
     fn of_pod(&self, verb: &str, pod: usize) -> Result<Run> {

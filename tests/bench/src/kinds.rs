@@ -1,5 +1,5 @@
 //! Measures every plugin that this kernel supports, with a sample that enables all options. The figures are for ADD,
-//! DEL and their memory.
+//! CHECK, DEL and their memory.
 //!
 //! For a chained plugin, the plugin before it is ours for every contender. A plugin that needs a DHCP server gets one,
 //! and its daemon starts before the measurement.
@@ -43,14 +43,18 @@ impl<'a> Node<'a> {
         self.call(runner, "ADD", prev.as_ref())
     }
 
-    /// Calls ADD and DEL for another pod.
-    fn add_and_del<T>(&mut self, runner: Runner<T>) -> Result<(T, T)> {
+    /// Calls ADD, CHECK and DEL for another pod. A CHECK that fails has no figure.
+    fn live<T>(&mut self, runner: Runner<T>) -> Result<(T, Option<T>, T)> {
         let (result, add) = self.add(runner)?;
+        let check = self.call(runner, "CHECK", Some(&result));
+        if let Err(err) = &check {
+            announce(&format!("{}: {err}", self.contender.name));
+        }
         let (_, del) = self.call(runner, "DEL", Some(&result))?;
         if let Some(place) = self.places.last() {
             place.clear();
         }
-        Ok((add, del))
+        Ok((add, check.ok().map(|(_, figure)| figure), del))
     }
 
     fn call<T>(&self, runner: Runner<T>, verb: &str, prev: Option<&Value>) -> Result<(Value, T)> {
@@ -92,7 +96,7 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
             }
             let mut node = Node::new(contender, sample, host);
             // One pod stays and another is added and deleted. Not every contender can do that with all options.
-            match node.add(process::timed).and_then(|_| node.add_and_del(process::timed)) {
+            match node.add(process::timed).and_then(|_| node.live(process::timed)) {
                 Ok(_) => nodes.push(node),
                 Err(err) => announce(&format!("{} is left out: {err}", contender.name)),
             }
@@ -115,9 +119,10 @@ fn daemon(contender: &Contender, host: &Host) -> Result<Background> {
 }
 
 fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut Report) -> Result<()> {
-    let names = [add_name(&sample.plugin), del_name(&sample.plugin)];
+    let names =
+        [add_name(&sample.plugin), verb_name("CHECK", &sample.plugin), verb_name("DEL", &sample.plugin)];
     let row = |what: &String, node: &Node<'_>| Row::new("kinds", what.clone(), &node.contender.name);
-    let mut rows: Vec<[Row; 2]> =
+    let mut rows: Vec<[Row; 3]> =
         nodes.iter().map(|node| names.each_ref().map(|what| row(what, node))).collect();
     for round in 0..rounds {
         progress(&format!("{}: round {round} of {rounds}", sample.plugin));
@@ -125,26 +130,30 @@ fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut
         if round % 2 == 1 {
             turns.reverse();
         }
-        for (node, [adds, dels]) in turns {
-            let (add, del) = node.add_and_del(process::timed)?;
+        for (node, [adds, checks, dels]) in turns {
+            let (add, check, del) = node.live(process::timed)?;
             adds.push(&add);
+            if let Some(check) = check {
+                checks.push(&check);
+            }
             dels.push(&del);
         }
     }
     for (node, rows) in nodes.iter_mut().zip(rows) {
-        let (add, del) = node.add_and_del(process::traced)?;
+        let (add, check, del) = node.live(process::traced)?;
         let mut memory = Row::new("kinds", format!("memory of {}", sample.plugin), &node.contender.name);
         memory.unit = "KiB";
-        memory.samples.push([add, del].iter().map(|run: &Footprint| run.peak_kib).max().unwrap_or(0) as f64);
-        report.rows.extend(rows.into_iter().chain([memory]));
+        let runs: [Option<Footprint>; 3] = [Some(add), check, Some(del)];
+        memory.samples.push(runs.iter().flatten().map(|run| run.peak_kib).max().unwrap_or(0) as f64);
+        report.rows.extend(rows.into_iter().chain([memory]).filter(|row| !row.samples.is_empty()));
     }
     Ok(())
 }
 
 pub(crate) fn add_name(plugin: &str) -> String {
-    format!("ADD of {plugin}")
+    verb_name("ADD", plugin)
 }
 
-fn del_name(plugin: &str) -> String {
-    format!("DEL of {plugin}")
+fn verb_name(verb: &str, plugin: &str) -> String {
+    format!("{verb} of {plugin}")
 }
