@@ -6,7 +6,8 @@ const HASH16_LEN: usize = 16;
 
 /// The bytes in lower-case hex.
 pub fn hex(bytes: impl IntoIterator<Item = u8>) -> String {
-    bytes.into_iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = bytes.into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 /// The SHA-512 of `bytes`.
