@@ -40,7 +40,7 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
         walk.done.insert(own);
     }
     for path in paths {
-        // A mount's target can't be read like a link; each is its own.
+        // A mount's target can't be read like a link.
         walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
     }
     let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
@@ -66,14 +66,10 @@ impl Walk {
         if self.done.contains(&id) {
             return;
         }
-        match inside(path) {
-            Ok((addrs, owned)) => {
-                self.seen.owned.extend(owned);
-                for addr in addrs {
-                    self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
-                }
+        match self.enter(path) {
+            Ok(opened) => {
                 self.failed.remove(&id);
-                self.done.insert(id);
+                self.done.extend([id, opened]);
             }
             // Its process or its mount has just gone; another one may lead there.
             Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
@@ -82,6 +78,22 @@ impl Walk {
                 self.failed.insert(id, err.to_string());
             }
         }
+    }
+
+    /// Looks into the namespace at `path`, unless it is done. Returns the text of its links in /proc.
+    fn enter(&mut self, path: &Path) -> Result<PathBuf, Error> {
+        let ns = NetNs::open(path)?;
+        let (_, inode) = ns.identity()?;
+        let id = PathBuf::from(format!("net:[{inode}]"));
+        if self.done.contains(&id) {
+            return Ok(id);
+        }
+        let (addrs, owned) = inside(&ns)?;
+        self.seen.owned.extend(owned);
+        for addr in addrs {
+            self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
+        }
+        Ok(id)
     }
 
     /// Visits what a link of /proc leads to, if that is a network namespace.
@@ -129,9 +141,8 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Addresses that may be a pod's, and links with an alias that names an owner.
-fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
-    let ns = NetNs::open(path)?;
-    let mut inside = Netlink::open_in(&ns)?;
+fn inside(ns: &NetNs) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
+    let mut inside = Netlink::open_in(ns)?;
     let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
     let addrs = addrs.collect();
     let mut owned = inside.links(&Filter::default())?;
