@@ -46,6 +46,7 @@ fn count_in(comment: &str) -> Option<usize> {
     rest.split(',').next()?.parse().ok()
 }
 
+/// The elements of an attachment: one for each port ([`names`]), and the pod's in the sets for hairpin and localhost.
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let hashes = [&forward.conditions_v4, &forward.conditions_v6].map(|words| conditions::hash(words));
     let [v4, v6] = hashes.each_ref().map(Option::as_deref);

@@ -1,3 +1,5 @@
+//! The sets of port mappings, and the element that a mapping becomes.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
