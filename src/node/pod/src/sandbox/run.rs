@@ -1,3 +1,6 @@
+//! Makes a sandbox. After a failure, [`Left`] tells what is left: `stop` takes that away, the namespace included. The
+//! network plugin layer undoes its own part ([`NetworkPlugin::set_up`](crate::network::NetworkPlugin::set_up)).
+
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::time::{SystemTime, UNIX_EPOCH};
