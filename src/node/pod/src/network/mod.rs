@@ -192,8 +192,8 @@ impl NetworkPlugin {
         self.state().problems.clone()
     }
 
-    /// Whether a network exists, and its plugins could serve at the last [`NetworkPlugin::probe`]. The commands `run` and
-    /// `serve` probe in turns ([`NetworkPlugin::keep_probing`]).
+    /// Whether a network exists, and its plugins could serve at the last [`NetworkPlugin::probe`]. The commands `run`
+    /// and `serve` repeat that ([`NetworkPlugin::keep_probing`]).
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Makes a sandbox. After a failure, [`Left`] tells what is left: `stop` takes that away, the namespace included. The
-//! network plugin layer undoes its own part ([`NetworkPlugin::set_up`](crate::network::NetworkPlugin::set_up)).
+//! Makes a sandbox. After a failure [`Left`] decides what `stop` takes away, up to namespace and record. The network
+//! plugin layer undoes its own part ([`NetworkPlugin::set_up`](crate::network::NetworkPlugin::set_up)).
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
