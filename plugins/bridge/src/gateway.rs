@@ -12,11 +12,11 @@ use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{IfPresent, Netlink, addr};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::check;
-use cnimble_plugin::interface::host::forward;
+use cnimble_plugin::interface::host::{forward, forward_from};
 
 use crate::config::Config;
 use crate::context::Context;
-use crate::{POD_INTERFACE, vlan_gateway};
+use crate::{POD_INTERFACE, ours, vlan_gateway};
 
 /// Adds interface, gateways if the bridge is one, and the default route. Returns the bridge's addresses.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
@@ -78,6 +78,9 @@ pub(crate) fn ensure(
         lead_back(cx, bridge.index, link, cidr::network_of(ip.address))?;
     }
     forward(cx.call, &mut cx.host, gateways)?;
+    if vlan.is_some() || ours::is_ours(bridge) || ours::has_uplink(bridge) {
+        forward_from(link, gateways)?;
+    }
     Ok(vlan)
 }
 

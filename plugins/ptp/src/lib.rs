@@ -26,7 +26,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::interface::host::forward;
+use cnimble_plugin::interface::host::{forward, forward_from};
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
 use cnimble_plugin::{Call, Command, Place, Plugin, Role, delegate};
@@ -86,7 +86,10 @@ impl Plugin for Ptp {
         call.step(&format!("configure {}", pair.host.name), || {
             host::configure(&mut host, &pair.host, &paths)
         })?;
-        call.step("switch IP forwarding on", || forward(call, &mut host, &addrs))?;
+        call.step("switch IP forwarding on", || {
+            forward(call, &mut host, &addrs)?;
+            forward_from(&pair.host, &addrs)
+        })?;
         if config.masquerade.wanted {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }

@@ -184,6 +184,31 @@ fn the_kernels_own_routes_are_gone_and_no_others() {
     net.check(&att, &result).success();
 }
 
+/// For IPv4 the link decides where a packet comes in, for IPv6 the host.
+#[test]
+fn pods_reach_each_other_by_a_host_whose_new_links_do_not_forward() {
+    need!("ip", "ping");
+    for kind in ["ptp", "bridge"] {
+        let host = host();
+        for family in ["ipv4", "ipv6"] {
+            host.set_sysctl(&format!("{family}/conf/default/forwarding"), "0");
+        }
+        let pods = [(1, Pod::new()), (2, Pod::new())];
+        for (number, pod) in &pods {
+            let ranges =
+                json!([[{"subnet": format!("10.1.{number}.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
+            let net = Network::new(&host, configs::dual(&host))
+                .with("/name", json!(format!("net{number}")))
+                .with("/type", json!(kind))
+                .with("/bridge", json!(format!("br{number}")))
+                .with("/ipam/ranges", ranges);
+            net.added(&Attachment::new("one", pod));
+        }
+        let [(_, one), _] = &pods;
+        assert!(one.pings("10.1.2.2") && one.pings("fd00:2::2"), "{kind}");
+    }
+}
+
 /// The host has a link to each pod. In a subnet of two they are always usable.
 #[test]
 fn a_pod_at_either_end_of_its_subnet_is_reached() {

@@ -14,33 +14,13 @@ impl Netlink {
     /// Fails with EOPNOTSUPP if the kernel lacks the family.
     pub fn forwards(&mut self, v4: bool) -> Result<bool> {
         let (family, name) = if v4 { (libc::AF_INET, "IPv4") } else { (libc::AF_INET6, "IPv6") };
-        self.forwarding(
-            family,
-            NETCONFA_IFINDEX_ALL.cast_unsigned(),
-            &format!("ask whether {name} is forwarded"),
-        )
-    }
-
-    /// `ip -4 netconf show dev LINK`: whether IPv4 packets that come from a link are forwarded. For IPv6 only
-    /// [`forwards`](Self::forwards) decides.
-    ///
-    /// # Errors
-    /// Fails with EOPNOTSUPP if the kernel lacks IPv4.
-    pub fn forwards_from(&mut self, index: u32) -> Result<bool> {
-        self.forwarding(
-            libc::AF_INET,
-            index,
-            &format!("ask whether IPv4 is forwarded from link number {index}"),
-        )
-    }
-
-    fn forwarding(&mut self, family: i32, index: u32, what: &str) -> Result<bool> {
+        let what = format!("ask whether {name} is forwarded");
         // `struct netconfmsg` is one byte, the family.
         let header = [u8::try_from(family).unwrap_or_default()];
         let message = wire::message(RTM_GETNETCONF, NLM_F_REQUEST, &header, |w| {
-            w.u32_ne(NETCONFA_IFINDEX, index);
+            w.u32_ne(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL.cast_unsigned());
         });
-        self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it doesn't say"))
+        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it doesn't say"))
     }
 }
 
@@ -70,12 +50,10 @@ mod tests {
                     sysctl::write(key, value).unwrap();
                     assert_eq!(netlink.forwards(v4).unwrap(), value == "1", "{key}");
                 }
-                let lo = netlink.link("lo").unwrap().index;
-                assert_eq!(netlink.forwards_from(lo).unwrap(), value == "1");
+                assert_eq!(netlink.link("lo").unwrap().forwards, Some(value == "1"));
             }
             sysctl::write("net/ipv4/conf/lo/forwarding", "0").unwrap();
-            let lo = netlink.link("lo").unwrap().index;
-            assert_eq!((netlink.forwards(true), netlink.forwards_from(lo)), (Ok(true), Ok(false)));
+            assert_eq!((netlink.forwards(true), netlink.link("lo").unwrap().forwards), (Ok(true), Some(false)));
         });
     }
 }

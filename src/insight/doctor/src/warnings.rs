@@ -10,6 +10,7 @@ use cnimble_liveness::Verdict;
 use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Link;
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
@@ -111,10 +112,7 @@ fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error>
     let Some(index) = route.map(|route| route.index).filter(|_| !networks.is_empty()) else {
         return Ok(None);
     };
-    if host.forwards_from(index).unwrap_or(true) {
-        return Ok(None);
-    }
-    let name = host.link_at(index)?.name;
+    let Link { name, forwards: Some(false), .. } = host.link_at(index)? else { return Ok(None) };
     let key = format!("net.ipv4.conf.{name}.forwarding");
     Ok(Some(format!("{key} is 0, so no answer from {name} reaches a pod: set it to 1")))
 }

@@ -61,6 +61,26 @@ fn is_default_gateway() {
 }
 
 #[test]
+fn packets_from_a_bridge_of_ours_are_forwarded_and_the_administrators_bridge_stays_as_it_is() {
+    need!("ip");
+    let host = Host::new();
+    host.set_sysctl("ipv4/ip_forward", "1");
+    host.set_sysctl("ipv4/conf/default/forwarding", "0");
+    host.ip("link add br1 type bridge");
+    let (ours, theirs) = (Network::new(&host, configs::v4(&host)), Network::new(&host, configs::v4(&host)));
+    let theirs = theirs.with("/bridge", json!("br1")).with("/name", json!("theirs"));
+    let pods = [Pod::new(), Pod::new(), Pod::new()];
+    for (pod, id) in pods.iter().zip(["one", "two"]) {
+        ours.added(&Attachment::new(id, pod));
+        assert_eq!(host.sysctl("ipv4/conf/br0/forwarding"), "1", "{id}");
+        // As after an ADD that was killed.
+        host.set_sysctl("ipv4/conf/br0/forwarding", "0");
+    }
+    theirs.with("/ipam/ranges", json!([[{"subnet": "10.1.3.0/24"}]])).added(&Attachment::new("three", &pods[2]));
+    assert_eq!(host.sysctl("ipv4/conf/br1/forwarding"), "0");
+}
+
+#[test]
 fn force_address() {
     need!("ip", "nft");
     let host = Host::new();

@@ -95,8 +95,11 @@ fn a_vlan_has_its_gateway_on_an_interface_of_its_own() {
     in_vm!();
     for preserve in [true, false] {
         let host = Host::new();
+        host.set_sysctl("ipv4/ip_forward", "1");
+        host.set_sysctl("ipv4/conf/default/forwarding", "0");
         let network = gateway(&host, preserve);
         let one = Member::of(&network, "one");
+        assert_eq!(host.sysctl("ipv4/conf/br0.100/forwarding"), "1");
         // The first packet passes: nothing has to settle first.
         assert!(one.pod.pings_once("fd09::1") && one.pod.pings_once("10.9.0.1"));
         let told = &one.result["interfaces"][3];

@@ -69,6 +69,9 @@ pub struct Link {
     pub port: Option<Port>,
     /// `vlan_filtering`, for a bridge.
     pub vlan_filtering: bool,
+    /// The sysctl `net/ipv4/conf/LINK/forwarding`, if the kernel tells. For IPv6
+    /// [`Netlink::forwards`](crate::Netlink::forwards) alone decides.
+    pub forwards: Option<bool>,
     /// The sysctl `net/ipv6/conf/LINK/accept_ra`, if the kernel tells.
     pub accept_ra: Option<u32>,
 }

@@ -11,8 +11,8 @@ use crate::link::port::{Port, RESERVED};
 use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
 use crate::uapi::if_link::{
-    DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
-    IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET6_CONF,
+    DEVCONF_ACCEPT_RA, DEVCONF_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
+    IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET_CONF, IFLA_INET6_CONF,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
 };
 use crate::uapi::netlink::NLM_F_REQUEST;
@@ -226,7 +226,11 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
             libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => read_info(&mut link, value)?,
-            libc::IFLA_AF_SPEC => link.accept_ra = accept_ra(value)?,
+            libc::IFLA_AF_SPEC => {
+                let forwarding = switch(value, libc::AF_INET, IFLA_INET_CONF, DEVCONF_FORWARDING)?;
+                link.forwards = forwarding.map(|on| on != 0);
+                link.accept_ra = switch(value, libc::AF_INET6, IFLA_INET6_CONF, DEVCONF_ACCEPT_RA)?;
+            }
             _ => {}
         }
     }
@@ -262,10 +266,10 @@ fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
     Ok(())
 }
 
-/// IFLA_AF_SPEC: of AF_INET6 the array IFLA_INET6_CONF, indexed by DEVCONF_* (linux/ipv6.h).
-fn accept_ra(families: &[u8]) -> Parsed<Option<u32>> {
-    let Some(inet6) = Attributes::new(families).find(libc::AF_INET6 as u16)? else { return Ok(None) };
-    Ok(Attributes::new(inet6).find(IFLA_INET6_CONF)?.and_then(|conf| u32_ne(conf, 4 * DEVCONF_ACCEPT_RA)))
+/// IFLA_AF_SPEC: an array of each family, indexed as in linux/ip.h and linux/ipv6.h.
+fn switch(families: &[u8], family: i32, array: u16, index: usize) -> Parsed<Option<u32>> {
+    let Some(family) = Attributes::new(families).find(family as u16)? else { return Ok(None) };
+    Ok(Attributes::new(family).find(array)?.and_then(|conf| u32_ne(conf, 4 * index)))
 }
 
 fn flag(attributes: &[u8], wanted: u16) -> Parsed<bool> {

@@ -49,12 +49,15 @@ fn veth_in_one_message() {
                 allmulti: false,
                 txqlen: 1000,
                 group: 0,
+                // By the machine's own setting.
+                forwards: link.forwards,
                 accept_ra: Some(1),
             }
         );
 
         let mut inside = Netlink::open_in(&pod).unwrap();
         let peer = inside.link("eth0").unwrap();
+        assert!(link.forwards.is_some());
         assert_eq!(link.peer, Some(peer.index));
         assert_eq!(peer.peer, Some(link.index));
         assert_eq!((peer.mac, peer.mtu, peer.up), (Some(peer_mac), 1400, false));

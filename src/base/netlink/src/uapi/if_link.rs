@@ -31,6 +31,8 @@ pub(crate) const IFLA_BRPORT_MODE: u16 = 4;
 pub(crate) const IFLA_BRPORT_GROUP_FWD_MASK: u16 = 31;
 pub(crate) const IFLA_BRPORT_ISOLATED: u16 = 33;
 pub(crate) const IFLA_INET_CONF: u16 = 1;
+/// `IPV4_DEVCONF_FORWARDING - 1`
+pub(crate) const DEVCONF_FORWARDING: usize = 0;
 pub(crate) const IPV4_DEVCONF_ARPFILTER: u16 = 13;
 pub(crate) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 pub(crate) const IFLA_INET6_CONF: u16 = 2;

@@ -74,14 +74,14 @@ pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetw
     if !call.is_examined() {
         return Ok(());
     }
-    let of_link = format!("net/ipv4/conf/{}/forwarding", gateway.name);
+    let of_link = forwarding_of(gateway);
     let verify = |host: &mut Netlink| {
         for (v4, of_host) in FORWARDING {
             let (answer, key) = match v4 {
-                true => (host.forwards_from(gateway.index), of_link.as_str()),
-                false => (host.forwards(v4), of_host),
+                true => (host.link_at(gateway.index).map(|link| link.forwards), of_link.as_str()),
+                false => (host.forwards(v4).map(Some), of_host),
             };
-            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && !answer.unwrap_or(true) {
+            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && answer == Ok(Some(false)) {
                 return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));
             }
         }
@@ -131,6 +131,20 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
         });
     }
     Ok(())
+}
+
+fn forwarding_of(link: &Link) -> String {
+    format!("net/ipv4/conf/{}/forwarding", link.name)
+}
+
+/// Forwards IPv4 from a link of ours, after [`forward`]. A link is born with `net.ipv4.conf.default.forwarding`, which
+/// is 0 on a hardened host. The setting ends with the link.
+pub fn forward_from(link: &Link, addrs: &[IpNetwork]) -> Result<(), Error> {
+    if link.forwards != Some(false) || !addrs.iter().any(IpNetwork::is_ipv4) {
+        return Ok(());
+    }
+    let key = forwarding_of(link);
+    sysctl::write_among(link.far, &key, "1").map_err(|err| unforwarded(&key, err))
 }
 
 /// Returns the error for a host that does not forward and cannot be changed.
