@@ -1,14 +1,18 @@
 //! The holders of a lock, from /proc/locks (proc_locks(5)).
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 
 const COMMAND_LIMIT: usize = 120;
 
 /// The processes that hold a flock(2) lock on this file, for people.
 pub(super) fn of(file: &Metadata) -> String {
-    let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let mut pids: Vec<u32> = text.lines().filter_map(|line| holder(line, file.ino())).collect();
+    // In pieces of more than a page, the kernel's own. Between two reads it counts the lines anew, and passes over one if
+    // an earlier lock is gone.
+    let lines = File::open("/proc/locks").map(|list| BufReader::new(list).lines());
+    let lines = lines.into_iter().flatten().map_while(Result::ok);
+    let mut pids: Vec<u32> = lines.filter_map(|line| holder(&line, file.ino())).collect();
     pids.sort_unstable();
     pids.dedup();
     match pids.as_slice() {
@@ -41,6 +45,10 @@ fn describe(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nix::fcntl::{Flock, FlockArg};
+
     use super::*;
 
     #[test]
@@ -51,6 +59,28 @@ mod tests {
         assert_eq!(holder("1: POSIX  ADVISORY  WRITE 4711 00:19:1234 0 EOF", 1234), None);
         assert_eq!(holder("1: OFDLCK ADVISORY  WRITE -1 00:19:1234 0 EOF", 1234), None);
         assert_eq!(holder("nonsense", 1), None);
+    }
+
+    #[test]
+    fn a_holder_is_seen_while_other_locks_come_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let locked = |name: &str| {
+            let file = File::create(dir.path().join(name)).unwrap();
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap()
+        };
+        let (held, done) = (locked("held"), AtomicBool::new(false));
+        let meta = held.metadata().unwrap();
+        std::thread::scope(|scope| {
+            let come_and_go = |name: &str| while !done.load(Ordering::Relaxed) {
+                drop(locked(name));
+            };
+            for name in ["one", "two"] {
+                scope.spawn(move || come_and_go(name));
+            }
+            let seen = (0..5000).filter(|_| of(&meta).contains(&std::process::id().to_string())).count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(seen, 5000);
+        });
     }
 
     #[test]
