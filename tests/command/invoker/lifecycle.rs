@@ -50,6 +50,29 @@ fn a_pod_comes_and_goes_with_the_go_plugins() {
 }
 
 #[test]
+fn a_pod_goes_where_run_is_full() {
+    need!("ip", "nft", "unshare", "mount");
+    let node = Node::new();
+    node.bridge("net", "1.0.0");
+    // Less than the two directories and the four locks need.
+    for inodes in 1..=6 {
+        let pod = Pod::new();
+        node.cnimble(plugin_dir(), &["add", "net", pod.path()]).run().success();
+        let mut run = node.cnimble(plugin_dir(), &["del", "net", pod.path()]);
+        run.command.env("CNIMBLE_LOCK_DIR", "/run/cnimble/locks");
+        let full = format!("mount -t tmpfs -o nr_inodes={inodes} none /run; exec \"$@\"");
+        let mut wrapped = node.host.command("unshare");
+        wrapped.args(["--mount", "--propagation", "private", "sh", "-c", &full, "-"]);
+        wrapped.arg(run.command.get_program()).args(run.command.get_args());
+        wrapped.envs(run.command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        run.command = wrapped;
+        let outcome = run.run().success();
+        assert!(outcome.stderr.contains("going on without a lock"), "{inodes}: {}", outcome.describe());
+        assert!(node.leases().is_empty() && node.entries().is_empty() && pod.links() == ["lo"], "{inodes}");
+    }
+}
+
+#[test]
 fn del_needs_neither_configuration_nor_namespace() {
     need!("ip", "nft");
     let node = Node::new();

@@ -80,13 +80,13 @@ impl Locks {
     }
 
     /// For work on an attachment in this network, together with other such work. Without permission for the directory,
-    /// as in a user namespace, this goes on without a lock, as safe as any other runtime.
+    /// as in a user namespace, or space for a file, this goes on without a lock, as safe as any other runtime.
     ///
     /// # Errors
     /// Something clears the network up, and didn't finish in time.
     pub async fn shared(&self, network: &str) -> Result<Held, LockError> {
         match self.both(network, Kind::Shared).await {
-            Err(LockError::File { doing, path, source }) if is_forbidden(&source) => {
+            Err(LockError::File { doing, path, source }) if is_unmakable(&source) => {
                 log::warn!("{doing} {}: {source}; going on without a lock", path.display());
                 Ok(Held(Vec::new()))
             }
@@ -148,9 +148,10 @@ impl Locks {
     }
 }
 
-fn is_forbidden(err: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    matches!(err.kind(), PermissionDenied | ReadOnlyFilesystem)
+/// Without permission or space for a file. A lock that a clean-up holds has its file, which needs no more space.
+fn is_unmakable(err: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(err.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// A long name, or one with strange characters, becomes a hash.
