@@ -1,7 +1,7 @@
 //! The interface that a cache entry leads to. It can be another attachment's: a process ID is used again, or a named
 //! namespace made again, after a pod that ended without a DEL. A DEL judges alike (`inside.rs` of `cnimble_plugin`).
 
-use cnimble_cni::{Error, Owner};
+use cnimble_cni::{Error, IpConfig, Owner};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::pair;
@@ -12,17 +12,17 @@ use super::cache_entries::owner_of;
 
 /// Why the interface in `ns`, which the entry's path leads to, is not surely the entry's.
 pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<String>, Error> {
-    let name = &entry.ifname;
-    Ok(match Netlink::open_in(ns)?.find_link(name)? {
+    let (name, mut inside) = (&entry.ifname, Netlink::open_in(ns)?);
+    Ok(match inside.find_link(name)? {
         None => Some(format!("its namespace is there, but has no {name}")),
-        Some(link) if is_anothers(entry, &link, host) => {
+        Some(link) if is_anothers(entry, &link, &mut inside, host)? => {
             Some(format!("its namespace has another attachment's {name}; `cnimble del` takes the entry away"))
         }
         Some(_) => None,
     })
 }
 
-fn is_anothers(entry: &Entry, link: &Link, host: &mut Netlink) -> bool {
+fn is_anothers(entry: &Entry, link: &Link, pod: &mut Netlink, host: &mut Netlink) -> Result<bool, Error> {
     let end = host.other_end(link);
     let alias = match (&end, link.kind.as_str()) {
         (Some(end), _) => end.alias.as_str(),
@@ -33,17 +33,23 @@ fn is_anothers(entry: &Entry, link: &Link, host: &mut Netlink) -> bool {
     let owner = owner_of(entry);
     if survey::tag(alias).is_some() {
         if owner.owns(alias) {
-            return false;
+            return Ok(false);
         }
         // A plugin that delegates gives an interface to the same container in the name of another network.
         if !Owner::is_of_container(alias, &entry.container_id) {
-            return true;
+            return Ok(true);
         }
     }
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
+    // All ipvlans have their master's MAC.
+    if link.kind == "ipvlan" {
+        let present = pod.addrs(link.index)?;
+        let has = |ip: &IpConfig| present.iter().any(|addr| addr.net.ip() == ip.address.ip());
+        return Ok(!result.ips.is_empty() && !result.ips.iter().any(has));
+    }
     let (inside, on_host): (Vec<_>, Vec<_>) = result.interfaces.iter().partition(|of| !of.sandbox.is_empty());
     // The pod can have changed its MAC, and not the name of the host's end.
     let is_known = end.is_some_and(|end| on_host.iter().any(|of| of.name == end.name));
     let told = inside.iter().find(|of| of.name == entry.ifname).and_then(|of| Mac::parse(&of.mac));
-    !is_known && told.is_some_and(|mac| link.mac != Some(mac))
+    Ok(!is_known && told.is_some_and(|mac| link.mac != Some(mac)))
 }

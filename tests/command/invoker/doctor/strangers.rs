@@ -97,19 +97,39 @@ fn nothing_is_repaired_in_a_pod_of_the_go_plugins_that_an_old_path_leads_to() {
     }
 }
 
+/// Writes east and west, which differ in addresses.
+fn on_one_uplink(node: &Node, kind: &str) {
+    for (name, start) in [("east", "10.7.0.10"), ("west", "10.7.0.20")] {
+        let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(),
+            "ranges": [[{"subnet": "10.7.0.0/24", "rangeStart": start}]]});
+        let plugin = json!({"type": kind, "master": "uplink", "ipam": ipam});
+        node.network(name, &json!({"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}));
+    }
+}
+
 #[test]
 fn nothing_is_repaired_in_a_macvlan_that_an_old_path_leads_to() {
     need!("ip", "nft", "ping");
     with_kind!("macvlan");
     let node = Node::new();
     let _lan = Lan::behind(&node.host, "uplink");
-    for (name, start) in [("east", "10.7.0.10"), ("west", "10.7.0.20")] {
-        let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(),
-            "ranges": [[{"subnet": "10.7.0.0/24", "rangeStart": start}]]});
-        let plugin = json!({"type": "macvlan", "master": "uplink", "ipam": ipam});
-        node.network(name, &json!({"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}));
-    }
+    on_one_uplink(&node, "macvlan");
     Astray::new(node, plugin_dir()).is_left_alone("10.7.0.1");
+}
+
+/// All ipvlans of an uplink have its MAC, and those of the Go plugins name no owner.
+#[test]
+fn nothing_is_repaired_in_an_ipvlan_of_the_go_plugins_that_an_old_path_leads_to() {
+    need_go!(go, "ip", "nft");
+    with_kind!("ipvlan");
+    let node = Node::new();
+    let _lan = Lan::behind(&node.host, "uplink");
+    on_one_uplink(&node, "ipvlan");
+    let astray = Astray::new(node, go);
+    let (node, before) = (&astray.node, inside(&astray.live));
+    let found = findings(&node.doctor(&["--grace", "0", "--repair", "--pods"]), 0);
+    assert_eq!(kinds(&found), ["cache-entry left gone"], "{found:#?}");
+    assert_eq!(inside(&astray.live), before);
 }
 
 /// A pod can have given its interface another MAC. The owner is known all the same.
