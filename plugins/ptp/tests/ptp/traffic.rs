@@ -195,8 +195,7 @@ fn pods_reach_each_other_by_a_host_whose_new_links_do_not_forward() {
         }
         let pods = [(1, Pod::new()), (2, Pod::new())];
         for (number, pod) in &pods {
-            let ranges =
-                json!([[{"subnet": format!("10.1.{number}.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
+            let ranges = json!([[{"subnet": format!("10.1.{number}.0/24")}], [{"subnet": format!("fd00:{number}::/64")}]]);
             let net = Network::new(&host, configs::dual(&host))
                 .with("/name", json!(format!("net{number}")))
                 .with("/type", json!(kind))

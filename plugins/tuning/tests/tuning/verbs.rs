@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use cnimble_tests::{Network, Snapshot, go_plugins, need, skip};
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip};
 
 use super::{Chain, MAC};
 
@@ -52,6 +52,40 @@ fn del_in_every_shape() {
     let stuck = chain.net(&json!({ "dataDir": chain.host.dir() }));
     std::fs::create_dir_all(chain.host.dir().join("one_eth0.json/x")).unwrap();
     assert_eq!(stuck.del(&chain.att, None).error().code, 5);
+}
+
+/// A process ID or a name is used again after a pod that ended without a DEL.
+#[test]
+fn the_pod_that_an_old_path_leads_to_keeps_its_settings() {
+    need!("ip", "iptables");
+    for (plugins, knows_result) in
+        [Some((plugin_dir(), true)), Some((plugin_dir(), false)), go_plugins().map(|go| (go, true))]
+            .into_iter()
+            .flatten()
+    {
+        let host = Host::new();
+        let bridge = Network::by(plugins, &host, configs::dual(&host)).with("/cniVersion", json!("1.0.0"));
+        let tuning = |mtu: u32| {
+            let keys =
+                json!({"type": "tuning", "dataDir": host.dir().join("tuning"), "mtu": mtu, "promisc": true});
+            let mut config = json!({"cniVersion": "1.0.0", "name": "net64"});
+            config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+            Network::new(&host, config)
+        };
+        let (gone, live) = (Pod::new(), Pod::new());
+        let add = |id: &str, pod: &Pod, mtu: u32| {
+            let att = Attachment::new(id, pod);
+            let prev = bridge.added(&att);
+            tuning(mtu).call("ADD", &att, Some(&prev)).run().result()
+        };
+        let result = add("gone", &gone, 1400);
+        add("live", &live, 1300);
+        let before = Snapshot::of_ns(&live);
+        let astray = Attachment::new("gone", &gone).netns(live.path());
+        tuning(1400).deleted(&astray, Some(&result).filter(|_| knows_result));
+        before.assert_same(&Snapshot::of_ns(&live), &format!("{}", plugins.display()));
+        assert!(!host.dir().join("tuning/gone_eth0.json").exists());
+    }
 }
 
 #[test]

@@ -53,7 +53,10 @@ mod tests {
                 assert_eq!(netlink.link("lo").unwrap().forwards, Some(value == "1"));
             }
             sysctl::write("net/ipv4/conf/lo/forwarding", "0").unwrap();
-            assert_eq!((netlink.forwards(true), netlink.link("lo").unwrap().forwards), (Ok(true), Some(false)));
+            assert_eq!(
+                (netlink.forwards(true), netlink.link("lo").unwrap().forwards),
+                (Ok(true), Some(false))
+            );
         });
     }
 }

@@ -76,7 +76,9 @@ fn packets_from_a_bridge_of_ours_are_forwarded_and_the_administrators_bridge_sta
         // As after an ADD that was killed.
         host.set_sysctl("ipv4/conf/br0/forwarding", "0");
     }
-    theirs.with("/ipam/ranges", json!([[{"subnet": "10.1.3.0/24"}]])).added(&Attachment::new("three", &pods[2]));
+    theirs
+        .with("/ipam/ranges", json!([[{"subnet": "10.1.3.0/24"}]]))
+        .added(&Attachment::new("three", &pods[2]));
     assert_eq!(host.sysctl("ipv4/conf/br1/forwarding"), "0");
 }
 

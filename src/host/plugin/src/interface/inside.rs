@@ -11,7 +11,7 @@
 //! Another interface of that name is not removed. If it has one of the attachment's addresses, DEL fails and the lease
 //! stays.
 
-use cnimble_cni::{Error, owner};
+use cnimble_cni::{Error, Owner, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
@@ -35,7 +35,7 @@ pub(super) fn remove(
             _ if link.alias.is_empty() && Some(link.name.as_str()) == unfinished => true,
             Verdict::Ours => true,
             Verdict::Unknown => link.name == call.ifname,
-            Verdict::Different | Verdict::Another => false,
+            Verdict::Different | Verdict::Another | Verdict::Sibling => false,
         };
         if is_ours {
             result::delete(&mut inside, &link)?;
@@ -48,7 +48,7 @@ pub(super) fn remove(
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
     log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
     match judge(call, &link, host) {
-        Verdict::Another => Ok(()),
+        Verdict::Another | Verdict::Sibling => Ok(()),
         _ => {
             let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
             let what = format!("another interface {} than was added", link.name);
@@ -57,11 +57,20 @@ pub(super) fn remove(
     }
 }
 
+/// Whether the interface `link`, which has the attachment's name, is another one: the path of the namespace can lead to
+/// another pod by now.
+pub fn is_anothers(call: &Call, link: &Link) -> Result<bool, Error> {
+    let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
+    Ok(matches!(judge(call, link, host.as_mut()), Verdict::Another | Verdict::Different))
+}
+
 /// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Ours,
     Another,
+    /// The same container's in another network, as a plugin that delegates makes it.
+    Sibling,
     Different,
     /// Only the name supports ownership, and there is no evidence against it.
     Unknown,
@@ -79,6 +88,7 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let alias = if in_pod { Some(&link.alias) } else { host_end.as_ref().map(|end| &end.alias) };
     match alias.filter(|alias| owner::tag(alias).is_some()) {
         Some(alias) if owner.owns(alias) => return Verdict::Ours,
+        Some(alias) if Owner::is_of_container(alias, &call.container_id) => return Verdict::Sibling,
         // The pod may have written the alias itself.
         Some(_) if in_pod && matches_result == Some(true) => return Verdict::Different,
         Some(_) => return Verdict::Another,

@@ -33,6 +33,8 @@ mod result;
 pub mod shim;
 pub mod upper;
 
+pub use inside::is_anothers;
+
 use serde_json::Value;
 
 use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json};

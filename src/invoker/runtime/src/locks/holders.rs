@@ -71,8 +71,10 @@ mod tests {
         let (held, done) = (locked("held"), AtomicBool::new(false));
         let meta = held.metadata().unwrap();
         std::thread::scope(|scope| {
-            let come_and_go = |name: &str| while !done.load(Ordering::Relaxed) {
-                drop(locked(name));
+            let come_and_go = |name: &str| {
+                while !done.load(Ordering::Relaxed) {
+                    drop(locked(name));
+                }
             };
             for name in ["one", "two"] {
                 scope.spawn(move || come_and_go(name));
