@@ -4,17 +4,21 @@
 //! isolates the pod's port of the bridge (`port`), because without `br_netfilter` packets between ports pass no rules.
 //!
 //! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of firewalld have no
-//! owner: DEL finds them by the addresses in prevResult. The DEL of the last pod on a bridge removes the bridge's
+//! owner: DEL finds them by the addresses in prevResult. A DEL may be called again after the IPAM plugin has released
+//! them, so it leaves addresses that another pod has by now. The DEL of the last pod on a bridge removes the bridge's
 //! policy. Without a prevResult it finds the bridge by the pod's end on the host, or else removes the policies of all
 //! unused bridges.
 
 mod config;
 mod port;
 
+use std::cell::LazyCell;
+
 use cnimble_cni::{Attachment, CniResult, Error, Version};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 use cnimble_rules::forward::{self, Forward, Leaving, Policy};
+use cnimble_rules::records;
 
 use config::Config;
 
@@ -85,7 +89,10 @@ impl Plugin for Firewall {
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());
-        forward::remove(&mut nft, &owner, &leaving, |interface| {
+        // The pod's own interface proves that its addresses are its own, and saves a look at all records.
+        let is_there = LazyCell::new(|| prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true)));
+        let taken = |ip| !*is_there && records::is_anothers(ip, &call.container_id);
+        forward::remove(&mut nft, &owner, &leaving, &taken, |interface| {
             port::is_unused(interface, &own, Some(&owner))
         })
         .and(failed)

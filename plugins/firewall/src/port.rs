@@ -44,6 +44,17 @@ pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
+/// Whether the host has the pod's end.
+pub(crate) fn is_there(prev: &CniResult) -> Result<bool, Error> {
+    let mut host = Netlink::open()?;
+    for name in outside(prev) {
+        if host.find_link(name)?.is_some_and(|link| is_a_pods(&link)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// By its owner. Returns its bridge (or itself), too.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());

@@ -31,6 +31,7 @@ pub mod objects;
 mod packet;
 pub mod portmap;
 mod protocol;
+pub mod records;
 mod reference_spoof;
 mod retry;
 pub mod spoof;

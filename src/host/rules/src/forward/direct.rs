@@ -97,7 +97,7 @@ pub(super) fn add(
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {
                 // The kernel may have made it, and only the answer got lost.
-                return Err(undone(err, remove(nft, addrs).map(drop)));
+                return Err(undone(err, remove(nft, addrs, &|_| false).map(drop)));
             }
         }
     }
@@ -136,16 +136,21 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
 }
 
-/// Returns whether there were any rules in the chain.
-pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
+/// Removes the rules of addresses that aren't `taken`. Returns whether there were any rules in the chain.
+pub(crate) fn remove(
+    nft: &mut Nft,
+    addrs: &[IpAddr],
+    taken: &dyn Fn(IpAddr) -> bool,
+) -> netlink::Result<bool> {
     let mut any = false;
     for family in xtables::FAMILIES {
         let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
-        let octets: Vec<Vec<u8>> = of_family.map(|ip| octets(*ip)).collect();
-        if octets.is_empty() {
+        let of_family: Vec<(IpAddr, Vec<u8>)> = of_family.map(|ip| (*ip, octets(*ip))).collect();
+        if of_family.is_empty() {
             continue;
         }
-        let names_one = |rule: &Rule| rule.constants().any(|constant| octets.iter().any(|ip| ip == constant));
+        let names = |rule: &Rule, octets: &[u8]| rule.constants().any(|constant| constant == octets);
+        let names_one = |rule: &Rule| of_family.iter().any(|(ip, octets)| names(rule, octets) && !taken(*ip));
         any |= remove_rules(nft, filter(family), Some(PODS), names_one)?;
     }
     Ok(any)

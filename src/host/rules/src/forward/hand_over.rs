@@ -32,7 +32,7 @@ pub(crate) fn write(
 
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
     if nft.is_supported()? {
-        direct::remove(nft, addrs)?;
+        direct::remove(nft, addrs, &|_| false)?;
     }
-    iptables::remove_legacy(addrs).map(drop)
+    iptables::remove_legacy(addrs, &|_| false).map(drop)
 }

@@ -178,15 +178,16 @@ fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
     outcome
 }
 
-/// Removes the rules that name one of these addresses. Returns whether there is a table.
-pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
+/// Removes the rules that name one of these addresses that isn't `taken`. Returns whether there is a table.
+pub(crate) fn remove_legacy(addrs: &[IpAddr], taken: &dyn Fn(IpAddr) -> bool) -> Result<bool, Error> {
     let mut any = false;
     for family in xtables::FAMILIES {
         let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
-        let ends: Vec<String> =
-            of_family.flat_map(|ip| [format!(" -s {ip}/"), format!(" -d {ip}/")]).collect();
-        any |= !ends.is_empty()
-            && remove_legacy_rules(family, |rule| ends.iter().any(|end| rule.contains(end)))?;
+        let of_family: Vec<(IpAddr, [String; 2])> =
+            of_family.map(|ip| (*ip, [format!(" -s {ip}/"), format!(" -d {ip}/")])).collect();
+        let names = |rule: &str, ends: &[String]| ends.iter().any(|end| rule.contains(end));
+        let names_one = |rule: &str| of_family.iter().any(|(ip, ends)| names(rule, ends) && !taken(*ip));
+        any |= !of_family.is_empty() && remove_legacy_rules(family, names_one)?;
     }
     Ok(any)
 }

@@ -236,11 +236,13 @@ pub struct Leaving<'a> {
 }
 
 /// Removes the rules that accept the pod's traffic, and the policy of a bridge that is `unused` without the pod.
-/// iptables' rules and firewalld's sources are found by the addresses. Tries everything before it fails.
+/// iptables' rules and firewalld's sources are found by the addresses. Those of an address that is `taken` by another
+/// pod are its own now, and stay. Tries everything before it fails.
 pub fn remove(
     nft: &mut Nft,
     owner: &Owner,
     leaving: &Leaving<'_>,
+    taken: &dyn Fn(IpAddr) -> bool,
     mut unused: impl FnMut(&str) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
@@ -250,14 +252,15 @@ pub fn remove(
             && !leaving.addrs.is_empty()
             && failures.value(firewalld::has_table(nft)).unwrap_or_default();
     if concerned {
-        failures.note(firewalld::remove(leaving.zone, leaving.addrs));
+        let own: Vec<IpAddr> = leaving.addrs.iter().copied().filter(|ip| !taken(*ip)).collect();
+        failures.note(firewalld::remove(leaving.zone, &own));
     }
     let (mut policed, mut in_iptables) = (false, leaving.policy != Policy::Open);
     if nf_tables {
         policed = failures.value(nftables::remove(nft, owner, leaving)).unwrap_or_default();
-        in_iptables |= failures.value(direct::remove(nft, leaving.addrs)).unwrap_or_default();
+        in_iptables |= failures.value(direct::remove(nft, leaving.addrs, taken)).unwrap_or_default();
     }
-    let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
+    let legacy = failures.value(iptables::remove_legacy(leaving.addrs, taken)).unwrap_or_default();
     if leaving.interfaces.is_empty() && leaving.knows_interfaces {
         return failures.outcome();
     }

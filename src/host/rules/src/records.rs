@@ -1,0 +1,79 @@
+//! libcni's cached results, as evidence about the owners of rules. libcni writes a record after the ADD and removes it
+//! with the DEL, so a running ADD has none.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+use serde_json::Value;
+
+use cnimble_cni::{Attachment, Owner, json};
+use cnimble_os::files::{self, Links, is_absent};
+
+/// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second; Multus the third.
+const CACHES: [&str; 3] =
+    ["/var/lib/cni/results", "/var/lib/cnimble/cni/results", "/var/lib/cni/multus/results"];
+/// The maximum size in bytes.
+const LIMIT: usize = 1 << 20;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    container_id: String,
+    if_name: String,
+    network_name: String,
+    #[serde(default)]
+    pub netns: String,
+    #[serde(default)]
+    pub result: Value,
+}
+
+impl Record {
+    pub fn owner(&self) -> Owner {
+        let attachment = Attachment { container_id: self.container_id.clone(), ifname: self.if_name.clone() };
+        Owner { network: self.network_name.clone(), attachment }
+    }
+
+    fn has(&self, ip: IpAddr) -> bool {
+        let ips = json::get(&self.result, "ips").and_then(Value::as_array);
+        let address = |of: &Value| json::get(of, "address")?.as_str()?.parse::<IpNetwork>().ok();
+        ips.into_iter().flatten().filter_map(address).any(|address| address.ip() == ip)
+    }
+}
+
+/// The records of all caches whose file's name `choose` picks. The name is NETWORK-CONTAINER-INTERFACE.
+///
+/// # Errors
+/// A cache can't be listed. A record that can't be read is an error in the list.
+pub fn read(choose: impl Fn(&str) -> bool) -> io::Result<Vec<io::Result<Record>>> {
+    let mut records = Vec::new();
+    for dir in CACHES.map(Path::new) {
+        let listed = match std::fs::read_dir(dir) {
+            Err(err) if is_absent(&err) => continue,
+            listed => listed?,
+        };
+        for file in listed {
+            let file = file?;
+            if !choose(&file.file_name().to_string_lossy()) {
+                continue;
+            }
+            match files::read(&file.path(), LIMIT, Links::Refuse) {
+                // A concurrent DEL removed it.
+                Err(err) if is_absent(&err) => {}
+                bytes => records.push(bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))),
+            }
+        }
+    }
+    Ok(records)
+}
+
+/// Whether another container than this one has the address, by its record.
+pub fn is_anothers(ip: IpAddr, container_id: &str) -> bool {
+    let records = read(|_| true).unwrap_or_else(|err| {
+        log::warn!("the cached results were not looked at: {err}");
+        Vec::new()
+    });
+    records.into_iter().flatten().any(|record| record.container_id != container_id && record.has(ip))
+}
