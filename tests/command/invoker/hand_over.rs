@@ -295,6 +295,39 @@ fn addresses_by_dhcp_become_permanent_as_the_go_plugins_do_not_know_their_leases
     call("del");
 }
 
+/// FORWARD drops what no rule accepts. The Go plugins have no such rules, so their DEL leaves them.
+#[test]
+fn rules_for_published_ports_are_removed_with_dead_pods_and_listed_for_living_ones() {
+    need!("ip", "nft", "iptables-nft-save");
+    let node = Node::new();
+    node.host.sh("iptables-nft -P FORWARD DROP");
+    let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": "10.211.9.0/24"}]]});
+    let bridge = json!({"type": "bridge", "bridge": "br0", "isGateway": true, "ipam": ipam});
+    let mut portmap = portmap();
+    portmap["acceptPublished"] = json!(true);
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, portmap]}));
+    let (lives, dead) = (Pod::new(), Pod::new());
+    node.call(plugin_dir(), "add", &lives, &id('a')).run().result();
+    let other =
+        json!({"portMappings": [{"hostPort": 9090, "containerPort": 80, "protocol": "tcp"}]}).to_string();
+    let args = ["add", "net", dead.path(), "--container-id", "dead", "--cap-args", &other];
+    let end = node.cnimble(plugin_dir(), &args).run().result()["interfaces"][1]["name"].clone();
+    drop(dead);
+    assert!(wait_until(PATIENCE, || !node.host.links().iter().any(|link| end == *link)));
+    let accepted = |ip: &str| {
+        let saved = node.host.sh("iptables-nft-save -t filter");
+        saved.lines().filter(|line| line.contains("DNAT") && line.contains(&format!("{ip}/32"))).count()
+    };
+    assert_eq!((accepted("10.211.9.2"), accepted("10.211.9.3")), (2, 2));
+    let expected = json!([
+        "rules for published ports of 10.211.9.2 in iptables' chain CNI-FORWARD, which no Go plugin removes"
+    ]);
+    assert_eq!(document(&node.hand_over(&[]), 0)["left"], expected);
+    let done = document(&node.hand_over(&["--yes"]), 0);
+    assert_eq!((&done["done"], &done["left"]), (&json!(true), &expected), "{done:#}");
+    assert_eq!((accepted("10.211.9.2"), accepted("10.211.9.3")), (2, 0));
+}
+
 #[test]
 fn options_that_the_go_plugins_ignore_are_named_with_their_file() {
     need!("ip", "nft");

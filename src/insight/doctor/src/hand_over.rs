@@ -39,7 +39,8 @@ pub struct Report {
     pub orphans: Vec<String>,
     /// Each pod with the reason.
     pub refused: Vec<(Subject, String)>,
-    /// The parts of cnimble's tables that remain although no pod has rules in them.
+    /// The parts of cnimble's tables that remain although no pod has rules in them, and living pods' rules that the Go
+    /// plugins don't have.
     pub left: Vec<String>,
     pub done: bool,
 }
@@ -88,7 +89,7 @@ impl Doctor<'_> {
             let is_gone = |pod: &&Pod| !surely.contains(&pod.owner.tag());
             over.take_back(nft, &over.pods().iter().filter(is_gone).collect::<Vec<_>>())?;
         }
-        report.left = hand_over::finish(nft)?;
+        report.left.extend(hand_over::finish(nft)?);
         let stores = sight.node.leases.stores();
         for file in stores.flat_map(|network| [INDEX, KEPT].map(|name| network.path.join(name))) {
             match std::fs::remove_file(&file) {
@@ -111,9 +112,13 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     let (mut living, mut bridges, mut orphans) =
         (BTreeMap::<&str, Vec<&Trace>>::new(), Vec::new(), Vec::new());
     let mut doubts: BTreeMap<&str, (&str, String)> = BTreeMap::new();
-    for trace in sight.traces.iter().filter(|trace| trace.is_element()) {
+    let ours = |trace: &&Trace| trace.is_element() || trace.is_of_published_ports();
+    for trace in sight.traces.iter().filter(ours) {
         let comment = trace.comment().unwrap_or_default();
         match (judge(&sight.node, trace), survey::tag(comment)) {
+            (Verdict::Lives | Verdict::Doubt(_), _) if trace.is_of_published_ports() => {
+                report.left.push(format!("{}, which no Go plugin removes", trace.what));
+            }
             (Verdict::Lives, _) if trace.is_of_bridge() => bridges.push(trace),
             (Verdict::Lives, Some(tag)) => living.entry(tag).or_default().push(trace),
             // The element belongs to another program.

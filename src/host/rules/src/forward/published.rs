@@ -73,12 +73,16 @@ pub fn remove(nft: &mut Nft, choose: &dyn Fn(&str) -> bool) -> Result<(), Error>
     failures.outcome()
 }
 
+/// The comment of a saved rule.
+pub(crate) fn comment(rule: &str) -> Option<&str> {
+    Some(rule.split_once("--comment \"")?.1.split_once('"')?.0)
+}
+
 /// The same for iptables-legacy.
 pub fn remove_legacy(choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Failures::default();
     for family in xtables::FAMILIES {
-        let comment = |rule: &str| Some(rule.split_once("--comment \"")?.1.split_once('"')?.0.to_owned());
-        let is_chosen = |rule: &str| comment(rule).is_some_and(|comment| choose(&comment));
+        let is_chosen = |rule: &str| comment(rule).is_some_and(choose);
         failures.note(iptables::remove_legacy_rules(family, is_chosen).map(drop));
     }
     failures.outcome()

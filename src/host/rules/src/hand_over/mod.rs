@@ -25,7 +25,7 @@ use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
 use super::elements::Placed;
-use super::forward::{self, Policy};
+use super::forward::{self, Policy, published};
 use super::masquerade::{Sources, Translation};
 use super::portmap::{Forward, hand_over as ports};
 use super::retry::retry_command;
@@ -163,6 +163,8 @@ impl HandOver {
         let (addrs, translation) = (&pod.masqueraded(), &pod.translation());
         masquerade::remove(nft, &pod.owner, Sources { addrs, translation })?;
         portmap::remove(nft, &pod.owner, None)?;
+        let is_its = |comment: &str| pod.owner.owns(comment);
+        published::remove(nft, &is_its).and(published::remove_legacy(&is_its))?;
         spoof::remove(nft, &pod.owner, None)?;
         let mut addrs = pod.forwarded();
         // The rules go by the address, whichever pod has it.

@@ -148,6 +148,11 @@ impl Trace {
         self.element().is_some()
     }
 
+    /// Whether it is our rules for a pod's published ports in iptables (`acceptPublished`).
+    pub fn is_of_published_ports(&self) -> bool {
+        matches!(self.place, Place::Reference(reference::Place::Published { .. }))
+    }
+
     pub(super) fn element(&self) -> Option<(Part, &Placed)> {
         match &self.place {
             Place::Element(part, placed) => Some((*part, placed)),

@@ -7,11 +7,12 @@ use cnimble_cni::{Error, owner};
 use cnimble_netlink::nft::{Family, Nft, Rule, Table};
 
 use super::{Named, Trace};
+use crate::forward::{self, published};
 use crate::go_chains::{DNAT, GoChains, MASQUERADE, OLD_SNAT, names_in};
 use crate::masquerade::reference as masquerade;
 use crate::portmap::reference as portmap;
+use crate::reference_spoof;
 use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, nat};
-use crate::{forward, reference_spoof};
 
 #[derive(Debug, Clone)]
 pub(super) enum Place {
@@ -21,6 +22,7 @@ pub(super) enum Place {
     Hostport { family: Family, id: String },
     Spoof { chain: String },
     Forward { ip: IpAddr },
+    Published { comment: String },
 }
 
 impl Place {
@@ -41,6 +43,10 @@ impl Place {
             }
             Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
             Place::Forward { ip } => forward::hand_over::take_back(nft, &[*ip]),
+            Place::Published { comment } => {
+                let is_its = |other: &str| other == comment;
+                published::remove(nft, &is_its).and(published::remove_legacy(&is_its))
+            }
         }
     }
 }
@@ -55,7 +61,7 @@ const KINDS: [GoChains; 3] = [MASQUERADE, DNAT, OLD_SNAT];
 
 /// `nft` is missing on a kernel without nf_tables.
 pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Result<(), Error> {
-    let mut forwarded = BTreeSet::new();
+    let mut forwarded = Forwarded::default();
     for family in FAMILIES {
         if let Some(nft) = nft.as_deref_mut() {
             let rules = nft.rules(nat(family), None)?;
@@ -68,16 +74,16 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
             hostports(nft, family, traces)?;
             let filter = Table::new(family, "filter");
             for rule in nft.rules(filter, Some(forward::table::PODS))? {
-                forwarded.extend(addresses(&rule, family));
+                forwarded.note(&rule.comment, addresses(&rule, family));
             }
         }
         traces.extend(legacy_chains(family, &legacy_rules(family)?.unwrap_or_default()));
-        forwarded.extend(legacy_addresses(&legacy_rules_of(family, "filter")?.unwrap_or_default()));
+        let rules = legacy_rules_of(family, "filter")?.unwrap_or_default();
+        for rule in rules.iter().filter(|rule| in_chain(rule, forward::table::PODS)) {
+            forwarded.note(published::comment(rule).unwrap_or_default(), sources(rule));
+        }
     }
-    for ip in forwarded {
-        let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
-        traces.push(Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) });
-    }
+    traces.extend(forwarded.traces());
     if let Some(nft) = nft {
         masqueraded(nft, traces)?;
         for (table, chain) in reference_spoof::stale(nft)? {
@@ -99,15 +105,44 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     chains(Variant::Legacy, family, jumps.collect())
 }
 
-fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
-    let ours = rules.iter().filter(|rule| in_chain(rule, forward::table::PODS));
-    ours.flat_map(|rule| sources(rule)).collect()
+/// The rules in the chain of pods.
+#[derive(Default)]
+struct Forwarded {
+    addrs: BTreeSet<IpAddr>,
+    /// Our rules for published ports, by their comment.
+    published: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+impl Forwarded {
+    fn note(&mut self, comment: &str, addrs: Vec<IpAddr>) {
+        match super::tag(comment) {
+            None => self.addrs.extend(addrs),
+            Some(_) => self.published.entry(comment.to_owned()).or_default().extend(addrs),
+        }
+    }
+
+    fn traces(self) -> impl Iterator<Item = Trace> {
+        let chain = forward::table::PODS;
+        let by_address = move |ip: IpAddr| {
+            let what = format!("rules for {ip} in iptables' chain {chain}");
+            Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) }
+        };
+        let of_ports = move |(comment, addrs): (String, BTreeSet<IpAddr>)| {
+            let addrs: Vec<IpAddr> = addrs.into_iter().collect();
+            let texts: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+            let to = texts.join(" and ");
+            let what = format!("rules for published ports of {to} in iptables' chain {chain}");
+            let named = Named::Comment(comment.clone());
+            Trace { what, named, addrs, place: of(Place::Published { comment }) }
+        };
+        self.addrs.into_iter().map(by_address).chain(self.published.into_iter().map(of_ports))
+    }
 }
 
 /// For fuzzers: the chains in such rules, each with the one that leads to it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
-    let _ = legacy_addresses(rules);
+    rules.iter().for_each(|rule| drop((published::comment(rule), sources(rule))));
     let places = legacy_chains(Family::Ipv4, rules).into_iter().map(|trace| trace.place);
     let chains = places.filter_map(|place| match place {
         super::Place::Reference(Place::Chain { parent, chain, .. }) => Some((parent, chain)),
