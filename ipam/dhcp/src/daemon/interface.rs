@@ -10,6 +10,7 @@ use cnimble_netlink::netns::Identity;
 use cnimble_netlink::{NetNs, Netlink};
 
 use super::flags::Flags;
+use crate::held::Held;
 use crate::ipc::Wanted;
 
 pub(super) struct Interface {
@@ -68,6 +69,12 @@ impl Interface {
         let mut inside = Netlink::open_in(&self.netns)?;
         let link = inside.find_link(&self.ifname)?.filter(|link| link.index == self.index);
         Ok((inside, link.ok_or_else(|| self.missing())?))
+    }
+
+    /// It has the address of this lease. Its hardware address may have changed since.
+    pub(super) fn has(&self, lease: Option<&Held>) -> Result<bool, Error> {
+        let (mut inside, link) = self.inside()?;
+        Ok(inside.addrs(link.index)?.iter().any(|addr| lease.is_some_and(|lease| lease.net() == addr.net)))
     }
 
     /// Fails if the namespace cannot be entered, or if `open` fails.

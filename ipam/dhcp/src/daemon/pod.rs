@@ -40,7 +40,10 @@ impl Pod {
         sent: Option<NetNs>,
     ) -> Result<Pod, Error> {
         let interface = Interface::find(flags, &wanted, sent)?;
-        if known.as_ref().is_some_and(|(before, _)| *before != interface.mac) {
+        if let Some((before, lease)) = &known
+            && *before != interface.mac
+            && !interface.has(lease.as_ref())?
+        {
             // The namespace has the number of an earlier one.
             return Err(interface.missing());
         }

@@ -45,6 +45,27 @@ fn a_killed_daemon_loses_no_lease() {
     assert_ended(&host);
 }
 
+/// The plugin tuning sets another one, and an ipvlan has its master's.
+#[test]
+fn a_killed_daemon_loses_no_lease_of_an_interface_with_another_hardware_address() {
+    let (host, pod, other) = (host(), Pod::new(), Pod::new());
+    let server = server(&host);
+    server.now(|manner| (manner.seconds, manner.times) = (3600, Some((2, 3000))));
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    pod.ip("link set eth0 address 02:00:00:00:00:77");
+    kill_daemon(&host);
+    let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
+    let before = renewals();
+    network.added(&Attachment::new("c2", &other));
+    assert!(wait_until(PATIENCE, || renewals() > before), "{:?}", leases(&host));
+    assert_eq!((leases(&host).len(), server.said(RELEASE).len()), (2, 0));
+    network.deleted(&attachment, None);
+    network.deleted(&Attachment::new("c2", &other), None);
+    assert_ended(&host);
+}
+
 /// For a listening socket the kernel examines each packet.
 #[test]
 fn no_packet_socket_stays_in_a_pod() {
