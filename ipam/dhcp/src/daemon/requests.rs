@@ -46,9 +46,10 @@ impl Daemon {
             Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
             None => pod.interface.is_in(&path),
         };
-        // As in the Go daemon, an interface with a lease keeps it.
+        // As in the Go daemon, an interface with a lease keeps it. A new one of that name has none yet.
         if let Some(pod) = self.pods.get(&key)
             && is_same(pod)
+            && pod.interface.inside().is_ok()
             && let Some(lease) = pod.speaker.lease()
         {
             return Ok(Some(Reply::Lease(lease)));

@@ -94,3 +94,19 @@ fn an_address_that_was_made_permanent_stays_so_while_its_lease_is_renewed() {
     assert_eq!(lifetime(&pod, "10.8.0.50"), Some(u32::MAX.into()));
     network.deleted(&attachment, Some(&result));
 }
+
+/// An ADD follows one without a DEL.
+#[test]
+fn a_new_interface_in_place_of_a_deleted_one_gets_its_own_lease() {
+    let (host, pod) = (host(), Pod::new());
+    let _daemon = start_daemon(&host, &[]);
+    let _server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    pod.ip("link del eth0");
+    let result = network.added(&attachment);
+    let ends = || lifetime(&pod, "10.8.0.50").is_some_and(|left| left <= 3602);
+    assert!(wait_until(PATIENCE, ends), "{:?}", lifetime(&pod, "10.8.0.50"));
+    network.deleted(&attachment, Some(&result));
+}
