@@ -7,7 +7,7 @@ use std::path::Path;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::netns::Identity;
-use cnimble_netlink::{NetNs, Netlink};
+use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
 use super::flags::Flags;
 use crate::held::Held;
@@ -64,10 +64,12 @@ impl Interface {
         Ok(Interface { netns, ifname, index: link.index, mac, kind: link.kind, path, watch })
     }
 
-    /// Fails with code 3 without the interface.
+    /// Under any name. Fails with code 3 without the interface.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
-        let link = inside.find_link(&self.ifname)?.filter(|link| link.index == self.index);
+        // A pod can give the number to another link.
+        let is_it = |link: &Link| link.name == self.ifname || link.mac == Some(self.mac);
+        let link = inside.link_at(self.index).if_present()?.filter(is_it);
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 

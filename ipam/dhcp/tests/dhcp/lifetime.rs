@@ -110,3 +110,20 @@ fn a_new_interface_in_place_of_a_deleted_one_gets_its_own_lease() {
     assert!(wait_until(PATIENCE, ends), "{:?}", lifetime(&pod, "10.8.0.50"));
     network.deleted(&attachment, Some(&result));
 }
+
+#[test]
+fn an_interface_that_the_pod_has_renamed_keeps_its_address_while_its_lease_is_renewed() {
+    let (host, pod) = (host(), Pod::new());
+    let _daemon = start_daemon(&host, &[]);
+    let server = server(&host);
+    server.now(|manner| (manner.seconds, manner.times) = (6, Some((1, 5))));
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    assert!(wait_until(PATIENCE, || lifetime(&pod, "10.8.0.50").is_some_and(|left| left < 10)));
+    pod.shell("ip link set eth0 down; ip link set eth0 name net9 up");
+    // Longer than the lease.
+    server.wait(REQUEST, server.said(REQUEST).len() + 12);
+    assert_eq!(pod.addrs("net9").first().map(String::as_str), Some("10.8.0.50/24"));
+    network.deleted(&attachment, Some(&result));
+}
