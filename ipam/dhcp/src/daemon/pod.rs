@@ -96,7 +96,8 @@ impl Pod {
         })
     }
 
-    /// Once the address exists: the verb adds it after the daemon's answer. A missing interface is no failure.
+    /// Once the address exists: the verb adds it after the daemon's answer. Puts it back if it had a lifetime: the kernel
+    /// removes such an IPv6 address from an interface that goes down. A missing interface is no failure.
     pub(super) fn set_lifetime(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.has_lifetime) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -105,13 +106,14 @@ impl Pod {
             inside => inside?,
         };
         let net = lease.net();
-        let Some(present) = inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) else {
-            return Ok(());
-        };
-        // `cnimble hand-over` has made the address permanent.
-        if !(self.is_temporary && present.permanent) {
-            inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;
-            self.is_temporary = valid != u32::MAX;
+        match inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) {
+            None if !self.is_temporary => return Ok(()),
+            // `cnimble hand-over` has made the address permanent.
+            Some(present) if self.is_temporary && present.permanent => {}
+            _ => {
+                inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;
+                self.is_temporary = valid != u32::MAX;
+            }
         }
         self.has_lifetime = true;
         Ok(())

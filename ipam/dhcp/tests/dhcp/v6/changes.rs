@@ -82,6 +82,21 @@ fn a_lease_expires_without_its_server_and_returns_with_it() {
 }
 
 #[test]
+fn an_interface_that_was_down_gets_its_address_back_with_a_renewal() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let (network, attachment, result) = bound(&host, &server, &pod);
+    assert!(wait_until(PATIENCE, || lifetimes(&pod).is_some()));
+    // The kernel keeps only permanent ones (keep_addr_on_down).
+    pod.ip("link set eth0 down");
+    wait_for(&pod, &[]);
+    pod.ip("link set eth0 up");
+    wait_for(&pod, &["fd00:8::50/128"]);
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, Some(&result));
+}
+
+#[test]
 fn another_server_extends_a_lease() {
     let (host, pod, beside) = (host(), Pod::new(), Pod::new());
     let one = server(&host);
