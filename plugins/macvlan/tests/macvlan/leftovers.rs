@@ -45,6 +45,22 @@ fn del_leaves_what_isnt_the_attachments() {
     assert_eq!(pod.links(), ["lo"]);
 }
 
+/// Go's has no alias.
+#[test]
+fn in_mode_passthru_a_pod_of_the_go_plugin_is_removed_after_the_masters_mac_has_changed() {
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host)).with("/mode", json!("passthru"));
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    pod.ip("link set eth0 alias ''");
+    host.ip("link set uplink address 02:00:00:00:00:99");
+    assert_ne!(pod.link("eth0")["address"], result["interfaces"][0]["mac"]);
+    network.deleted(&attachment, Some(&result));
+    assert_eq!((leases(&host).len(), pod.links()), (0, vec!["lo".to_owned()]));
+}
+
 #[test]
 fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     with_kind!("macvlan");

@@ -221,6 +221,26 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
     }
 }
 
+/// They have no alias, and both have the master's MAC, also a new one.
+#[test]
+fn of_two_vlans_of_the_go_plugin_del_removes_one() {
+    with_kind!("vlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let network = |id: u16| Network::new(&host, config(&host)).with("/vlanId", json!(id));
+    let (one, two) = (Attachment::new("c1", &pod).ifname("net1"), Attachment::new("c1", &pod).ifname("net2"));
+    let (result, other) = (network(7).added(&one), network(8).added(&two));
+    for name in ["net1", "net2"] {
+        pod.ip(&format!("link set {name} alias ''"));
+    }
+    network(7).deleted(&one, Some(&result));
+    assert_eq!(pod.links(), ["lo", "net2"]);
+    host.ip("link set uplink address 02:00:00:00:00:99");
+    assert_ne!(pod.link("net2")["address"], other["interfaces"][0]["mac"]);
+    network(8).deleted(&two, Some(&other));
+    assert_eq!((leases(&host), pod.links()), (Vec::new(), vec!["lo".to_owned()]));
+}
+
 #[test]
 fn without_a_master_or_with_a_vlan_out_of_range_it_is_refused() {
     let (host, pod) = (Host::new(), Pod::new());

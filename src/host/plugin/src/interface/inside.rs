@@ -5,7 +5,7 @@
 //!
 //! 1. an alias with an owner: on a veth's end on the host, which the pod cannot write, or on any other interface;
 //! 2. the host's end has the name of the attachment's;
-//! 3. the MAC in prevResult, except of an ipvlan, which takes its master's whenever that changes;
+//! 3. the MAC in prevResult, except of an interface that has its master's, also after a change;
 //! 4. without a prevResult, the name and the kind, as for the Go plugins.
 //!
 //! Another interface of that name is not removed. If it has one of the attachment's addresses, DEL fails and the lease
@@ -78,10 +78,7 @@ enum Verdict {
 
 /// Finds the owner of `link`, in the order of the module.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
-    let interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    let mut own = interfaces.filter(|of| of.name == call.ifname && !of.sandbox.is_empty());
-    let own = own.next().filter(|_| link.kind != "ipvlan");
-    let matches_result = own.map(|own| own.mac.is_empty() || result::has_mac(link, own));
+    let matches_result = result::told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();
     let host_end = host.and_then(|host| host.other_end(link));
     let owner = call.owner();

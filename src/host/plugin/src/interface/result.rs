@@ -2,6 +2,7 @@
 
 use cnimble_cni::{Code, Error, Interface, IpConfig};
 use cnimble_netlink::addr::Addr;
+use cnimble_netlink::kind::{Kind, MacvlanMode};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{IfPresent, Netlink};
 
@@ -12,6 +13,17 @@ use crate::Call;
 pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     netlink.remove_link(link.index, &link.name).if_present()?;
     Ok(())
+}
+
+/// The pod's interface in prevResult, if the MAC is evidence. A `link` of some kinds has its master's MAC, also after a
+/// change.
+pub(super) fn told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
+    let follows = match link.settings {
+        Some(Kind::Macvlan(macvlan)) => macvlan.mode == MacvlanMode::Passthru,
+        _ => ["ipvlan", "vlan"].contains(&link.kind.as_str()),
+    };
+    let mut interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    interfaces.find(|told| told.name == call.ifname && !told.sandbox.is_empty()).filter(|_| !follows)
 }
 
 /// A bridge is left out, because it may have the MAC of any of its ports.
