@@ -298,8 +298,6 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
-    let listed = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    let mut listed = listed.filter(|listed| listed.name == call.ifname && !listed.sandbox.is_empty());
     let is_name = names::interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
     let is_wanted = match wanted {
         Wanted::Name(name) => link.alias == *name,
@@ -310,7 +308,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     if !is_name
         || !is_wanted
         || loopback
-        || listed.any(|listed| check::same_mac(link, listed).is_err())
+        || remove::is_another(call, link)
         || find::link(&mut Netlink::open()?, wanted).is_ok()
     {
         log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);

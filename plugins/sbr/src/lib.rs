@@ -20,7 +20,7 @@ use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::rule::Rule;
 use cnimble_netlink::{IfPresent, Netlink, Request, route, rule};
 use cnimble_plugin::interface::pinned::in_pinned;
-use cnimble_plugin::interface::{check, pod, remove, unusable, usable_netlink};
+use cnimble_plugin::interface::{check, find_own, pod, remove, unusable, usable_netlink};
 use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
@@ -102,7 +102,7 @@ impl Plugin for Sbr {
         let table = config::table(&call.config);
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
-        let link = inside.find_link(&call.ifname)?;
+        let link = find_own(call, &mut inside)?;
         let mut addrs: Vec<IpAddr> = match &call.config.prev_result {
             Some(prev) => config::addresses(prev, &call.ifname).map(|ip| ip.address.ip()).collect(),
             None => Vec::new(),

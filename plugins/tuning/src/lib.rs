@@ -22,7 +22,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::{NetNs, Netlink, link, sysctl};
-use cnimble_plugin::interface::is_anothers;
+use cnimble_plugin::interface::find_own;
 use cnimble_plugin::{Call, Plugin, Role};
 
 use backup::Backup;
@@ -180,11 +180,7 @@ fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
     let Some(netns) = call.find_netns()? else { return Ok(()) };
     let mut inside = Netlink::open_in(&netns)?;
-    let Some(now) = inside.find_link(&call.ifname)? else { return Ok(()) };
-    if is_anothers(call, &now)? {
-        log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
-        return Ok(());
-    }
+    let Some(now) = find_own(call, &mut inside)? else { return Ok(()) };
     let mut outcome = Ok(());
     for Difference { change, .. } in saved.settings().differences(&now) {
         if let Err(err) = inside.execute(link::set(now.index, &now.name, &change)) {

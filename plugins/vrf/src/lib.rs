@@ -16,7 +16,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::{self, Kind};
 use cnimble_netlink::link::Link;
 use cnimble_plugin::interface::pinned::in_pinned;
-use cnimble_plugin::interface::{unusable, usable_netlink};
+use cnimble_plugin::interface::{find_own, unusable, usable_netlink};
 use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
@@ -66,7 +66,7 @@ impl Plugin for Vrf {
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
-        let port = inside.find_link(&call.ifname)?;
+        let port = find_own(call, &mut inside)?;
         let vrf = match config::name(&call.config) {
             Some(name) => domain::find_vrf(&mut inside, &name)?,
             None => domain::of_port(&mut inside, port.as_ref())?,

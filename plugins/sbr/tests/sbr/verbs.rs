@@ -52,6 +52,21 @@ fn packets_leave_by_the_interface_of_their_source_and_del_removes_only_its_rules
     sbr.deleted(&first.clone().netns("/nowhere"), None);
 }
 
+/// The path of a dead pod leads to another one.
+#[test]
+fn del_leaves_the_rules_of_another_pod() {
+    need!("ip");
+    let (site, dead) = (Site::new(), Pod::new());
+    let (front, sbr) = (site.front(1), site.sbr());
+    let chain = |attachment: &Attachment| add(&sbr, attachment, &front.added(attachment)).result();
+    let (one, two) = (Attachment::new("c0", &dead), site.attachment("eth0"));
+    let (prev, other) = (chain(&one), chain(&two));
+    let before = Snapshot::of_ns(&site.pod);
+    sbr.deleted(&one.netns(site.pod.path()), Some(&prev));
+    before.assert_same(&Snapshot::of_ns(&site.pod), "after DEL");
+    sbr.check(&two, &other).success();
+}
+
 #[test]
 fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
     need!("ip");

@@ -101,6 +101,19 @@ fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
     }
 }
 
+/// The path of a dead pod leads to another one.
+#[test]
+fn del_leaves_the_interface_of_another_pod_in_its_vrf() {
+    with_kind!("vrf");
+    let (site, dead, pod) = (Site::new(), Pod::new(), Pod::new());
+    let (front, vrf) = (site.front(), site.vrf());
+    let chain = |attachment: &Attachment| add(&vrf, attachment, &front.added(attachment)).result();
+    let (one, two) = (Attachment::new("c1", &dead), Attachment::new("c2", &pod));
+    let (prev, other) = (chain(&one), chain(&two));
+    vrf.deleted(&one.netns(pod.path()), Some(&prev));
+    vrf.check(&two, &other).success();
+}
+
 #[test]
 fn several_interfaces_share_a_vrf_that_ends_with_the_last() {
     with_kind!("vrf");

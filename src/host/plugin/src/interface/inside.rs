@@ -57,11 +57,20 @@ pub(super) fn remove(
     }
 }
 
-/// Whether the interface `link`, which has the attachment's name, is another one: the path of the namespace can lead to
-/// another pod by now.
-pub fn is_anothers(call: &Call, link: &Link) -> Result<bool, Error> {
+/// Returns the interface with the attachment's name, unless it is another one. The path of a dead pod may lead to
+/// another pod. A physical device with another MAC is the attachment's, because a pod can change the MAC.
+pub fn find_own(call: &Call, inside: &mut Netlink) -> Result<Option<Link>, Error> {
+    let Some(link) = inside.find_link(&call.ifname)? else { return Ok(None) };
     let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
-    Ok(matches!(judge(call, link, host.as_mut()), Verdict::Another | Verdict::Different))
+    let is_own = match judge(call, &link, host.as_mut()) {
+        Verdict::Ours | Verdict::Sibling | Verdict::Unknown => true,
+        Verdict::Different => link.kind.is_empty(),
+        Verdict::Another => false,
+    };
+    if !is_own {
+        log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
+    }
+    Ok(is_own.then_some(link))
 }
 
 /// The owner of an interface in the pod, as far as it is known.

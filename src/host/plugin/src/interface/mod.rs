@@ -33,7 +33,7 @@ mod result;
 pub mod shim;
 pub mod upper;
 
-pub use inside::is_anothers;
+pub use inside::find_own;
 
 use serde_json::Value;
 

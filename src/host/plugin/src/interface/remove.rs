@@ -6,7 +6,7 @@ use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-pub use super::result::{delete, not_in_use};
+pub use super::result::{delete, is_another, not_in_use};
 use super::result::{ends_on_host, has_mac};
 use super::{inside, pair};
 use crate::Call;

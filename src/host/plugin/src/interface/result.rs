@@ -15,6 +15,11 @@ pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether prevResult has another MAC for the pod's interface of this name. The path of a dead pod may lead to another one.
+pub fn is_another(call: &Call, link: &Link) -> bool {
+    told(call, link).is_some_and(|told| check::same_mac(link, told).is_err())
+}
+
 /// The pod's interface in prevResult, if the MAC is evidence. A `link` of some kinds has its master's MAC, also after a
 /// change.
 pub(super) fn told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
