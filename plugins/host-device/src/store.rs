@@ -40,15 +40,15 @@ impl Records {
     }
 
     /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
-    /// `None` without the directory: there are no records either. On a read-only file system ADD moves nothing, and DEL
-    /// and GC share the directory's lock. Fails with code 11 after a signal.
+    /// `None` without the directory: there are no records either. On a read-only or full file system ADD moves nothing,
+    /// and DEL and GC share the directory's lock. Fails with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!("{LOCK}{device}"));
         let mut create = OpenOptions::new();
         create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
         loop {
             let (path, opened) = match create.open(&own) {
-                Err(err) if is_read_only(&err) => (&self.0, File::open(&self.0)),
+                Err(err) if takes_nothing(&err) => (&self.0, File::open(&self.0)),
                 opened => (&own, opened),
             };
             let failed = |err: &io::Error| Error::io("lock", path, err);
@@ -126,10 +126,10 @@ impl Drop for Held {
     }
 }
 
-/// On a read-only file system it stays: a restored device's record is harmless.
+/// On such a file system it may stay: a restored device's record is harmless.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
-        Err(err) if is_read_only(&err) => {
+        Err(err) if takes_nothing(&err) => {
             if path.exists() {
                 log::warn!("{} stays: {err}", path.display());
             }
@@ -140,8 +140,10 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn is_read_only(err: &io::Error) -> bool {
-    err.kind() == io::ErrorKind::ReadOnlyFilesystem
+/// Read-only or full.
+fn takes_nothing(err: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 fn read(file: &Path) -> Result<Option<Record>, Error> {

@@ -168,3 +168,31 @@ fn a_read_only_directory_of_records_is_an_error_before_the_device_moves_and_none
     before.assert_same(&Snapshot::of_ns(&host), "after all");
     assert_eq!(recorded(&host), 0);
 }
+
+/// The directory `dir` has no room for another file.
+fn full<'h>(call: Call<'h>, dir: &Path) -> Call<'h> {
+    let script = format!(
+        "cp -r {0} {0}.copy && mount -t tmpfs -o nr_inodes=$(($(ls {0} | wc -l) + 1)) tmpfs {0} && \
+         cp -r {0}.copy/. {0} && rm -r {0}.copy && exec \"$0\"",
+        dir.display()
+    );
+    call.under(&["unshare", "--mount", "--propagation", "private", "sh", "-ec", &script])
+}
+
+#[test]
+fn a_full_directory_of_records_is_an_error_before_the_device_moves_and_none_of_del() {
+    need!("unshare", "mount");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    std::fs::create_dir(records(&host)).unwrap();
+    let (before, inside) = (Snapshot::of_ns(&host), Snapshot::of_ns(&pod));
+    let (network, one) = (network(&host), attachment("c1", &pod));
+    let add = full(network.call("ADD", &one, None), &records(&host));
+    refused(&add.run(), 5, "No space left on device");
+    before.assert_same(&Snapshot::of_ns(&host), "after an ADD that failed");
+    inside.assert_same(&Snapshot::of_ns(&pod), "after an ADD that failed");
+    network.added(&one);
+    full(network.call("DEL", &one, None), &records(&host)).run().success();
+    before.assert_same(&Snapshot::of_ns(&host), "after DEL");
+    assert_eq!(leases(&host), [""; 0]);
+}
