@@ -69,7 +69,7 @@ impl Lease {
             server,
             server_mac: mac.0,
             gateway,
-            routes: routes(answer, gateway),
+            routes: routes(answer, gateway, Ipv4Network::new(address, prefix).ok()),
             dns: dns(answer),
             renew: after(times.renew),
             rebind: after(times.rebind),
@@ -149,15 +149,18 @@ fn prefix(mask: &[u8]) -> Option<u8> {
     (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
 }
 
-/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU.
-fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
+/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU. A router outside of `net` is on
+/// the link, as for other clients: clouds give addresses of 32 bits.
+fn routes(answer: &Answer, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));
     let mut routes = match classless.map(classless_routes).find(|routes| !routes.is_empty()) {
         Some(routes) => routes,
         None => {
+            let far = gateway.filter(|gateway| net.is_some_and(|net| !net.contains(*gateway)));
+            let far = far.map(|gateway| (gateway, 32, Ipv4Addr::UNSPECIFIED));
             let default = gateway.map(|gateway| (Ipv4Addr::UNSPECIFIED, 0, gateway));
-            let all = static_routes(answer).into_iter().chain(default);
+            let all = far.into_iter().chain(static_routes(answer)).chain(default);
             all.filter_map(|(to, prefix, by)| route(to, prefix, by)).collect()
         }
     };

@@ -63,6 +63,24 @@ fn a_router_on_the_link_is_reached_with_any_mask_and_with_and_without_option_3()
     }
 }
 
+/// Without option 121, as other clients take it.
+#[test]
+fn a_router_outside_of_the_network_is_on_the_link() {
+    let host = host();
+    let server = server(&host);
+    let network = network(&host);
+    for (number, prefix) in [32, 28].into_iter().enumerate() {
+        server.now(|manner| (manner.prefix, manner.more) = (prefix, vec![(3, OWN.octets().to_vec())]));
+        let pod = Pod::new();
+        let attachment = Attachment::new(&format!("c{number}"), &pod);
+        let result = network.added(&attachment);
+        assert_eq!(result["routes"], routes("10.8.0.1"), "/{prefix}: {result:#}");
+        assert_reached(&pod, "10.8.0.1");
+        network.check(&attachment, &result).success();
+        network.deleted(&attachment, Some(&result));
+    }
+}
+
 #[test]
 fn on_a_macvlan_dnsmasq_gives_32_bits_and_the_router_is_on_the_link() {
     need!("dnsmasq");
