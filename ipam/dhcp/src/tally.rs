@@ -1,5 +1,7 @@
 //! Attempts without a lease, for ADD's error.
 
+use std::fmt::Display;
+
 /// A hostile link may have any number of servers.
 const MOST: usize = 8;
 
@@ -10,6 +12,8 @@ pub(crate) struct Tally {
     sent: u32,
     servers: Vec<String>,
     refusal: Option<String>,
+    /// Why the last message of any kind could not be sent.
+    unsent: Option<String>,
 }
 
 impl Tally {
@@ -27,6 +31,10 @@ impl Tally {
         self.refusal = Some(why);
     }
 
+    pub(crate) fn sent<E: Display>(&mut self, outcome: &Result<(), E>) {
+        self.unsent = outcome.as_ref().err().map(ToString::to_string);
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Tally::default();
     }
@@ -39,7 +47,11 @@ impl Tally {
     /// `message` names the counted messages.
     pub(crate) fn words(&self, message: &str) -> String {
         let plural = if self.sent == 1 { "" } else { "s" };
-        let sent = format!("{} {message}{plural} sent", self.sent);
+        let tries = format!("{} {message}{plural}", self.sent);
+        if let Some(why) = &self.unsent {
+            return format!("{tries} tried, and the last message could not be sent: {why}");
+        }
+        let sent = format!("{tries} sent");
         if self.servers.is_empty() {
             return format!("{sent}, no server answered; hint: look for a DHCP server or relay on this link");
         }

@@ -150,6 +150,7 @@ impl<T: Transport> Driver<T> {
                 Action::Report(event) => Some(event),
                 Action::Send(message) => {
                     let sent = self.listen(interface).and_then(|()| self.send(interface, &message));
+                    self.client.tally.sent(&sent);
                     failure(sent, || format!("sending {}", T::name(&message)))
                 }
                 Action::Probe(address) => {

@@ -145,6 +145,18 @@ fn the_networks_timeout_applies_and_the_error_names_servers() {
     assert_ended(&host);
 }
 
+#[test]
+fn the_error_says_that_a_message_could_not_be_sent() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    // A message has more bytes.
+    let network = network(&host).with("/ipam/timeout", json!(1)).with("/mtu", json!(300));
+    let err = network.add(&Attachment::new("c1", &pod)).error();
+    let told = "tried, and the last message could not be sent: Message too long";
+    assert!(err.code == 11 && err.all().contains(told), "{err:?}");
+    assert_ended(&host);
+}
+
 /// The daemon reads its command line.
 #[test]
 fn a_started_daemon_gives_add_a_minute() {
