@@ -24,6 +24,10 @@ impl Transport for Dhcp4 {
     type Socket = Socket;
     type Sender = Mac;
 
+    fn follow(client: &mut Client<Self>, mac: Mac) {
+        client.protocol.identity.mac = mac;
+    }
+
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Socket> {
         let kind = match purpose {
             Purpose::Dhcp => Kind::Dhcp,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use cnimble_cni::{Code, Error};
-use cnimble_netlink::link::Mac;
+use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{NetNs, addr};
 
 use super::apply;
@@ -132,9 +132,12 @@ impl Pod {
             .details("no server has given another address yet; hint: look for a DHCP server on this link"))
     }
 
-    /// Keeps the reason for CHECK.
+    /// Keeps the reason for CHECK. The next server answers to the present hardware address: tuning may have set one.
     pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
+        if let Ok((_, Link { mac: Some(mac), .. })) = self.interface.inside() {
+            self.interface.mac = mac;
+        }
         self.remove_lease()
     }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use cnimble_netlink::link::Mac;
+
 use super::interface::Interface;
 use crate::client::{Action, Address, Client, Event, Lease, Protocol};
 use crate::held::Held;
@@ -28,6 +30,9 @@ pub(super) struct Packet<S> {
 pub(super) trait Transport: Protocol {
     type Socket: AsFd;
     type Sender;
+
+    /// The hardware address of the interface is another one.
+    fn follow(_client: &mut Client<Self>, _mac: Mac) {}
 
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Self::Socket>;
 
@@ -197,6 +202,7 @@ impl<T: Transport> Speaker for Driver<T> {
     }
 
     fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event> {
+        T::follow(&mut self.client, interface.mac);
         let actions = self.client.tick(now);
         self.act(interface, actions)
     }

@@ -78,6 +78,21 @@ fn a_refused_renewal_replaces_the_address() {
     network.deleted(&attachment, None);
 }
 
+/// The plugin tuning sets another one. Servers send their offers there.
+#[test]
+fn after_a_lost_lease_the_client_has_the_present_hardware_address() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let (network, attachment, _) = bound(&host, &server, &pod);
+    pod.ip("link set eth0 address 02:00:00:00:00:77");
+    let discovers = server.said(DISCOVER).len();
+    server.now(|manner| manner.refuses = true);
+    assert_eq!(server.wait(DISCOVER, discovers + 1).mac, [2, 0, 0, 0, 0, 0x77]);
+    server.now(|manner| manner.refuses = false);
+    wait_for(&pod, &["10.8.0.50/24"]);
+    network.deleted(&attachment, None);
+}
+
 #[test]
 fn a_lease_expires_without_its_server_and_returns_with_it() {
     let (host, pod) = (host(), Pod::new());

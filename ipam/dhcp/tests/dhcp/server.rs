@@ -22,6 +22,8 @@ pub(crate) struct Said {
     pub(crate) kind: u8,
     /// The field `ciaddr`.
     pub(crate) has: Ipv4Addr,
+    /// The field `chaddr`.
+    pub(crate) mac: [u8; 6],
     pub(crate) options: BTreeMap<u8, Vec<u8>>,
     bytes: Vec<u8>,
 }
@@ -39,7 +41,8 @@ impl Said {
             rest = tail;
         }
         let has = <[u8; 4]>::try_from(&bytes[12..16]).unwrap().into();
-        Said { kind: options[&53][0], has, options, bytes: bytes.to_vec() }
+        let mac = bytes[28..34].try_into().unwrap();
+        Said { kind: options[&53][0], has, mac, options, bytes: bytes.to_vec() }
     }
 }
 
