@@ -1,5 +1,6 @@
 //! The lease daemon's log: stderr, or the system's log if a plugin has started it.
 
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 
 /// LOG_DAEMON and LOG_INFO (syslog(3)).
@@ -31,7 +32,8 @@ impl Journal {
                 let id = std::process::id();
                 let _ = socket.send(format!("<{PRIORITY}>cnimble-dhcp[{id}]: {line}").as_bytes());
             }
-            None => eprintln!("{line}"),
+            // The reader of a pipe may have exited.
+            None => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use cnimble_tests::Background;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use server::{DISCOVER, RELEASE, REQUEST};
@@ -64,6 +65,24 @@ fn a_killed_daemon_loses_no_lease_of_an_interface_with_another_hardware_address(
     network.deleted(&attachment, None);
     network.deleted(&Attachment::new("c2", &other), None);
     assert_ended(&host);
+}
+
+#[test]
+fn a_daemon_outlives_the_reader_of_its_log() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let (reader, log) = std::io::pipe().unwrap();
+    let mut command = host.command(cnimble_tests::plugin_dir().join("dhcp"));
+    command.args(["daemon", "-socketpath"]).arg(socket(&host)).stderr(log);
+    let mut daemon = Background::start(&mut command);
+    assert!(wait_until(PATIENCE, || socket(&host).exists()));
+    drop(reader);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    assert!(daemon.running());
+    network.deleted(&attachment, None);
+    assert!(daemon.running());
 }
 
 /// For a listening socket the kernel examines each packet.
