@@ -2,38 +2,66 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 
 /// LOG_DAEMON and LOG_INFO (syslog(3)).
 const PRIORITY: u8 = 3 << 3 | 6;
+const SYSTEM: &str = "/dev/log";
 
 pub(super) struct Journal {
-    system: Option<UnixDatagram>,
+    system: Option<(UnixDatagram, PathBuf)>,
 }
 
 impl Journal {
-    pub(super) fn stderr() -> Journal {
+    pub(super) fn stderr() -> Self {
         Journal { system: None }
     }
 
-    /// Stderr if there is none.
-    pub(super) fn system() -> Journal {
-        let connect = || {
-            let socket = UnixDatagram::unbound().ok()?;
-            socket.connect("/dev/log").ok()?;
-            socket.set_nonblocking(true).ok()?;
-            Some(socket)
-        };
-        Journal { system: connect() }
+    pub(super) fn system() -> Self {
+        Journal::at(SYSTEM.into())
     }
 
+    fn at(path: PathBuf) -> Self {
+        let open = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            Some((socket, path))
+        };
+        Journal { system: open() }
+    }
+
+    /// To stderr without a system's log, which may come later: it makes its socket anew when it starts.
     pub(super) fn log(&self, line: &str) {
-        match &self.system {
-            Some(socket) => {
-                let id = std::process::id();
-                let _ = socket.send(format!("<{PRIORITY}>cnimble-dhcp[{id}]: {line}").as_bytes());
-            }
+        let sent = self.system.as_ref().is_some_and(|(socket, path)| {
+            let id = std::process::id();
+            socket.send_to(format!("<{PRIORITY}>cnimble-dhcp[{id}]: {line}").as_bytes(), path).is_ok()
+        });
+        if !sent {
             // The reader of a pipe may have exited.
-            None => drop(writeln!(std::io::stderr(), "{line}")),
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_was_started_again_gets_the_next_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let journal = Journal::at(path.clone());
+        for line in ["one", "two"] {
+            let log = UnixDatagram::bind(&path).unwrap();
+            log.set_nonblocking(true).unwrap();
+            journal.log(line);
+            let mut bytes = [0; 100];
+            let length = log.recv(&mut bytes).unwrap();
+            let expected = format!("<30>cnimble-dhcp[{}]: {line}", std::process::id());
+            assert_eq!(bytes[..length], *expected.as_bytes());
+            drop(log);
+            std::fs::remove_file(&path).unwrap();
         }
     }
 }
