@@ -223,10 +223,28 @@ impl<P: Protocol> Client<P> {
         actions
     }
 
-    /// Unless another host answers the probe that was sent at `probed`.
-    pub(crate) fn verify(&mut self, now: u64, lease: P::Lease, probed: u64) -> Vec<Action<P>> {
-        self.enter(now, State::Probing(Box::new(lease)), probed + PROBE);
-        self.tick(now)
+    /// Unless another host answers for its address. `probed` is the address of the last probe, and its time.
+    pub(crate) fn take(
+        &mut self,
+        now: u64,
+        lease: P::Lease,
+        probed: Option<(Address<P>, u64)>,
+    ) -> Vec<Action<P>> {
+        if self.has(lease.address()) {
+            return vec![self.bind(now, lease)];
+        }
+        let mut actions = Vec::new();
+        // The probe was sent before the server's answer.
+        let since = match probed {
+            Some((address, since)) if address == lease.address() => since,
+            _ => {
+                actions.push(Action::Probe(lease.address()));
+                now
+            }
+        };
+        self.enter(now, State::Probing(Box::new(lease)), since + PROBE);
+        actions.extend(self.tick(now));
+        actions
     }
 
     pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> Action<P> {

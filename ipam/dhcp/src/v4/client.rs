@@ -159,10 +159,10 @@ impl Client<Dhcp4> {
                 let (server, address, holder) = (*chosen, *address, *holder);
                 self.decline(now, server, address, holder)
             }
-            (State::Acquiring(Step::Requesting { server: chosen, probed, .. }), Type::Ack)
+            (State::Acquiring(Step::Requesting { server: chosen, address, probed, .. }), Type::Ack)
                 if server == Some(*chosen) =>
             {
-                let probed = *probed;
+                let probed = (*address, *probed);
                 self.acknowledged(now, from, answer, Some(probed))
             }
             (State::Acquiring(Step::Requesting { server: chosen, .. }), Type::Nak)
@@ -230,17 +230,13 @@ impl Client<Dhcp4> {
         now: u64,
         from: Mac,
         answer: &Answer,
-        probed: Option<u64>,
+        probed: Option<(Ipv4Addr, u64)>,
     ) -> Vec<Action<Dhcp4>> {
         match Lease::of(answer, now, from, self.lease.as_ref()) {
             Err(why) => {
                 vec![self.refused(format!("an acknowledgement of {} is unusable: {why}", answer.address))]
             }
-            Ok(lease) => match probed {
-                None => vec![self.bind(now, lease)],
-                // The probe was sent before the server's answer.
-                Some(probed) => self.verify(now, lease, probed),
-            },
+            Ok(lease) => self.take(now, lease, probed),
         }
     }
 

@@ -116,24 +116,6 @@ impl Client<Dhcp6> {
         }
     }
 
-    /// Unless another host answers for its address.
-    fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action<Dhcp6>> {
-        if self.has(lease.address) {
-            return vec![self.bind(now, lease)];
-        }
-        let mut actions = Vec::new();
-        // The probe was sent before the server's answer.
-        let since = match probed {
-            Some((address, since)) if address == lease.address => since,
-            _ => {
-                actions.push(Action::Probe(lease.address));
-                now
-            }
-        };
-        actions.extend(self.verify(now, lease, since));
-        actions
-    }
-
     fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();

@@ -201,10 +201,25 @@ fn only_the_leases_server_may_refuse_its_renewal() {
 }
 
 #[test]
-fn a_renewal_may_bring_another_address() {
+fn another_address_than_the_offered_one_is_probed() {
+    let mut client = client();
+    client.tick(0);
+    says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
+    assert_eq!(words(&says(&mut client, 500, Type::Ack, SERVER, ANOTHER)), ["probe 10.1.2.60"]);
+    assert_eq!(words(&client.conflict(501, SERVER_MAC)), ["log", "DECLINE from 0.0.0.0 to all"]);
+}
+
+#[test]
+fn a_renewal_may_bring_another_address_which_is_probed() {
     let mut client = bound();
     client.tick(50_001);
-    assert_eq!(words(&says(&mut client, 50_002, Type::Ack, SERVER, ANOTHER)), ["bound 10.1.2.60"]);
+    assert_eq!(words(&says(&mut client, 50_002, Type::Ack, SERVER, ANOTHER)), ["probe 10.1.2.60"]);
+    assert_eq!(words(&client.tick(client.next())), ["bound 10.1.2.60"]);
+    // Another host has it. The lease is still the former one.
+    client.tick(client.next());
+    says(&mut client, 100_200, Type::Ack, SERVER, ADDRESS);
+    assert_eq!(words(&client.conflict(100_201, SERVER_MAC)), ["log", "DECLINE from 0.0.0.0 to all"]);
+    assert!(client.has(ANOTHER));
 }
 
 #[test]
