@@ -21,7 +21,8 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
-use cnimble_netlink::{NetNs, Netlink, link, sysctl};
+use cnimble_netlink::link::{self, Change};
+use cnimble_netlink::{NetNs, Netlink, sysctl};
 use cnimble_plugin::interface::find_own;
 use cnimble_plugin::{Call, Plugin, Role};
 
@@ -182,7 +183,12 @@ fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let mut inside = Netlink::open_in(&netns)?;
     let Some(now) = find_own(call, &mut inside)? else { return Ok(()) };
     let mut outcome = Ok(());
+    // The main plugin knows an interface of the Go plugins by the MAC in prevResult: it has no alias.
+    let alias =
+        (now.alias.is_empty() && !["", "veth"].contains(&now.kind.as_str())).then(|| call.owner().comment());
     for Difference { change, .. } in saved.settings().differences(&now) {
+        let alias = alias.as_deref().filter(|_| change.mac.is_some());
+        let change = Change { alias, ..change };
         if let Err(err) = inside.execute(link::set(now.index, &now.name, &change)) {
             outcome = outcome.and(Err(Error::from(err)));
         }

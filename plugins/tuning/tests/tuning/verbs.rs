@@ -1,6 +1,8 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{
+    Attachment, Host, Lan, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip, with_kind,
+};
 
 use super::{Chain, MAC};
 
@@ -86,6 +88,30 @@ fn the_pod_that_an_old_path_leads_to_keeps_its_settings() {
         before.assert_same(&Snapshot::of_ns(&live), &format!("{}", plugins.display()));
         assert!(!host.dir().join("tuning/gone_eth0.json").exists());
     }
+}
+
+/// An interface of the Go plugin macvlan has no alias, and the MAC of tuning in prevResult.
+#[test]
+fn the_main_plugin_deletes_an_interface_of_the_go_plugins_that_has_its_former_mac_again() {
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let ipam = json!({ "type": "static", "addresses": [{ "address": "10.7.0.9/24" }] });
+    let network = |keys: Value| {
+        let mut config = json!({ "cniVersion": configs::newest(), "name": "n", "dataDir": host.dir() });
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        Network::new(&host, config)
+    };
+    let front = network(json!({ "type": "macvlan", "master": "uplink", "ipam": ipam }));
+    let tuning = network(json!({ "type": "tuning", "mac": MAC }));
+    let att = Attachment::new("one", &pod);
+    let prev = front.added(&att);
+    let result = tuning.call("ADD", &att, Some(&prev)).run().result();
+    pod.shell("ip link set eth0 alias ''");
+    tuning.deleted(&att, Some(&result));
+    assert_eq!(pod.link("eth0")["address"], prev["interfaces"][0]["mac"]);
+    front.deleted(&att, Some(&result));
+    assert_eq!(pod.links(), ["lo"]);
 }
 
 #[test]
