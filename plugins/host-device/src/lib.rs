@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, names, owner};
+use cnimble_netlink::details::Details;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
@@ -299,18 +300,18 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
     let is_name = names::interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
+    // tuning behind it has put back another MAC than prevResult's.
+    let has_its_own = |details: &Details| link.mac.is_some_and(|mac| details.permanent == mac.0);
     let is_wanted = match wanted {
         Wanted::Name(name) => link.alias == *name,
         Wanted::Mac(mac) => link.mac == Some(*mac),
-        Wanted::KernelPath(_) | Wanted::Pci(_) | Wanted::Id(_) => link.kind.is_empty(),
+        Wanted::KernelPath(_) | Wanted::Pci(_) | Wanted::Id(_) => {
+            link.kind.is_empty()
+                && (!remove::is_another(call, link) || seen.details.as_ref().is_some_and(has_its_own))
+        }
     };
     let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
-    if !is_name
-        || !is_wanted
-        || loopback
-        || remove::is_another(call, link)
-        || find::link(&mut Netlink::open()?, wanted).is_ok()
-    {
+    if !is_name || !is_wanted || loopback || find::link(&mut Netlink::open()?, wanted).is_ok() {
         log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);
         return Ok(());
     }

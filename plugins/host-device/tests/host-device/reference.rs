@@ -38,6 +38,27 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
     assert_eq!(seen[0], seen[1]);
 }
 
+/// prevResult has the MAC of tuning, which has put back the former one.
+#[test]
+fn a_device_that_the_go_plugin_moved_comes_home_with_another_mac_than_prev_result_has() {
+    need!("ip");
+    let go = match recent_go_to_meet() {
+        Ok(go) => go,
+        Err(why) => cnimble_tests::skip!("{why}"),
+    };
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let ours = network(&host).with("/cniVersion", json!("1.0.0"));
+    let attachment = attachment("c1", &pod);
+    let mut result = ours.served_by(go).added(&attachment);
+    result["interfaces"][0]["mac"] = json!("02:00:00:00:00:55");
+    ours.deleted(&attachment, Some(&result));
+    assert_eq!(
+        (names(&host), pod.links()),
+        (vec!["card".to_owned(), "lo".to_owned()], vec!["lo".to_owned()])
+    );
+}
+
 #[test]
 fn the_device_of_a_dead_pod_is_not_put_back_by_the_go_plugin_and_is_by_ours() {
     need!("ip");
