@@ -67,6 +67,19 @@ fn del_leaves_the_rules_of_another_pod() {
     sbr.check(&two, &other).success();
 }
 
+/// DEL of tuning has put back the former MAC.
+#[test]
+fn del_removes_the_rules_of_an_interface_with_another_mac_than_prev_result_has() {
+    need!("ip");
+    let site = Site::new();
+    let (sbr, attachment) = (site.sbr(), site.attachment("eth0"));
+    let mut prev = site.front(1).added(&attachment);
+    add(&sbr, &attachment, &prev).result();
+    prev["interfaces"][2]["mac"] = json!("02:00:00:00:00:55");
+    sbr.deleted(&attachment, Some(&prev));
+    assert_eq!(site.rules(), []);
+}
+
 #[test]
 fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
     need!("ip");
