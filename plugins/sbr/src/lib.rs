@@ -20,7 +20,7 @@ use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::rule::Rule;
 use cnimble_netlink::{IfPresent, Netlink, Request, route, rule};
 use cnimble_plugin::interface::pinned::in_pinned;
-use cnimble_plugin::interface::{check, find_own, pod, remove, unusable, usable_netlink};
+use cnimble_plugin::interface::{check, is_own, pod, remove, unusable, usable_netlink};
 use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
@@ -102,16 +102,24 @@ impl Plugin for Sbr {
         let table = config::table(&call.config);
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
-        let link = find_own(call, &mut inside)?;
+        let link = inside.find_link(&call.ifname)?;
+        // Of another pod's interface, only rules from the attachment's addresses are removed.
+        let is_another = match &link {
+            Some(link) => !is_own(call, link)?,
+            None => false,
+        };
         let mut addrs: Vec<IpAddr> = match &call.config.prev_result {
             Some(prev) => config::addresses(prev, &call.ifname).map(|ip| ip.address.ip()).collect(),
             None => Vec::new(),
         };
-        if let Some(link) = &link {
+        if let Some(link) = link.as_ref().filter(|_| !is_another) {
             addrs.extend(if_still(inside.addrs(link.index))?.iter().map(|addr| addr.net.ip()));
         }
         let tables = Tables::read(&mut inside)?;
-        let ours = |rule: &Rule| tables.is_ours(rule, link.as_ref(), &addrs, table);
+        let ours = |rule: &Rule| {
+            let may_be = !is_another || rule.from.is_some_and(|from| addrs.contains(&from));
+            may_be && tables.is_ours(rule, link.as_ref(), &addrs, table)
+        };
         take_down(&mut inside, &tables, link.as_ref(), table, ours)
     }
 

@@ -83,6 +83,22 @@ fn gc_removes_the_rules_of_interfaces_that_are_gone() {
     assert_eq!(left, ["10.8.1.2", "10.8.2.2", "10.9.9.9"]);
 }
 
+/// As of a device of host-device after DEL of tuning: neither alias nor the host's end tell its owner.
+#[test]
+fn del_removes_the_rules_of_a_device_with_another_mac_than_prev_result_has() {
+    need!("ip");
+    let site = Site::new();
+    let (sbr, mut crowd) = (site.sbr(), crowd(&site, 2));
+    for (attachment, prev) in &mut crowd {
+        add(&sbr, attachment, prev).result();
+        prev["interfaces"][0]["mac"] = json!("02:00:00:00:00:55");
+    }
+    let (attachment, prev) = &crowd[0];
+    sbr.deleted(attachment, Some(prev));
+    let left: Vec<String> = site.rules().into_iter().map(|(from, _)| from).collect();
+    assert_eq!((left, site.pod.ip("route show table 100")), (vec!["10.8.1.2".to_owned()], String::new()));
+}
+
 #[test]
 fn a_namespace_that_is_locked_is_waited_for() {
     need!("ip");

@@ -57,12 +57,20 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the interface with the attachment's name, unless it is another one. The path of a dead pod may lead to
-/// another pod. A physical device with another MAC is the attachment's, because a pod can change the MAC.
+/// Returns the interface with the attachment's name, unless it is another one.
 pub fn find_own(call: &Call, inside: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(None) };
+    Ok(is_own(call, &link)?.then_some(link))
+}
+
+/// Whether the interface `link`, which has the attachment's name, is the attachment's. The path of a dead pod may lead
+/// to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the MAC.
+pub fn is_own(call: &Call, link: &Link) -> Result<bool, Error> {
+    if result::told(call, link).is_some_and(|own| result::has_mac(link, own)) {
+        return Ok(true);
+    }
     let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
-    let is_own = match judge(call, &link, host.as_mut()) {
+    let is_own = match judge(call, link, host.as_mut()) {
         Verdict::Ours | Verdict::Sibling | Verdict::Unknown => true,
         Verdict::Different => link.kind.is_empty(),
         Verdict::Another => false,
@@ -70,7 +78,7 @@ pub fn find_own(call: &Call, inside: &mut Netlink) -> Result<Option<Link>, Error
     if !is_own {
         log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
     }
-    Ok(is_own.then_some(link))
+    Ok(is_own)
 }
 
 /// The owner of an interface in the pod, as far as it is known.

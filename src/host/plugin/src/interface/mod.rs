@@ -33,7 +33,7 @@ mod result;
 pub mod shim;
 pub mod upper;
 
-pub use inside::find_own;
+pub use inside::{find_own, is_own};
 
 use serde_json::Value;
 
