@@ -20,10 +20,7 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
     let Some(index) = pod.peer.filter(|_| pod.kind == "veth") else {
         return Err(none("it is not a veth"));
     };
-    let veth = match host.link_at(index) {
-        Err(err) if err.is(Errno::ENODEV) => return Err(none("the other end is not on the host")),
-        link => link?,
-    };
+    let veth = host.link_at(index).if_present()?.ok_or_else(|| none("the other end is not on the host"))?;
     let is_listed =
         prev.interfaces.iter().any(|listed| listed.sandbox.is_empty() && listed.name == veth.name);
     if !is_listed || veth.kind != "veth" || veth.peer != Some(pod.index) {
@@ -47,16 +44,13 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
             continue;
         }
         // The pod's namespace may be removed concurrently.
-        let gone = |outcome: cnimble_netlink::Result<()>| match outcome {
-            Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
-            done => done,
-        };
+        let gone = [Errno::EINVAL];
         let root = host.root_qdisc(link.index).if_present()?.flatten();
         if root.is_some_and(|qdisc| root::is_limit(&qdisc)) {
-            gone(host.execute(qdisc::del_root(link.index, &link.name)))?;
+            host.execute(qdisc::del_root(link.index, &link.name)).default_for(&gone).if_present()?;
         }
         if sends {
-            gone(host.execute(qdisc::del_ingress(link.index, &link.name)))?;
+            host.execute(qdisc::del_ingress(link.index, &link.name)).default_for(&gone).if_present()?;
         }
     }
     Ok(())

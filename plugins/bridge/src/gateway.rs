@@ -146,10 +146,7 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
     }
     let (index, name) = (link.index, link.name.clone());
     call.undo.push(format!("give {name} its address {net} back"), move || {
-        match Netlink::open()?.execute(addr::add(index, &name, net)) {
-            Err(err) if !err.is(Errno::EEXIST) => Err(err.into()),
-            _ => Ok(()),
-        }
+        Ok(Netlink::open()?.execute(addr::add(index, &name, net)).default_for(&[Errno::EEXIST])?)
     });
     Ok(())
 }

@@ -1,12 +1,10 @@
 //! The pod's port of its bridge. Isolated ports can only send to the bridge itself and to ports that aren't isolated,
 //! with any protocol (bridge(8), `isolated`). The flag goes with the port.
 
-use nix::errno::Errno;
-
 use cnimble_cni::{CniResult, Error, Owner, owner};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::port::{self, Port};
-use cnimble_netlink::{Netlink, link};
+use cnimble_netlink::{IfPresent as _, Netlink, link};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair;
 
@@ -64,10 +62,7 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
         };
         let interface = match end.master {
             None => Some(end.name.clone()),
-            Some(master) => match host.link_at(master) {
-                Err(err) if err.is(Errno::ENODEV) => None,
-                bridge => Some(bridge?.name),
-            },
+            Some(master) => host.link_at(master).if_present()?.map(|bridge| bridge.name),
         };
         return Ok(interface.map(|interface| (end.name, interface)));
     }

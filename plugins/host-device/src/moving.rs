@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::details::{self, Altnames, Details, altnames};
 use cnimble_netlink::link::{self, Change, Filter, Link};
-use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, sysctl};
+use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, addr, sysctl};
 
 use crate::place::Place;
 use crate::record::Record;
@@ -79,10 +79,9 @@ fn out_of_pod(
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
     requests.push(set(&go));
     let Err(first) = inside.execute_all(requests) else { return Ok(Origin::Pod) };
-    match inside.link_at(link.index) {
-        // The name is taken in the pod. The move to the host has set it.
-        Err(err) if err.is(Errno::ENODEV) => return Ok(Origin::Pod),
-        answer => drop(answer?),
+    // The name is taken in the pod. The move to the host has set it.
+    if inside.link_at(link.index).if_present()?.is_none() {
+        return Ok(Origin::Pod);
     }
     // Both names may be taken, each in one namespace. In one message the kernel uses the name that is free there.
     // Another link may have taken one of the device's own alternative names.

@@ -2,7 +2,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{Netlink, addr, route, sysctl};
+use cnimble_netlink::{IfPresent as _, Netlink, addr, route, sysctl};
 use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
 
 use crate::path::{self, Path};
@@ -11,10 +11,8 @@ use crate::path::{self, Path};
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
     // No other host is on this link.
-    match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
-        Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
-        _ => {}
-    }
+    let accept_dad = format!("net/ipv6/conf/{}/accept_dad", end.name);
+    sysctl::write(&accept_dad, "0").default_for(&[Errno::EROFS]).if_present()?;
     let mut requests: Vec<_> =
         path::host_addresses(paths).into_iter().map(|net| addr::add(end.index, &end.name, net)).collect();
     requests.push(link::set(end.index, &end.name, &Change { up: Some(true), ..Change::default() }));

@@ -12,9 +12,9 @@ mod port;
 use std::rc::Rc;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
-use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::{self, Kind};
 use cnimble_netlink::link::Link;
+use cnimble_netlink::{IfPresent as _, Netlink};
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{find_own, unusable, usable_netlink};
 use cnimble_plugin::{Call, Plugin, Role};
@@ -74,10 +74,7 @@ impl Plugin for Vrf {
         let Some(vrf) = vrf else { return Ok(()) };
         let port = port.filter(|link| link.master == Some(vrf.link.index));
         if let Some(port) = &port {
-            match port::set_master(&mut inside, port, 0) {
-                Err(err) if !err.is_missing() => return Err(err.into()),
-                _ => {}
-            }
+            port::set_master(&mut inside, port, 0).if_present()?;
         }
         // Another program's empty VRF stays.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::route::NewRoute;
-use cnimble_netlink::{self as netlink, NetNs, Netlink, addr, route, sysctl};
+use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, addr, route, sysctl};
 use cnimble_plugin::Call;
 
 /// The table main of rtnetlink(7).
@@ -58,19 +58,13 @@ impl Belongings {
 /// read-only switch is no error.
 pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{}/accept_dad", link.name);
-    match netns.enter(|| sysctl::ensure(&key, "0"))? {
-        Ok(None) => {}
-        Ok(Some(old)) => {
-            let home = call.open_netns()?;
-            call.undo.push(format!("put back sysctl {key}"), move || {
-                match home.enter(|| sysctl::write(&key, &old))? {
-                    Err(err) if !err.is_missing() => Err(err.into()),
-                    _ => Ok(()),
-                }
-            });
-        }
-        Err(err) if err.is_missing() || err.is(Errno::EROFS) => {}
-        Err(err) => return Err(err.into()),
+    let set = netns.enter(|| sysctl::ensure(&key, "0"))?;
+    if let Some(old) = set.default_for(&[Errno::EROFS]).if_present()?.flatten() {
+        let home = call.open_netns()?;
+        call.undo.push(format!("put back sysctl {key}"), move || {
+            home.enter(|| sysctl::write(&key, &old))?.if_present()?;
+            Ok(())
+        });
     }
     Ok(())
 }
@@ -83,10 +77,7 @@ pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netl
 
 /// Its routes go to the table main.
 pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
-    let link = match inside.link_at(index) {
-        Err(err) if err.is_missing() => return Ok(()),
-        link => link?,
-    };
+    let Some(link) = inside.link_at(index).if_present()? else { return Ok(()) };
     if link.master.is_some() {
         set_master(inside, &link, 0)?;
     }

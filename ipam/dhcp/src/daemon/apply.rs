@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::Error;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{Netlink, addr, sysctl};
+use cnimble_netlink::{IfPresent as _, Netlink, addr, sysctl};
 use cnimble_plugin::interface::pod;
 
 use super::interface::Interface;
@@ -115,8 +115,6 @@ fn take_off(
 
 /// An existing or missing object is no error.
 fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
-    match outcome {
-        Err(err) if err.is(Errno::EEXIST) || err.is_missing() => Ok(()),
-        outcome => Ok(outcome?),
-    }
+    outcome.default_for(&[Errno::EEXIST]).if_present()?;
+    Ok(())
 }

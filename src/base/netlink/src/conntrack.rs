@@ -15,7 +15,7 @@ use super::uapi::nf_conntrack::{
 };
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Message, Writer, ip};
-use super::{Error, Result};
+use super::{Error, IfPresent as _, Result};
 
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// Fewer entries are listed in one list of both families and of all protocols.
@@ -66,11 +66,9 @@ pub(super) struct Entry {
 /// # Errors
 /// An entry that has gone by itself is no error.
 pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<usize> {
-    let mut socket = match Socket::open(Protocol::Netfilter) {
-        // Without netfilter there is no connection tracking.
-        Err(err) if err.is(Errno::EPROTONOSUPPORT) => return Ok(0),
-        other => other?,
-    };
+    // Without netfilter there is no connection tracking.
+    let socket = Socket::open(Protocol::Netfilter).map(Some);
+    let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(0) };
     let lists: &[u8] = match (count(&mut socket)?, families.v4, families.v6) {
         (Some(0), ..) | (_, false, false) => &[],
         (_, true, false) => &[NFPROTO_IPV4],

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::socket::timed_out;
 use super::uapi::rtnetlink::RTNLGRP_IPV6_IFADDR;
-use super::{Error, Netlink, Result};
+use super::{Error, IfPresent as _, Netlink, Result};
 
 impl Netlink {
     /// Waits until no address of the link is tentative (RFC 4862, section 5.4), by notification.
@@ -43,10 +43,8 @@ impl Netlink {
             }
             self.socket.patience(left)?;
             // The list is read again after any notification, and if some were lost.
-            match self.socket.datagram(what, 0).map(drop) {
-                Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
-                _ => self.socket.usual_patience()?,
-            }
+            self.socket.datagram(what, 0).map(drop).default_for(&[Errno::ENOBUFS, Errno::ETIMEDOUT])?;
+            self.socket.usual_patience()?;
         }
     }
 }

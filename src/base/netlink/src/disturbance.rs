@@ -18,7 +18,7 @@ use super::uapi::rtnetlink::{
     RTNLGRP_IPV6_NETCONF, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
 };
 use super::wire::{Attributes, Message, u8_at, u32_ne};
-use super::{Errno, Netlink, Result};
+use super::{Errno, IfPresent as _, Netlink, Result};
 
 /// A link of these kinds has the addresses of gateways. A pod's own link is of another kind.
 const SHARED: [&str; 2] = ["bridge", "vlan"];
@@ -58,11 +58,9 @@ impl Disturbances {
             RTNLGRP_IPV4_NETCONF,
             RTNLGRP_IPV6_NETCONF,
         ];
-        let rules = match listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES]) {
-            Ok(socket) => Some(Rules { socket, tables, own, concerns: false }),
-            Err(err) if err.is(Errno::EPROTONOSUPPORT) => None,
-            Err(err) => return Err(err),
-        };
+        let rules = listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])
+            .map(|socket| Some(Rules { socket, tables, own, concerns: false }))
+            .default_for(&[Errno::EPROTONOSUPPORT])?;
         let host = listen(Protocol::Route, &groups)?;
         let links = Netlink::open()?.links(&Filter::default())?;
         let mtus = links.iter().map(|link| (link.index, link.mtu)).collect();

@@ -64,9 +64,11 @@ impl Error {
 
     /// Whether the object doesn't exist (ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL).
     pub fn is_missing(&self) -> bool {
-        matches!(self.errno, Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL)
+        MISSING.contains(&self.errno)
     }
 }
+
+const MISSING: [Errno; 4] = [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL];
 
 /// Requests about objects that may not exist.
 pub trait IfPresent<T> {
@@ -75,14 +77,28 @@ pub trait IfPresent<T> {
     /// # Errors
     /// Fails with any error but that of a missing object.
     fn if_present(self) -> Result<Option<T>, Error>;
+
+    /// Returns the default value in place of one of the errors: nothing to do, or none there.
+    ///
+    /// # Errors
+    /// Fails with any other error.
+    fn default_for(self, errnos: &[Errno]) -> Result<T, Error>
+    where
+        T: Default;
 }
 
 impl<T> IfPresent<T> for Result<T, Error> {
     fn if_present(self) -> Result<Option<T>, Error> {
+        self.map(Some).default_for(&MISSING)
+    }
+
+    fn default_for(self, errnos: &[Errno]) -> Result<T, Error>
+    where
+        T: Default,
+    {
         match self {
-            Ok(value) => Ok(Some(value)),
-            Err(err) if err.is_missing() => Ok(None),
-            Err(err) => Err(err),
+            Err(err) if errnos.contains(&err.errno) => Ok(T::default()),
+            outcome => outcome,
         }
     }
 }
@@ -166,6 +182,15 @@ mod tests {
         assert_eq!(Err::<(), _>(Error::new("x", Errno::ENODEV)).if_present(), Ok(None));
         let refused = Error::new("x", Errno::EPERM);
         assert_eq!(Err::<(), _>(refused.clone()).if_present(), Err(refused));
+    }
+
+    #[test]
+    fn some_errors_mean_the_default() {
+        let outcome =
+            |errno| Err::<Vec<u8>, _>(Error::new("x", errno)).default_for(&[Errno::ENOENT, Errno::EBUSY]);
+        assert_eq!(outcome(Errno::EBUSY), Ok(Vec::new()));
+        assert!(outcome(Errno::EPERM).unwrap_err().is(Errno::EPERM));
+        assert_eq!(Ok::<_, Error>(1).default_for(&[]), Ok(1));
     }
 
     #[test]

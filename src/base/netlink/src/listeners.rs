@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use nix::libc;
 
-use super::Result;
 use super::socket::{Protocol, Socket};
 use super::uapi::inet_diag::{INET_DIAG_MSG, INET_DIAG_REQ_V2, INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY};
 use super::wire::{self, Attributes, Message, ip, u8_at, u32_ne};
+use super::{IfPresent as _, Result};
 
 const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
@@ -34,10 +34,8 @@ pub struct Listener {
 /// sock_diag for the protocol lists none.
 pub fn listeners(protocol: u8, port: Option<u16>) -> Result<Vec<Listener>> {
     let mut found = Vec::new();
-    let mut socket = match Socket::open(Protocol::Sockets) {
-        Err(err) if err.is(Errno::EPROTONOSUPPORT) => return Ok(found),
-        socket => socket?,
-    };
+    let socket = Socket::open(Protocol::Sockets).map(Some);
+    let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(found) };
     let states = if i32::from(protocol) == libc::IPPROTO_UDP { CLOSE } else { LISTEN };
     for family in [AF_INET, AF_INET6] {
         let mut header = vec![family, protocol, 0, 0];
@@ -47,11 +45,8 @@ pub fn listeners(protocol: u8, port: Option<u16>) -> Result<Vec<Listener>> {
         let listed = socket.list("list listeners", &wire::list(SOCK_DIAG_BY_FAMILY, &header), |message| {
             Ok(read(message).filter(|of| port.is_none_or(|port| port == of.port)))
         });
-        match listed {
-            // The protocol's module is not there.
-            Err(err) if err.is(Errno::ENOENT) => {}
-            listed => found.extend(listed?.unwrap_or_default()),
-        }
+        // The protocol's module may not be there.
+        found.extend(listed.default_for(&[Errno::ENOENT])?.unwrap_or_default());
     }
     Ok(found)
 }

@@ -8,7 +8,7 @@ use super::request::encode;
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
 use super::wire::{self, Message, Parsed};
-use super::{Error, NetNs, Request, Result};
+use super::{Error, IfPresent as _, NetNs, Request, Result};
 
 /// How often a changed dump is repeated.
 pub(super) const DUMP_ATTEMPTS: usize = 20;
@@ -105,16 +105,6 @@ impl Netlink {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Sends one message and hands every answer to `each` until the acknowledgement.
-    pub(super) fn ask(
-        &mut self,
-        what: &str,
-        message: Vec<u8>,
-        mut each: impl FnMut(&Message<'_>) -> Parsed<()>,
-    ) -> Result<()> {
-        self.socket.ask(what, message, &mut each)
-    }
-
     /// Returns the last object that `read` finds in the answers.
     pub(super) fn get<T>(
         &mut self,
@@ -123,7 +113,7 @@ impl Netlink {
         mut read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Option<T>> {
         let mut found = None;
-        self.ask(what, message, |message| {
+        self.socket.ask(what, message, &mut |message| {
             found = read(message)?.or(found.take());
             Ok(())
         })?;
@@ -138,10 +128,7 @@ impl Netlink {
         missing: &[Errno],
         read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Option<T>> {
-        match self.get(what, message, read) {
-            Err(err) if missing.contains(&err.errno) => Ok(None),
-            found => found,
-        }
+        self.get(what, message, read).default_for(missing)
     }
 
     /// A list that changed while the kernel wrote it is asked for again.

@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FileStat, fstat, stat};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs, statfs};
 
-use super::{Error, Result};
+use super::{Error, IfPresent as _, Result};
 
 /// The namespace of the calling thread, not of the process's first one.
 const CURRENT: &str = "/proc/thread-self/ns/net";
@@ -143,11 +143,7 @@ impl NetNs {
     /// Failures that say nothing about the path: EMFILE, ENOMEM, EIO. A caller that took one for a missing namespace
     /// would leave, or remove, the objects of a living one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
-        match NetNs::open(path) {
-            Ok(netns) => Ok(Some(netns)),
-            Err(err) if GONE.contains(&err.errno) => Ok(None),
-            Err(err) => Err(err),
-        }
+        NetNs::open(path).map(Some).default_for(&GONE)
     }
 
     /// As [`find`](Self::find); `None` also if it is this one.

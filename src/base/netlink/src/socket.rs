@@ -11,7 +11,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::uapi::netlink::NLMSG_OVERRUN;
 use super::wire::{Malformed, Message, Messages};
-use super::{Error, Result, deferred_close};
+use super::{Error, IfPresent as _, Result, deferred_close};
 
 /// The kernel answers while it reads the request, so this is for a machine in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -229,11 +229,9 @@ impl Socket {
 
     /// A datagram that is there already.
     pub(super) fn waiting(&mut self, what: &str) -> Result<Option<&[u8]>> {
-        match self.fill(what, RECEIVE_RETRIES, libc::MSG_DONTWAIT) {
-            Ok(length) => Ok(Some(self.buffer.get(..length).unwrap_or_default())),
-            Err(err) if err.is(Errno::ETIMEDOUT) => Ok(None),
-            Err(err) => Err(err),
-        }
+        let length = self.fill(what, RECEIVE_RETRIES, libc::MSG_DONTWAIT).map(Some);
+        let length = length.default_for(&[Errno::ETIMEDOUT])?;
+        Ok(length.map(|length| self.buffer.get(..length).unwrap_or_default()))
     }
 
     /// Lets many notifications wait. Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace.

@@ -5,7 +5,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
 use super::command;
-use super::failures::{is_unsupported, not_available};
+use super::failures::{UNSUPPORTED, not_available};
 
 /// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Backend {
         match nftables(nft).map_err(Into::into) {
             Ok(made) => Ok(made),
             Err(Refused::Kernel(err))
-                if self == Backend::Auto && is_unsupported(err.errno) && command::installed() =>
+                if self == Backend::Auto && UNSUPPORTED.contains(&err.errno) && command::installed() =>
             {
                 log::info!("{what} with iptables, as nf_tables can't: {err}");
                 iptables(nft)

@@ -5,12 +5,8 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
 /// How the kernel refuses what it wasn't built with. ENOENT is for an unknown kind of chain or expression.
-pub(super) fn is_unsupported(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT
-    )
-}
+pub(super) const UNSUPPORTED: [Errno; 5] =
+    [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT];
 
 /// Explains an error of a rule in a bridge's table. `need` says what the rule takes.
 pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {

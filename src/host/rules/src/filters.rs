@@ -12,7 +12,7 @@ use cnimble_netlink::nft::Nft;
 
 use super::backend::Backend;
 use super::elements;
-use super::failures::is_unsupported;
+use super::failures::UNSUPPORTED;
 use super::isolation::{self, Isolation};
 use super::masquerade::nftables::{self as masquerading, Masquerade};
 use super::masquerade::{self, Sources, Translation};
@@ -79,7 +79,7 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
     let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
         // A rule needs what the kernel lacks, or a concurrent process has removed something. Each rule alone has its
         // own error, or iptables masquerades.
-        Some(Err(err)) if is_unsupported(err.errno) && undo.is_empty() => {
+        Some(Err(err)) if UNSUPPORTED.contains(&err.errno) && undo.is_empty() => {
             log::debug!("the rules are added one by one: {err}");
             add_each(nft, owner, wanted, backend, &mut undo)
         }

@@ -9,8 +9,8 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
-use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Destination, Family, Nft, Table};
+use cnimble_netlink::{self as netlink, IfPresent as _};
 
 use super::command;
 use super::protocol::Protocol;
@@ -48,10 +48,7 @@ pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) ->
     let mut batch = Batch::new();
     batch.flush_chain(table.chain(chain));
     batch.delete_chain(table.chain(chain));
-    match nft.commit(&batch) {
-        Err(err) if !(err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => Err(err),
-        _ => Ok(()),
-    }
+    nft.commit(&batch).default_for(&[Errno::ENOENT, Errno::EBUSY])
 }
 
 /// Deletes a table of empty chains, unless it is in use by now.
@@ -61,10 +58,7 @@ pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
         batch.delete_chain(table.chain(&chain));
     }
     batch.delete_table(table);
-    match nft.commit(&batch) {
-        Err(err) if !matches!(err.errno, Errno::EBUSY | Errno::ENOENT) => Err(err.into()),
-        _ => Ok(()),
-    }
+    Ok(nft.commit(&batch).default_for(&[Errno::ENOENT, Errno::EBUSY])?)
 }
 
 /// Distributions without nf_tables have no other variant, and no name for it.

@@ -117,7 +117,7 @@ fn no_answer_is_an_error_in_time() {
         // Neither an acknowledgement nor an answer is asked for.
         let lo = LinkMessage::default();
         let message = encode(RouteNetlinkMessage::SetLink(lo_index(lo)), NLM_F_REQUEST);
-        let err = netlink.ask("ask in vain", message, |_| Ok(())).unwrap_err();
+        let err = netlink.socket.ask("ask in vain", message, &mut |_| Ok(())).unwrap_err();
         assert!(err.is(Errno::ETIMEDOUT), "{err}");
         // A late answer to an earlier request is not taken for the next one's.
         let seq = netlink.socket.take_numbers(1);

@@ -18,7 +18,7 @@ use crate::uapi::if_link::{
 use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
 use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u16_ne, u32_ne};
-use crate::{Error, Netlink, Request, Result, socket};
+use crate::{Error, IfPresent as _, Netlink, Request, Result, socket};
 
 impl Netlink {
     /// Carries out a creating request and returns the new link, from the kernel's echo (NLM_F_ECHO). Looks it up on
@@ -28,7 +28,7 @@ impl Netlink {
     /// Fails with EEXIST if the name is taken.
     pub fn create_link(&mut self, request: Request) -> Result<Link> {
         let mut echo = None;
-        let answer = self.ask(&request.what, request.bytes?, |message| {
+        let answer = self.socket.ask(&request.what, request.bytes?, &mut |message| {
             echo = echo.take().or(read(message)?);
             Ok(())
         });
@@ -67,10 +67,7 @@ impl Netlink {
     /// # Errors
     /// Fails with any errno but ENODEV.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
-        match self.link(name) {
-            Err(err) if err.is(Errno::ENODEV) => Ok(None),
-            found => found.map(Some),
-        }
+        self.link(name).map(Some).default_for(&[Errno::ENODEV])
     }
 
     /// The link at `index`.

@@ -50,7 +50,7 @@ use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::nf_tables::{NFT_MSG_GETGEN, NFTA_GEN_ID};
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Message, Writer};
-use super::{Error, NetNs, Result};
+use super::{Error, IfPresent as _, NetNs, Result};
 
 /// How a kernel refuses a question for nf_tables that has none.
 const LACKING: [Errno; 4] = [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL];
@@ -199,10 +199,7 @@ impl Nft {
     /// Fails with any error except those of a kernel without nf_tables. EPERM or ENOMEM says nothing about the kernel.
     pub fn is_supported(&mut self) -> Result<bool> {
         let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what: "ask for nf_tables" };
-        match self.get(&query, |_| {}, |_| Some(())) {
-            Err(err) if LACKING.contains(&err.errno) => Ok(false),
-            answer => answer.map(|_| true),
-        }
+        self.get(&query, |_| {}, |_| Some(())).map(|_| true).default_for(&LACKING)
     }
 
     /// A number that every change to nf_tables in this namespace raises.
@@ -223,10 +220,7 @@ impl Nft {
         fill: impl FnOnce(&mut Writer),
         read: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> Result<Option<T>> {
-        match self.get(query, fill, read) {
-            Err(err) if err.is(Errno::ENOENT) => Ok(None),
-            found => found,
-        }
+        self.get(query, fill, read).default_for(&[Errno::ENOENT])
     }
 
     fn get<T>(

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use nix::errno::Errno;
 
 use super::{BaseChain, Chain, Element, Family, HookPoint, Key, Nft, Query, Rule, Set, Table, batch};
-use crate::Result;
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
     NFT_SET_ANONYMOUS, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE,
@@ -14,6 +13,7 @@ use crate::uapi::nf_tables::{
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
+use crate::{IfPresent as _, Result};
 
 /// Listings until no resizing comes in between.
 const LISTINGS: usize = 20;
@@ -106,7 +106,7 @@ impl Nft {
                 (ours && named).then(|| attrs.text(NFTA_SET_NAME)).flatten().into_iter().collect()
             },
         );
-        none_if_missing(listed)
+        listed.default_for(&[Errno::ENOENT])
     }
 
     /// The rules of a chain, or of all chains of a table; none if they aren't there.
@@ -141,7 +141,7 @@ impl Nft {
             rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
         };
         let query = Query::new(NFT_MSG_GETRULE, table.family, &what);
-        none_if_missing(self.list_until(&query, fill, parse, last))
+        self.list_until(&query, fill, parse, last).default_for(&[Errno::ENOENT])
     }
 
     /// The element with this key.
@@ -163,11 +163,9 @@ impl Nft {
         // another was left out.
         let mut all = HashMap::new();
         for _ in 0..LISTINGS {
-            let listed = none_if_missing(self.list(
-                &query,
-                |w| set.write_of_elements(w),
-                |_, attrs| Element::parse_list(attrs),
-            ))?;
+            let listed =
+                self.list(&query, |w| set.write_of_elements(w), |_, attrs| Element::parse_list(attrs));
+            let listed = listed.default_for(&[Errno::ENOENT])?;
             let mut seen = HashSet::with_capacity(listed.len());
             let whole = listed.iter().all(|element| seen.insert(element.key.bytes().to_vec()));
             if whole {
@@ -188,12 +186,5 @@ impl Nft {
             Some(Some(count)) => Ok(count == 0),
             Some(None) => Ok(self.elements(set)?.is_empty()),
         }
-    }
-}
-
-fn none_if_missing<T>(listed: Result<Vec<T>>) -> Result<Vec<T>> {
-    match listed {
-        Err(err) if err.is(Errno::ENOENT) => Ok(Vec::new()),
-        other => other,
     }
 }

@@ -8,7 +8,7 @@ use crate::uapi::pkt_cls::{
     TCA_U32_CLASSID, TCA_U32_SEL,
 };
 use crate::uapi::rtnetlink::RTM_NEWTFILTER;
-use crate::{Netlink, Request, Result};
+use crate::{IfPresent as _, Netlink, Request, Result};
 
 const ALL: u16 = libc::ETH_P_ALL as u16;
 
@@ -48,11 +48,8 @@ impl Netlink {
         for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
             match what {
                 Effect::Nothing | Effect::Redirect(0) => {}
-                Effect::Other => return Ok(false),
-                Effect::Redirect(target) => match self.link_at(target) {
-                    Err(err) if err.is_missing() => {}
-                    found => return found.map(|_| false),
-                },
+                Effect::Redirect(target) if self.link_at(target).if_present()?.is_none() => {}
+                Effect::Other | Effect::Redirect(_) => return Ok(false),
             }
         }
         Ok(true)

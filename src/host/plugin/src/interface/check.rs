@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::{CniResult, Error, Interface};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{Netlink, Request, addr, route};
+use cnimble_netlink::{IfPresent as _, Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
@@ -124,10 +124,7 @@ pub fn put_addresses(
 /// An object may exist already.
 pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -> Result<(), Error> {
     for request in requests {
-        match netlink.execute(request) {
-            Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
-            _ => {}
-        }
+        netlink.execute(request).default_for(&[Errno::EEXIST])?;
     }
     Ok(())
 }

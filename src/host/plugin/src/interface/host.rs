@@ -171,10 +171,8 @@ fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
 
 /// The link may be gone. If the key is read-only, so is forwarding, which is written next.
 fn believe(key: &str, value: &str) -> Result<(), Error> {
-    match sysctl::write(key, value) {
-        Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => Err(err.into()),
-        _ => Ok(()),
-    }
+    sysctl::write(key, value).default_for(&[Errno::EROFS]).if_present()?;
+    Ok(())
 }
 
 /// Ports of bridges, and links with the name of a pod's veth.

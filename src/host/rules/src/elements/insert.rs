@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use nix::errno::Errno;
 
 use cnimble_netlink::nft::{Batch, Key, Nft};
-use cnimble_netlink::{Error, Result};
+use cnimble_netlink::{Error, IfPresent as _, Result};
 
 use super::plan::{Changes, Refusal, create_part};
 use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
@@ -24,11 +24,8 @@ pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
         L::create_set(&mut batch, set);
         L::add_rule(&mut batch, set);
     }
-    match nft.try_out(&batch) {
-        // A concurrent ADD has made it, so it can be made.
-        Err(err) if err.is(Errno::EEXIST) => Ok(()),
-        outcome => outcome,
-    }
+    // If a concurrent ADD has made it, it can be made.
+    nft.try_out(&batch).default_for(&[Errno::EEXIST])
 }
 
 type LookAround<'l> = &'l dyn Fn(&mut Nft, &BTreeSet<String>) -> std::result::Result<(), Refusal>;

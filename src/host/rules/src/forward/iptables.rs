@@ -14,12 +14,12 @@
 use std::net::IpAddr;
 
 use cnimble_cni::Error;
-use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Chain, Family, Nft};
+use cnimble_netlink::{self as netlink, IfPresent as _};
 
 use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter};
 use super::{Forward, direct, isolation};
-use crate::failures::is_unsupported;
+use crate::failures::UNSUPPORTED;
 use crate::retry::retry_command;
 use crate::undo::{Applied, undone};
 use crate::{command, xtables};
@@ -203,10 +203,7 @@ pub(super) fn remove_legacy_rules(family: Family, choose: impl Fn(&str) -> bool)
 
 /// A kernel without nf_tables has none.
 fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
-    match nft.has_chain(chain) {
-        Err(err) if is_unsupported(err.errno) => Ok(false),
-        there => there,
-    }
+    nft.has_chain(chain).default_for(&UNSUPPORTED)
 }
 
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {

@@ -2,11 +2,12 @@
 //! another, so a pod's accepts stand in front of them. A command runs only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
+use cnimble_netlink::IfPresent as _;
 use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
-use crate::failures::is_unsupported;
+use crate::failures::UNSUPPORTED;
 use crate::xtables;
 
 fn is_ours(target: Option<&str>) -> bool {
@@ -93,11 +94,7 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
     let mut ways = vec![Way::Open];
     let table = filter(family);
-    let has_forward = match nft.has_chain(table.chain(FORWARD)) {
-        Err(err) if is_unsupported(err.errno) => false,
-        found => found?,
-    };
-    if has_forward {
+    if nft.has_chain(table.chain(FORWARD)).default_for(&UNSUPPORTED)? {
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
         let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
         ways.push(walk::through(FORWARD, policy, pods, &mut lines)?);

@@ -7,7 +7,7 @@ use super::nftables::{self, Forwarding};
 use super::walk::{Pods, Way};
 use super::{Admin, Backend, Forward, choose, firewalld, iptables, others, table};
 use crate::elements::Layout;
-use crate::failures::{is_unsupported, not_available};
+use crate::failures::{UNSUPPORTED, not_available};
 use crate::{backend as rules, command, xtables};
 
 /// Fails with code 103 with what is missing, or what is in the way and what to do about it.
@@ -28,7 +28,7 @@ pub fn check(
     }
     let found = match nftables::check(nft, owner, forward) {
         // A family that the kernel lacks.
-        Err(err) if is_unsupported(err.errno) => Some(err.to_string()),
+        Err(err) if UNSUPPORTED.contains(&err.errno) => Some(err.to_string()),
         found => found?,
     };
     let missing = match found {

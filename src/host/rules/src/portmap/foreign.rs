@@ -6,11 +6,13 @@
 use std::net::IpAddr;
 
 use cnimble_cni::{Error, Owner};
+use cnimble_netlink::IfPresent as _;
 use cnimble_netlink::nft::{Destination, Family, Nft, Rule, Table};
 
 use super::holder::{Holder, IsGone, refusal};
 use super::{Forward, Mapping, reference};
 use crate::backend::Refused;
+use crate::failures::UNSUPPORTED;
 use crate::go_chains::DNAT;
 use crate::xtables::{self, in_chain, legacy_rules, nat};
 
@@ -65,12 +67,7 @@ fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
 }
 
 fn find(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Found>, Refused> {
-    let tables = nft.tables();
-    let nf_tables = match tables {
-        Ok(tables) => tables,
-        Err(err) if crate::failures::is_unsupported(err.errno) => Vec::new(),
-        Err(err) => return Err(Refused::Kernel(err)),
-    };
+    let nf_tables = nft.tables().default_for(&UNSUPPORTED).map_err(Refused::Kernel)?;
     for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
         let wanted: Vec<Mapping> =
             forward.targets().filter(|(_, pod)| pod.is_ipv4() == ipv4).map(|(mapping, _)| *mapping).collect();

@@ -13,8 +13,9 @@ use super::forward::nftables::{self as forwarding, Forwarding};
 use super::isolation::{self, Isolation};
 use super::masquerade::nftables::Masquerade;
 pub use cnimble_cni::owner::tag;
-use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Key, Nft, Table};
+use cnimble_netlink::{self as netlink, IfPresent as _};
+use nix::errno::Errno;
 
 use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
@@ -212,10 +213,7 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
         if nft.has_table(table)? && nft.chains(table)?.is_empty() && nft.sets(table)?.is_empty() {
             let mut batch = Batch::new();
             batch.delete_table(table);
-            match nft.commit(&batch) {
-                Err(err) if !err.is_missing() && !err.is(nix::errno::Errno::EBUSY) => return Err(err.into()),
-                _ => {}
-            }
+            nft.commit(&batch).default_for(&[Errno::EBUSY]).if_present()?;
         }
     }
     Ok(())
