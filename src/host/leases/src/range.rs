@@ -18,40 +18,6 @@ use ipnetwork::IpNetwork;
 
 pub use set::RangeSet;
 
-/// Why a range or a set of ranges can't be used. The texts are the reference's where it
-/// has one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError {
-    #[error("empty range set")]
-    EmptySet,
-    #[error("mixed address families")]
-    MixedFamilies,
-    #[error("subnets {} and {} overlap", .0.0, .0.1)]
-    Overlap(Box<(Range, Range)>),
-    #[error("subnet is missing")]
-    NoSubnet,
-    #[error("Network {0} too small to allocate from")]
-    TooSmall(IpNetwork),
-    #[error(
-        "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
-    )]
-    HostBits { length: u8, network: IpAddr },
-    #[error("IP {ip} is not the same protocol as subnet {subnet}")]
-    OtherFamily { ip: IpAddr, subnet: IpNetwork },
-    #[error("RangeStart {ip} not in network {subnet}")]
-    StartOutside { ip: IpAddr, subnet: IpNetwork },
-    #[error("RangeEnd {ip} not in network {subnet}")]
-    EndOutside { ip: IpAddr, subnet: IpNetwork },
-    #[error("RangeEnd {end} is before RangeStart {start} in network {subnet}")]
-    Backwards { start: IpAddr, end: IpAddr, subnet: IpNetwork },
-    /// An excluded prefix has no address of the subnet.
-    #[error("exclude: {prefix} is not in network {subnet}")]
-    ExcludedOutside { prefix: IpNetwork, subnet: IpNetwork },
-    /// No address of the range is left.
-    #[error("exclude leaves no address of {0}")]
-    AllExcluded(Box<Range>),
-}
-
 /// A run of addresses inside one network, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
@@ -80,30 +46,36 @@ fn same_family(a: IpAddr, b: IpAddr) -> bool {
 impl Range {
     /// Fills in missing values. The gateway is the first address after the network's, and may be given outside of it.
     /// The range has all addresses that hosts may have.
+    ///
+    /// # Errors
+    /// Fails for values that do not go together, in the reference's words where it has some.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
         end: Option<IpAddr>,
         gateway: Option<IpAddr>,
-    ) -> Result<Self, RangeError> {
+    ) -> Result<Self, String> {
         let bits = if subnet.is_ipv4() { 32 } else { 128 };
         if subnet.prefix() > bits - 1 {
-            return Err(RangeError::TooSmall(subnet));
+            return Err(format!("Network {subnet} too small to allocate from"));
         }
         let network = subnet.network();
         if subnet.ip() != network {
-            return Err(RangeError::HostBits { length: subnet.prefix(), network });
+            let length = subnet.prefix();
+            return Err(format!(
+                "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
+            ));
         }
         for ip in [start, end, gateway].into_iter().flatten() {
             if !same_family(ip, network) {
-                return Err(RangeError::OtherFamily { ip, subnet });
+                return Err(format!("IP {ip} is not the same protocol as subnet {subnet}"));
             }
         }
         let first = cidr::first_address(subnet);
         let is_pair = subnet.prefix() == bits - 1;
         let start = start.unwrap_or(if is_pair { network } else { first });
         if !subnet.contains(start) {
-            return Err(RangeError::StartOutside { ip: start, subnet });
+            return Err(format!("RangeStart {start} not in network {subnet}"));
         }
         let last = match subnet.broadcast() {
             IpAddr::V4(broadcast) if !is_pair => address(number(broadcast.into()) - 1, network),
@@ -111,10 +83,10 @@ impl Range {
         };
         let end = end.unwrap_or(last);
         if !subnet.contains(end) {
-            return Err(RangeError::EndOutside { ip: end, subnet });
+            return Err(format!("RangeEnd {end} not in network {subnet}"));
         }
         if end < start {
-            return Err(RangeError::Backwards { start, end, subnet });
+            return Err(format!("RangeEnd {end} is before RangeStart {start} in network {subnet}"));
         }
         Ok(Range { subnet, start, end, gateway: gateway.unwrap_or(first), on_shared_link: false })
     }
@@ -123,10 +95,10 @@ impl Range {
     ///
     /// # Errors
     /// Fails if a prefix is outside the subnet, and if no address is left.
-    pub fn without(self, excluded: &[IpNetwork]) -> Result<Vec<Range>, RangeError> {
+    pub fn without(self, excluded: &[IpNetwork]) -> Result<Vec<Range>, String> {
         let subnet = self.subnet;
-        if let Some(&prefix) = excluded.iter().find(|prefix| !subnet.contains(prefix.ip())) {
-            return Err(RangeError::ExcludedOutside { prefix, subnet });
+        if let Some(prefix) = excluded.iter().find(|prefix| !subnet.contains(prefix.ip())) {
+            return Err(format!("exclude: {prefix} is not in network {subnet}"));
         }
         let piece = |(from, to)| Range {
             start: address(from, self.start),
@@ -135,7 +107,7 @@ impl Range {
         };
         let left = cidr::without(number(self.start), number(self.end), excluded);
         if left.is_empty() {
-            return Err(RangeError::AllExcluded(Box::new(self)));
+            return Err(format!("exclude leaves no address of {self}"));
         }
         Ok(left.into_iter().map(piece).collect())
     }

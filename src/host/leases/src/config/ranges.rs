@@ -10,7 +10,7 @@ use serde::Deserialize;
 use cnimble_cni::fields::{self, RequestedIp};
 use cnimble_cni::{Error, PluginConfig, Version};
 
-use crate::range::{Range, RangeError, RangeSet};
+use crate::range::{Range, RangeSet};
 
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -28,8 +28,8 @@ pub(crate) struct RangeFields {
 
 impl RangeFields {
     /// The ranges that `exclude` leaves of the range.
-    fn ranges(&self) -> Result<Vec<Range>, RangeError> {
-        let subnet = self.subnet.ok_or(RangeError::NoSubnet)?;
+    fn ranges(&self) -> Result<Vec<Range>, String> {
+        let subnet = self.subnet.ok_or("subnet is missing")?;
         let excluded: Vec<IpNetwork> = self
             .exclude
             .iter()
@@ -48,7 +48,7 @@ pub(crate) fn range_sets(
     let mut keys: Vec<String> = Vec::new();
     for (fields, key) in given {
         let n = sets.len();
-        let invalid = |err: RangeError, key: &str| {
+        let invalid = |err: String, key: &str| {
             Error::config(format!("invalid range set {n}: {err}")).details(format!("see {key}"))
         };
         let mut ranges = Vec::with_capacity(fields.len());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Range, RangeError, address, number, same_family};
+use super::{Range, address, number, same_family};
 
 /// A pool: ranges of one family that don't overlap. An attachment gets one address of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,14 +14,14 @@ impl RangeSet {
     ///
     /// # Errors
     /// Fails without ranges, and for ranges that do not go together.
-    pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
-        let Some(first) = ranges.first() else { return Err(RangeError::EmptySet) };
+    pub fn new(ranges: Vec<Range>) -> Result<Self, String> {
+        let first = ranges.first().ok_or("empty range set")?;
         if ranges.iter().any(|range| !same_family(range.start, first.start)) {
-            return Err(RangeError::MixedFamilies);
+            return Err("mixed address families".to_owned());
         }
         for (n, range) in ranges.iter().enumerate() {
             if let Some(other) = ranges.iter().skip(n + 1).find(|other| range.overlaps(other)) {
-                return Err(RangeError::Overlap(Box::new((range.clone(), other.clone()))));
+                return Err(format!("subnets {range} and {other} overlap"));
             }
         }
         Ok(RangeSet(ranges))
