@@ -1,31 +1,31 @@
-//! Links by their kind: `ip link add NAME [link PARENT] type KIND`. Kinds with settings have a file below.
+//! Links by their kind: `ip link add NAME [link PARENT] type KIND`. Kinds with more than a number have a file below.
 
 pub mod bridge;
 mod ipvlan;
 mod macvlan;
 pub mod tap;
 pub mod veth;
-mod vlan;
-mod vrf;
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoData, InfoKind, LinkAttribute};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, InfoVrf, LinkAttribute};
 use nix::errno::Errno;
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 pub use ipvlan::IpvlanMode;
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use tap::TapSettings;
-pub use vlan::Vlan;
-pub use vrf::Vrf;
 
 use super::{Mac, new_link, with};
 use crate::request::Mode;
-use crate::wire::{Attributes, Parsed};
+use crate::uapi::if_link::{IFLA_VLAN_ID, IFLA_VRF_TABLE};
+use crate::wire::{Attributes, Parsed, u16_ne, u32_ne};
 use crate::{Netlink, Request, Result};
+
+const VLAN: &str = "vlan";
+const VRF: &str = "vrf";
 
 /// The kind of a link, with the settings of that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,34 +40,18 @@ pub enum Kind {
     Vrf(Vrf),
 }
 
-/// Displayed as in `ip link add … type KIND`, behind the kind.
-trait Settings: fmt::Display {
-    fn name(&self) -> &'static str;
-
-    /// The kind's own attributes (`IFLA_INFO_DATA`).
-    fn data(&self) -> Option<InfoData> {
-        None
-    }
-
-    /// A link with the settings `now`, as the kernel reports them, satisfies these although they differ.
-    fn are_met_by(&self, _now: Kind) -> bool {
-        false
-    }
+/// The settings of a vlan: it takes the frames with this tag (802.1Q).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vlan {
+    /// The VLAN ID, from 0 to 4094.
+    pub id: u16,
 }
 
-/// The settings of a kind without any.
-struct Plain(&'static str);
-
-impl fmt::Display for Plain {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ok(())
-    }
-}
-
-impl Settings for Plain {
-    fn name(&self) -> &'static str {
-        self.0
-    }
+/// The settings of a VRF: its ports have a routing table of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vrf {
+    /// The number of the routing table.
+    pub table: u32,
 }
 
 /// `None` for a kind without settings, and for a mode that is not made here.
@@ -77,28 +61,38 @@ pub(super) fn read(kind: &str, data: &[u8]) -> Parsed<Option<Kind>> {
         ipvlan::NAME => ipvlan::read(data)?.map(Kind::Ipvlan),
         macvlan::NAME => macvlan::read(data)?.map(Kind::Macvlan),
         tap::NAME => tap::read(data)?.map(Kind::Tap),
-        vlan::NAME => vlan::read(data)?.map(Kind::Vlan),
-        vrf::NAME => vrf::read(data)?.map(Kind::Vrf),
+        VLAN => data.find(IFLA_VLAN_ID)?.and_then(|id| u16_ne(id, 0)).map(|id| Kind::Vlan(Vlan { id })),
+        VRF => {
+            let table = data.find(IFLA_VRF_TABLE)?.and_then(|table| u32_ne(table, 0));
+            table.map(|table| Kind::Vrf(Vrf { table }))
+        }
         _ => None,
     })
 }
 
 impl Kind {
-    fn settings(&self) -> &dyn Settings {
+    /// As in `ip link add … type`, and in [`Link::kind`](super::Link::kind).
+    pub fn name(self) -> &'static str {
         match self {
-            Kind::Dummy => &Plain("dummy"),
-            Kind::Ifb => &Plain("ifb"),
-            Kind::Ipvlan(mode) => mode,
-            Kind::Macvlan(settings) => settings,
-            Kind::Tap(settings) => settings,
-            Kind::Vlan(settings) => settings,
-            Kind::Vrf(settings) => settings,
+            Kind::Dummy => "dummy",
+            Kind::Ifb => "ifb",
+            Kind::Ipvlan(_) => ipvlan::NAME,
+            Kind::Macvlan(_) => macvlan::NAME,
+            Kind::Tap(_) => tap::NAME,
+            Kind::Vlan(_) => VLAN,
+            Kind::Vrf(_) => VRF,
         }
     }
 
-    /// As in `ip link add … type`, and in [`Link::kind`](super::Link::kind).
-    pub fn name(self) -> &'static str {
-        self.settings().name()
+    /// The kind's own attributes (`IFLA_INFO_DATA`). A tap is not made by netlink.
+    fn data(self) -> Option<InfoData> {
+        match self {
+            Kind::Dummy | Kind::Ifb | Kind::Tap(_) => None,
+            Kind::Ipvlan(mode) => Some(mode.data()),
+            Kind::Macvlan(settings) => Some(settings.data()),
+            Kind::Vlan(Vlan { id }) => Some(InfoData::Vlan(vec![InfoVlan::Id(id)])),
+            Kind::Vrf(Vrf { table }) => Some(InfoData::Vrf(vec![InfoVrf::TableId(table)])),
+        }
     }
 
     /// The kernel module that has this kind.
@@ -117,15 +111,27 @@ impl Kind {
     /// Whether a link of this kind and with these settings, as the kernel reports them ([`Link`](super::Link)), is such
     /// a link. A setting that is not wanted, or not reported, makes no difference.
     pub fn is_of(self, kind: &str, settings: Option<Kind>) -> bool {
-        let plain = matches!(self, Kind::Dummy | Kind::Ifb);
-        let meets = |now| self == now || self.settings().are_met_by(now);
-        kind == self.name() && (plain || settings.is_some_and(meets))
+        let is_met = match (self, settings) {
+            (Kind::Dummy | Kind::Ifb, _) => true,
+            (Kind::Macvlan(wanted), Some(Kind::Macvlan(now))) => wanted.is_met_by(now),
+            (Kind::Tap(wanted), Some(Kind::Tap(now))) => wanted.is_met_by(now),
+            (wanted, now) => now == Some(wanted),
+        };
+        kind == self.name() && is_met
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name(), self.settings())
+        f.write_str(self.name())?;
+        match self {
+            Kind::Dummy | Kind::Ifb => Ok(()),
+            Kind::Ipvlan(mode) => write!(f, " mode {}", mode.name()),
+            Kind::Macvlan(settings) => write!(f, "{settings}"),
+            Kind::Tap(settings) => write!(f, "{settings}"),
+            Kind::Vlan(Vlan { id }) => write!(f, " id {id}"),
+            Kind::Vrf(Vrf { table }) => write!(f, " table {table}"),
+        }
     }
 }
 
@@ -166,7 +172,7 @@ impl<'a> NewLink<'a> {
 /// been carried out.
 pub fn add(link: &NewLink<'_>) -> Request {
     let mut message = message(link.name, link.kind);
-    message = with(message, link.kind.settings().data(), LinkMessageBuilder::set_info_data);
+    message = with(message, link.kind.data(), LinkMessageBuilder::set_info_data);
     message = with(message, link.parent, LinkMessageBuilder::link);
     message = with(message, link.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
     message = with(message, link.mtu, LinkMessageBuilder::mtu);

@@ -1,10 +1,7 @@
 //! `type ipvlan mode MODE`: shares its parent's hardware address and takes the packets to its own addresses.
 
-use std::fmt;
-
 use netlink_packet_route::link::{InfoData, InfoIpVlan, IpVlanMode};
 
-use super::Settings;
 use crate::uapi::if_link::{IFLA_IPVLAN_MODE, IPVLAN_MODE_L2, IPVLAN_MODE_L3, IPVLAN_MODE_L3S};
 use crate::wire::{Attributes, Malformed, u16_ne};
 
@@ -34,21 +31,9 @@ impl IpvlanMode {
             IpvlanMode::L3s => "l3s",
         }
     }
-}
 
-impl fmt::Display for IpvlanMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, " mode {}", IpvlanMode::name(*self))
-    }
-}
-
-impl Settings for IpvlanMode {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn data(&self) -> Option<InfoData> {
-        Some(InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::from(*self as u16))]))
+    pub(super) fn data(self) -> InfoData {
+        InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::from(self as u16))])
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 
 use netlink_packet_route::link::{InfoData, InfoMacVlan, MacVlanMode};
 
-use super::{Kind, Settings};
 use crate::uapi::if_link::{
     IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, MACVLAN_MODE_BRIDGE, MACVLAN_MODE_PASSTHRU,
     MACVLAN_MODE_PRIVATE, MACVLAN_MODE_VEPA,
@@ -59,20 +58,13 @@ impl fmt::Display for Macvlan {
     }
 }
 
-impl Settings for Macvlan {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn data(&self) -> Option<InfoData> {
+impl Macvlan {
+    pub(super) fn data(self) -> InfoData {
         let mode = InfoMacVlan::Mode(MacVlanMode::from(self.mode as u32));
-        Some(InfoData::MacVlan(
-            [mode].into_iter().chain(self.bcqueuelen.map(InfoMacVlan::BcQueueLen)).collect(),
-        ))
+        InfoData::MacVlan([mode].into_iter().chain(self.bcqueuelen.map(InfoMacVlan::BcQueueLen)).collect())
     }
 
-    fn are_met_by(&self, now: Kind) -> bool {
-        let Kind::Macvlan(now) = now else { return false };
+    pub(super) fn is_met_by(self, now: Macvlan) -> bool {
         self.mode == now.mode && self.bcqueuelen.zip(now.bcqueuelen).is_none_or(|(wanted, now)| wanted == now)
     }
 }

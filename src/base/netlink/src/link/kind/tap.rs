@@ -7,7 +7,6 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-use super::{Kind, Settings};
 use crate::link::bad_name;
 use crate::uapi::if_link::{IFLA_TUN_GROUP, IFLA_TUN_MULTI_QUEUE, IFLA_TUN_OWNER, IFLA_TUN_TYPE};
 use crate::uapi::if_tun::{
@@ -41,13 +40,8 @@ impl fmt::Display for TapSettings {
     }
 }
 
-impl Settings for TapSettings {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn are_met_by(&self, now: Kind) -> bool {
-        let Kind::Tap(now) = now else { return false };
+impl TapSettings {
+    pub(super) fn is_met_by(self, now: TapSettings) -> bool {
         let allows = |wanted: Option<u32>, now| wanted.is_none() || wanted == now;
         allows(self.owner, now.owner) && allows(self.group, now.group) && self.multi_queue == now.multi_queue
     }
