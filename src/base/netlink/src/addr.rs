@@ -77,10 +77,7 @@ pub fn del(index: u32, link: &str, net: IpNetwork) -> Request {
 /// rtnetlink's builder would give a /31 a broadcast address, and a deletion, too.
 fn message(index: u32, net: IpNetwork) -> AddressMessage {
     let mut message = AddressMessage::default();
-    message.header.family = match net {
-        IpNetwork::V4(_) => AddressFamily::Inet,
-        IpNetwork::V6(_) => AddressFamily::Inet6,
-    };
+    message.header.family = AddressFamily::from(net.ip());
     message.header.prefix_len = net.prefix();
     message.header.index = index;
     message.attributes.push(AddressAttribute::Local(net.ip()));

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
@@ -16,13 +14,9 @@ use super::{Netlink, Request, Result, link::Mac};
 
 pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
-    let (family, destination) = match ip {
-        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
-        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
-    };
-    message.header.family = family;
+    message.header.family = AddressFamily::from(ip);
     message.header.ifindex = index;
-    message.attributes.push(NeighbourAttribute::Destination(destination));
+    message.attributes.push(NeighbourAttribute::Destination(ip.into()));
     message
 }
 

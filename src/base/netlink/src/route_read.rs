@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType};
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
@@ -15,7 +15,7 @@ use super::uapi::rtnetlink::{
     RTM_NEWROUTE, RTMSG, RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK, RTPROT_RA,
 };
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
-use super::{Netlink, Result};
+use super::{IfPresent as _, Netlink, Result};
 
 const SHORT: Malformed = Malformed("a route message is too short");
 
@@ -49,11 +49,9 @@ impl Netlink {
         wanted: &Wanted,
     ) -> Result<Vec<(NewRoute, u8)>> {
         let message = query(family, wanted);
-        match self.dump(what, message, |message| wanted.read(message, family.into())) {
-            // The family has no such table (yet).
-            Err(err) if err.is(Errno::ENOENT) => Ok(Vec::new()),
-            found => Ok(found?.into_iter().flatten().collect()),
-        }
+        let found = self.dump(what, message, |message| wanted.read(message, family.into()));
+        // The family may have no such table (yet).
+        Ok(found.default_for(&[Errno::ENOENT])?.into_iter().flatten().collect())
     }
 
     /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements.
@@ -67,11 +65,8 @@ impl Netlink {
             // An old kernel sends more than was asked for.
             if u8_at(message.body, 5) == Some(RTPROT_RA) { link_of(message) } else { Ok(None) }
         });
-        let mut links = match found {
-            // No IPv6, or no route at all yet.
-            Err(err) if err.is(Errno::ENOENT) || err.is(Errno::EOPNOTSUPP) => Vec::new(),
-            found => found?,
-        };
+        // Without IPv6, or without any route yet, there is none.
+        let mut links = found.default_for(&[Errno::ENOENT, Errno::EOPNOTSUPP])?;
         links.sort_unstable();
         links.dedup();
         Ok(links)
@@ -101,14 +96,9 @@ impl Netlink {
     /// `ip route get ADDRESS`: the index of the link for packets of this host to `to`. `None` without a route.
     pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
         let mut message = RouteMessage::default();
-        (message.header.address_family, message.header.destination_prefix_length) = match to {
-            IpAddr::V4(_) => (AddressFamily::Inet, 32),
-            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-        };
-        message.attributes = vec![RouteAttribute::Destination(match to {
-            IpAddr::V4(to) => RouteAddress::Inet(to),
-            IpAddr::V6(to) => RouteAddress::Inet6(to),
-        })];
+        message.header.address_family = AddressFamily::from(to);
+        message.header.destination_prefix_length = IpNetwork::from(to).prefix();
+        message.attributes = vec![RouteAttribute::Destination(to.into())];
         let what = format!("look up the route to {to}");
         let message = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST);
         self.find(&what, message, &[Errno::ENETUNREACH, Errno::EHOSTUNREACH], link_of)
@@ -211,15 +201,23 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     Ok(())
 }
 
-/// Reads RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
-fn read_hops(route: &NewRoute, mut hops: &[u8]) -> Parsed<Vec<NewRoute>> {
-    let mut routes = Vec::new();
-    while !hops.is_empty() {
-        let length = usize::from(u16_ne(hops, 0).ok_or(SHORT)?);
+/// Splits RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
+pub(super) fn hops(mut multipath: &[u8]) -> Parsed<Vec<&[u8]>> {
+    let mut hops = Vec::new();
+    while !multipath.is_empty() {
+        let length = usize::from(u16_ne(multipath, 0).ok_or(SHORT)?);
         if length < RTNEXTHOP {
             return Err(SHORT);
         }
-        let hop = hops.get(..length).ok_or(SHORT)?;
+        hops.push(multipath.get(..length).ok_or(SHORT)?);
+        multipath = multipath.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(hops)
+}
+
+fn read_hops(route: &NewRoute, multipath: &[u8]) -> Parsed<Vec<NewRoute>> {
+    let mut routes = Vec::new();
+    for hop in hops(multipath)? {
         let mut route = route.clone();
         route.onlink = onlink(u8_at(hop, 2).ok_or(SHORT)?.into());
         route.index = u32_ne(hop, 4).ok_or(SHORT)?;
@@ -230,7 +228,6 @@ fn read_hops(route: &NewRoute, mut hops: &[u8]) -> Parsed<Vec<NewRoute>> {
             }
         }
         routes.push(route);
-        hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(routes)
 }

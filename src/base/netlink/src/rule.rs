@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use netlink_packet_route::route::{RouteMessage, RouteProtocol};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
+use super::route_read::hops;
 use super::uapi::fib_rules::{
     FIB_RULE_HDR, FR_ACT_TO_TBL, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
-use super::uapi::rtnetlink::{RTM_F_CLONED, RTM_NEWROUTE, RTM_NEWRULE, RTMSG, RTNEXTHOP};
-use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
+use super::uapi::rtnetlink::{RTM_F_CLONED, RTM_NEWROUTE, RTM_NEWRULE, RTMSG};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u32_ne};
 use super::{Netlink, Request, Result};
 
 const SHORT: Malformed = Malformed("a rule message is too short");
@@ -43,10 +45,8 @@ pub fn del(from: IpAddr, table: u32, protocol: u8) -> Request {
 
 fn message(from: IpAddr, table: u32, protocol: u8) -> RuleMessage {
     let mut message = RuleMessage::default();
-    (message.header.family, message.header.src_len) = match from {
-        IpAddr::V4(_) => (AddressFamily::Inet, 32),
-        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-    };
+    message.header.family = AddressFamily::from(from);
+    message.header.src_len = IpNetwork::from(from).prefix();
     message.header.action = RuleAction::ToTable;
     message.attributes = vec![RuleAttribute::Source(from), RuleAttribute::Table(table)];
     if protocol != 0 {
@@ -85,7 +85,7 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
         return Ok(None);
     }
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-    let (to, bits, tos, action) = (header(1)?, header(2)?, header(3)?, header(7)?);
+    let (to, length, tos, action) = (header(1)?, header(2)?, header(3)?, header(7)?);
     let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
     let mut plain = to == 0 && tos == 0 && action == FR_ACT_TO_TBL && flags == 0;
     let (mut from, mut table, mut protocol) = (None, u32::from(header(4)?), 0);
@@ -101,7 +101,7 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
             _ => plain = false,
         }
     }
-    let whole = |from: &IpAddr| bits == if from.is_ipv4() { 32 } else { 128 };
+    let whole = |from: &IpAddr| length == IpNetwork::from(*from).prefix();
     let table = if action == FR_ACT_TO_TBL { table } else { 0 };
     Ok(Some(Rule { from: from.filter(whole).filter(|_| plain), table, protocol }))
 }
@@ -122,14 +122,8 @@ pub(super) fn read_table(message: &Message<'_>) -> Parsed<Option<(u32, Vec<u32>)
             libc::RTA_TABLE => table = u32_ne(value, 0).ok_or(SHORT)?,
             libc::RTA_OIF => links.extend(u32_ne(value, 0)),
             libc::RTA_MULTIPATH => {
-                let mut hops = value;
-                while !hops.is_empty() {
-                    let length = usize::from(u16_ne(hops, 0).ok_or(SHORT)?);
-                    if length < RTNEXTHOP {
-                        return Err(SHORT);
-                    }
-                    links.extend(u32_ne(hops, 4));
-                    hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+                for hop in hops(value)? {
+                    links.extend(u32_ne(hop, 4));
                 }
             }
             _ => {}
