@@ -16,15 +16,14 @@ use cnimble_plugin::interface::host::{forward, forward_from};
 
 use crate::config::Config;
 use crate::context::Context;
-use crate::{POD_INTERFACE, ours, vlan_gateway};
+use crate::{ours, vlan_gateway};
 
-/// Adds interface, gateways if the bridge is one, and the default route. Returns the bridge's addresses.
+/// Adds gateways and the default route if the bridge is a gateway. Returns the bridge's addresses.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
+    if !config.is_gateway {
+        return Ok(Vec::new());
+    }
     for ip in &mut result.ips {
-        ip.interface = Some(POD_INTERFACE);
-        if !config.is_gateway {
-            continue;
-        }
         let gateway = *ip.gateway.get_or_insert_with(|| cidr::first_address(ip.address));
         if gateway == ip.address.ip() {
             return Err(Error::new(
@@ -39,7 +38,7 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
             result.routes.push(Route::new(everywhere, Some(gateway)));
         }
     }
-    if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
+    addresses_of(result)
 }
 
 /// Fails with code 7 for a gateway of another family.

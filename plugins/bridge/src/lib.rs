@@ -36,8 +36,6 @@ use cnimble_rules::{isolation, masquerade, spoof};
 use config::Config;
 use context::Context;
 
-const POD_INTERFACE: u32 = 2;
-
 pub static PLUGIN: &dyn Plugin = &Bridge;
 
 struct Bridge;
@@ -148,10 +146,7 @@ impl Plugin for Bridge {
         if config.isolated && config.layer3() {
             isolation::status(&mut Nft::new())?;
         }
-        match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Status),
-            None => Ok(()),
-        }
+        delegate::call_ipam(call, Command::Status)
     }
 }
 

@@ -47,7 +47,6 @@ pub(crate) struct Config {
     /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether there is an interface.
     pub(crate) bus_id: Option<Wanted>,
     pub(crate) data_dir: PathBuf,
-    pub(crate) ipam: Option<String>,
     pub(crate) dns: Option<Dns>,
 }
 
@@ -95,7 +94,6 @@ impl Config {
             wanted,
             bus_id,
             data_dir: data_dir(config)?,
-            ipam: config.ipam().map(str::to_owned),
             dns: keys.dns.given(),
         })
     }

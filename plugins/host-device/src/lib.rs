@@ -37,8 +37,6 @@ use record::Record;
 use seen::Seen;
 use store::Records;
 
-const POD_INTERFACE: u32 = 0;
-
 pub static PLUGIN: &dyn Plugin = &HostDevice;
 
 struct HostDevice;
@@ -63,13 +61,7 @@ impl Plugin for HostDevice {
             true => None,
             false => Some(move_in(call, &netns, &config)?),
         };
-        let mut result = match &config.ipam {
-            None => CniResult::default(),
-            Some(ipam) => delegate::assigned(call, ipam)?.result,
-        };
-        for ip in &mut result.ips {
-            ip.interface = Some(POD_INTERFACE);
-        }
+        let result = delegate::add_ipam(call)?;
         let mut interface = Interface::new(call.ifname.as_str(), "", call.netns.as_str());
         if let Some((link, mut inside)) = moved {
             interface.mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
@@ -92,10 +84,7 @@ impl Plugin for HostDevice {
             true => Ok(()),
             false => check_device(call, prev, config.data_dir),
         };
-        match &config.ipam {
-            Some(ipam) => delegate::check(call, ipam, own),
-            None => own,
-        }
+        delegate::check_ipam(call, own)
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -129,10 +118,7 @@ impl Plugin for HostDevice {
                 return Err(err.with_code(Code::NOT_AVAILABLE));
             }
         }
-        match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Status),
-            None => Ok(()),
-        }
+        delegate::call_ipam(call, Command::Status)
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use cnimble_cni::{DnsKeys, Error, PluginConfig};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::shim::Shim;
-use cnimble_plugin::interface::upper::{Addresses, Upper};
+use cnimble_plugin::interface::upper::Upper;
 use cnimble_plugin::interface::{any_mtu, master};
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,9 +37,9 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         mtu,
         // Same as the Go plugin.
         mtu_is_free: true,
-        addresses: Addresses::read(config, Addresses::Previous),
+        takes_previous: config.ipam().is_none(),
         dns: keys.dns.given(),
-        ..Upper::new(kind, config)
+        ..Upper::new(kind)
     })
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
             }
         };
     }
-    if upper.addresses == Addresses::Previous && prev.is_none_or(|prev| prev.ips.is_empty()) {
+    if upper.takes_previous && prev.is_none_or(|prev| prev.ips.is_empty()) {
         return Err(Error::config("ipvlan requires an IPAM configuration")
             .details("ipam.type is missing, and no plugin in front has addresses"));
     }
@@ -78,7 +78,7 @@ mod tests {
         let upper = read_for_add(&config(r#"{"name":"n","ipam":{"type":"static"}}"#)).unwrap();
         assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L2));
         assert_eq!(upper.master, Some(master::Wanted { name: None, in_pod: false }));
-        assert_eq!((upper.mtu, upper.addresses), (None, Addresses::Ipam("static".to_owned())));
+        assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         let (one, ip) = (r#"[{"name":"eth5"}]"#, r#"[{"address":"10.0.0.2/24"}]"#);
         let upper = read(one, ip).unwrap();
         assert_eq!(upper.master.unwrap().name.as_deref(), Some("eth5"));
-        assert_eq!(upper.addresses, Addresses::Previous);
+        assert!(upper.takes_previous);
         for interfaces in ["[]", r#"[{"name":""}]"#, r#"[{"name":"a"},{"name":"b"}]"#] {
             assert!(read(interfaces, ip).unwrap_err().msg.contains("a single named interface"));
         }

@@ -55,13 +55,11 @@ fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
     let kind = Kind::Macvlan(Macvlan { mode, bcqueuelen: keys.bc_queue_len });
     let shim = Shim::read(config, kind, keys.mtu, master.in_pod)?;
     let (master, dns) = (Some(master), keys.dns.given());
-    Ok(Upper { master, mtu: keys.mtu, shim, dns, ..Upper::new(kind, config) })
+    Ok(Upper { master, mtu: keys.mtu, shim, dns, ..Upper::new(kind) })
 }
 
 #[cfg(test)]
 mod tests {
-    use cnimble_plugin::interface::upper::Addresses;
-
     use super::*;
 
     fn read(json: &str) -> Result<Upper, Error> {
@@ -73,7 +71,7 @@ mod tests {
         let upper = read(r#"{"name":"n","type":"macvlan"}"#).unwrap();
         assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }));
         assert_eq!(upper.master, Some(master::Wanted { name: None, in_pod: false }));
-        assert_eq!((upper.mtu, upper.addresses), (None, Addresses::None));
+        assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
     #[test]
@@ -83,7 +81,7 @@ mod tests {
         let upper = read(json).unwrap();
         assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Passthru, bcqueuelen: Some(500) }));
         assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
-        assert_eq!((upper.mtu, upper.addresses), (Some(1400), Addresses::Ipam("static".to_owned())));
+        assert_eq!(upper.mtu, Some(1400));
     }
 
     #[test]

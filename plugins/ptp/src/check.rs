@@ -17,8 +17,7 @@ use crate::pod;
 
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let prev = check::of_this_interface(call, prev);
-    let mut of_ours = prev.clone();
-    let paths = path::paths(&mut of_ours, &config.ipam).map_err(|err| err.context("prevResult"))?;
+    let paths = path::paths(&prev, &config.ipam).map_err(|err| err.context("prevResult"))?;
     let netns = call.open_netns()?;
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;

@@ -38,8 +38,6 @@ use config::Config;
 /// It takes microseconds unless the machine is stuck.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-const POD_INTERFACE: u32 = 1;
-
 pub static PLUGIN: &dyn Plugin = &Ptp;
 
 struct Ptp;
@@ -75,9 +73,9 @@ impl Plugin for Ptp {
             Ok::<Pair, Error>(pair)
         })?;
 
-        let mut result = delegate::assigned(call, &config.ipam)?.result;
+        let result = delegate::assigned(call, &config.ipam)?.result;
         config.mtu.carries(mtu, &result)?;
-        let paths = path::paths(&mut result, &config.ipam)?;
+        let paths = path::paths(&result, &config.ipam)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 
         let mut inside = call.step(&format!("configure {} in the pod", call.ifname), || {

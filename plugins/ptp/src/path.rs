@@ -13,8 +13,6 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{CniResult, Code, Error, cidr};
 use cnimble_netlink::route::NewRoute;
 
-use crate::POD_INTERFACE;
-
 /// RT_SCOPE_HOST, RT_SCOPE_LINK: linux/rtnetlink.h. IPv6 has no scopes of routes.
 const SCOPE_HOST: u8 = 254;
 const SCOPE_LINK: u8 = 253;
@@ -25,17 +23,16 @@ pub(crate) struct Path {
     pub(crate) gateway: IpAddr,
 }
 
-/// Completes IPAM's result and returns its paths. Fails with code 104 without an address or a gateway, and with code
+/// The paths of IPAM's result. Fails with code 104 without an address or a gateway, and with code
 /// 102 for a gateway of another family or the pod's own.
-pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
+pub(crate) fn paths(result: &CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
     if result.ips.is_empty() {
         return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
             .details(format!("IPAM plugin {ipam}")));
     }
     let mut paths = Vec::with_capacity(result.ips.len());
     let own: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).collect();
-    for ip in &mut result.ips {
-        ip.interface = Some(POD_INTERFACE);
+    for ip in &result.ips {
         let gateway = ip.gateway.filter(|gateway| !gateway.is_unspecified()).ok_or_else(|| {
             Error::new(Code::DELEGATE, format!("IPAM plugin returned no gateway for {}", ip.address))
                 .details(format!("IPAM plugin {ipam}; with ptp a pod reaches everything by way of one"))
@@ -140,14 +137,13 @@ mod tests {
 
     #[test]
     fn all_traffic_leaves_by_the_gateway_and_routes_are_not_repeated() {
-        let mut result = result(&[
+        let result = result(&[
             ("10.1.2.7/24", "10.1.2.1"),
             ("10.1.2.8/24", "10.1.2.1"),
             ("10.9.9.9/32", "10.1.2.1"),
             ("fd00::7/64", "fe80::1"),
         ]);
-        let paths = paths(&mut result, "x").unwrap();
-        assert!(result.ips.iter().all(|ip| ip.interface == Some(1)));
+        let paths = paths(&result, "x").unwrap();
         assert_eq!(texts(&gateways(&paths, 2)), ["10.1.2.1/32 src 10.1.2.7", "fe80::1/128 src fd00::7"]);
         assert_eq!(
             texts(&subnets(&paths, 2)),
@@ -179,7 +175,7 @@ mod tests {
                 "gateway fd00::1 and address 10.1.2.7/24 are of different families",
             ),
         ] {
-            let err = paths(&mut result(ips), "x").unwrap_err();
+            let err = paths(&result(ips), "x").unwrap_err();
             assert_eq!((err.code, err.msg.as_str()), (code, msg));
         }
     }

@@ -38,7 +38,6 @@ pub(crate) struct Config {
     pub(crate) selinux_context: Option<String>,
     pub(crate) bridge: Option<String>,
     pub(crate) dns: Option<Dns>,
-    pub(crate) ipam: Option<String>,
     mac: String,
     runtime_mac: String,
 }
@@ -61,7 +60,6 @@ impl Config {
             selinux_context: keys.selinux_context,
             bridge: keys.bridge,
             dns: keys.dns.given(),
-            ipam: config.ipam().map(str::to_owned),
             mac: keys.mac,
             runtime_mac: keys.runtime_config.mac,
         })
@@ -88,21 +86,17 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let config = read(r#"{"name":"n","type":"tap"}"#).unwrap();
         assert_eq!(config.tap, TapSettings { owner: None, group: None, multi_queue: false });
-        assert_eq!(
-            (config.mtu, config.bridge, config.ipam, config.selinux_context),
-            (None, None, None, None)
-        );
+        assert_eq!((config.mtu, config.bridge, config.selinux_context), (None, None, None));
     }
 
     #[test]
     fn every_key_is_read_in_any_case_and_owner_0_is_root() {
         let json = r#"{"name":"n","MultiQueue":true,"MTU":1400,"OWNER":0,"group":107,"Bridge":"br0",
-                       "SelinuxContext":"system_u:system_r:container_t:s0","args":{"cni":{}},"ipam":{"type":"static"}}"#;
+                       "SelinuxContext":"system_u:system_r:container_t:s0","args":{"cni":{}}}"#;
         let config = read(json).unwrap();
         assert_eq!(config.tap, TapSettings { owner: Some(0), group: Some(107), multi_queue: true });
         assert_eq!((config.mtu, config.bridge.as_deref()), (Some(1400), Some("br0")));
         assert_eq!(config.selinux_context.as_deref(), Some("system_u:system_r:container_t:s0"));
-        assert_eq!(config.ipam.as_deref(), Some("static"));
     }
 
     #[test]

@@ -19,8 +19,6 @@ use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 
 use config::Config;
 
-const POD_INTERFACE: u32 = 0;
-
 const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
 pub static PLUGIN: &dyn Plugin = &TapDevice;
@@ -52,13 +50,7 @@ impl Plugin for TapDevice {
         let what = format!("make tap {} in the pod", call.ifname);
         let (made, mut inside) = call.step(&what, || make::create(call, &netns, &config))?;
         let link = call.step(&what, || set(&mut inside, &made, &config, mac))?;
-        let mut result = match &config.ipam {
-            Some(ipam) => delegate::assigned(call, ipam)?.result,
-            None => CniResult::default(),
-        };
-        for ip in &mut result.ips {
-            ip.interface = Some(POD_INTERFACE);
-        }
+        let result = delegate::add_ipam(call)?;
         call.step(&format!("configure {} in the pod", call.ifname), || {
             alone::configure(call, &netns, &mut inside, &link, &result, false)
         })?;
@@ -74,10 +66,7 @@ impl Plugin for TapDevice {
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let own = check_device(call, &config, prev);
-        match &config.ipam {
-            Some(ipam) => delegate::check(call, ipam, own),
-            None => own,
-        }
+        delegate::check_ipam(call, own)
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -87,13 +76,10 @@ impl Plugin for TapDevice {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let config = Config::read(&call.config)?;
+        Config::read(&call.config)?;
         usable_netlink()?;
         tap::usable().map_err(|err| unusable("/dev/net/tun", &err))?;
-        match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Status),
-            None => Ok(()),
-        }
+        delegate::call_ipam(call, Command::Status)
     }
 }
 

@@ -35,13 +35,11 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     }
     let kind = Kind::Vlan(Vlan { id: keys.vlan_id });
     let (master, dns) = (Some(master), keys.dns.given());
-    Ok(Upper { master, mtu: keys.mtu, dns, ..Upper::new(kind, config) })
+    Ok(Upper { master, mtu: keys.mtu, dns, ..Upper::new(kind) })
 }
 
 #[cfg(test)]
 mod tests {
-    use cnimble_plugin::interface::upper::Addresses;
-
     use super::*;
 
     fn read(json: &str) -> Result<Upper, Error> {
@@ -53,7 +51,7 @@ mod tests {
         let upper = read(r#"{"name":"n","master":"eth7"}"#).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 0 }));
         assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: false }));
-        assert_eq!((upper.mtu, upper.addresses), (None, Addresses::None));
+        assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
     #[test]
@@ -63,7 +61,7 @@ mod tests {
         let upper = read(json).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 4094 }));
         assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
-        assert_eq!((upper.mtu, upper.addresses), (Some(1400), Addresses::Ipam("static".to_owned())));
+        assert_eq!(upper.mtu, Some(1400));
     }
 
     #[test]

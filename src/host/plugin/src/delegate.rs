@@ -42,6 +42,15 @@ pub fn assigned(call: &Call, name: &str) -> Result<Added, Error> {
     }
 }
 
+/// Calls ADD of the network's IPAM plugin, with its undo. Without one, the result is empty.
+///
+/// # Errors
+/// Fails as [`assigned`] does.
+pub fn add_ipam(call: &Call) -> Result<CniResult, Error> {
+    let assigned = call.config.ipam().map(|ipam| assigned(call, ipam)).transpose()?;
+    Ok(assigned.map(|added| added.result).unwrap_or_default())
+}
+
 fn add(call: &Call, name: &str) -> Result<Added, Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),
@@ -83,6 +92,17 @@ pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Erro
     }
 }
 
+/// [`check`] of the network's IPAM plugin. Without one, the outcome is `own`.
+///
+/// # Errors
+/// Fails as [`check`] does.
+pub fn check_ipam(call: &Call, own: Result<(), Error>) -> Result<(), Error> {
+    match call.config.ipam() {
+        Some(ipam) => check(call, ipam, own),
+        None => own,
+    }
+}
+
 /// Calls another verb of plugin `name`.
 ///
 /// # Errors
@@ -98,6 +118,14 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
             outcome => outcome.map(drop).map_err(|(err, _)| err),
         },
     }
+}
+
+/// Calls another verb of the network's IPAM plugin, if there is one.
+///
+/// # Errors
+/// Fails as [`assigned`] does.
+pub fn call_ipam(call: &Call, command: Command) -> Result<(), Error> {
+    call.config.ipam().map_or(Ok(()), |ipam| self::call(call, ipam, command))
 }
 
 /// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. Ignores an error,
@@ -123,10 +151,7 @@ fn needs_interface(call: &Call, name: &str) -> bool {
 /// # Errors
 /// Fails as [`assigned`] does.
 pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) -> Result<(), Error> {
-    match (interfaces, call.config.ipam()) {
-        (Ok(()), Some(ipam)) => self::call(call, ipam, command),
-        _ => Ok(()),
-    }
+    if interfaces.is_ok() { call_ipam(call, command) } else { Ok(()) }
 }
 
 /// Whether the verb was introduced by 1.1.0.

@@ -46,8 +46,13 @@ pub fn described(link: &Link) -> Interface {
     Interface::new(link.name.as_str(), link.mac.map(|mac| mac.to_string()).unwrap_or_default(), "")
 }
 
-/// IPAM's result, with the interfaces that were made, and with the configuration's DNS if it has any.
+/// IPAM's result, with the interfaces that were made, and with the configuration's DNS if it has any. The addresses are
+/// the pod's interface's.
 pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
+    let pod = interfaces.iter().zip(0..).find(|(interface, _)| !interface.sandbox.is_empty());
+    for ip in &mut ipam.ips {
+        ip.interface = pod.map(|(_, place)| place);
+    }
     ipam.interfaces = interfaces;
     if let Some(dns) = dns {
         ipam.dns = dns;

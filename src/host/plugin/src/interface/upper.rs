@@ -12,8 +12,6 @@ use super::shim::{self, Shim};
 use super::{arp, check, completed, master, pod, remove};
 use crate::{Call, Command, Plugin, Role, delegate};
 
-const POD_INTERFACE: u32 = 0;
-
 /// The wanted interface, from a configuration.
 #[derive(Debug)]
 pub struct Upper {
@@ -26,33 +24,18 @@ pub struct Upper {
     pub mtu_is_free: bool,
     /// `None` for the kernel's choice.
     pub mac: Option<Mac>,
-    pub addresses: Addresses,
+    /// The addresses are the previous plugin's instead of IPAM's.
+    pub takes_previous: bool,
     pub shim: Option<Shim>,
     /// The configuration's DNS replaces IPAM's.
     pub dns: Option<Dns>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub enum Addresses {
-    None,
-    /// This IPAM plugin assigns at least one.
-    Ipam(String),
-    Previous,
-}
-
-impl Addresses {
-    /// `none` is for a configuration without IPAM plugin.
-    pub fn read(config: &PluginConfig, none: Addresses) -> Addresses {
-        config.ipam().map_or(none, |ipam| Addresses::Ipam(ipam.to_owned()))
-    }
-}
-
 impl Upper {
-    /// Returns an interface of this kind with the addresses of the configuration's IPAM plugin, and no other settings.
-    pub fn new(kind: Kind, config: &PluginConfig) -> Upper {
-        let addresses = Addresses::read(config, Addresses::None);
-        let (mtu, mac, shim) = (None, None, None);
-        Upper { kind, master: None, mtu, mtu_is_free: false, mac, addresses, shim, dns: None }
+    /// Returns an interface of this kind without other settings.
+    pub fn new(kind: Kind) -> Upper {
+        let (master, mtu, mac, shim, dns) = (None, None, None, None, None);
+        Upper { kind, master, mtu, mtu_is_free: false, mac, takes_previous: false, shim, dns }
     }
 
     fn bounded_mtu(&self) -> Option<u32> {
@@ -99,14 +82,10 @@ impl Plugin for UpperPlugin {
         let new = NewInterface { kind, master, mtu, mac };
         let what = format!("make {} {} in the pod", kind.name(), call.ifname);
         let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
-        let mut result = match &upper.addresses {
-            Addresses::None => CniResult::default(),
-            Addresses::Ipam(ipam) => delegate::assigned(call, ipam)?.result,
-            Addresses::Previous => call.previous()?.clone(),
+        let result = match upper.takes_previous {
+            true => call.previous()?.clone(),
+            false => delegate::add_ipam(call)?,
         };
-        for ip in &mut result.ips {
-            ip.interface = Some(POD_INTERFACE);
-        }
         call.step(&format!("configure {} in the pod", call.ifname), || {
             if let (Kind::Ipvlan(_), Some((link, in_pod))) = (kind, &asked) {
                 arp::probe_on_master(call, Some(&netns).filter(|_| *in_pod), link, &result)?;
@@ -133,10 +112,7 @@ impl Plugin for UpperPlugin {
             (Some(shim), Some(master)) => shim::check(call, shim, master, prev),
             _ => Ok(()),
         });
-        match &upper.addresses {
-            Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
-            Addresses::None | Addresses::Previous => own,
-        }
+        delegate::check_ipam(call, own)
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -152,10 +128,7 @@ impl Plugin for UpperPlugin {
         if let Some(master) = &upper.master {
             master.status(upper.kind, upper.bounded_mtu())?;
         }
-        match &upper.addresses {
-            Addresses::Ipam(ipam) => delegate::call(call, ipam, Command::Status),
-            Addresses::None | Addresses::Previous => Ok(()),
-        }
+        delegate::call_ipam(call, Command::Status)
     }
 }
 
