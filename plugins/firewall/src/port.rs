@@ -7,6 +7,7 @@ use cnimble_netlink::port::{self, Port};
 use cnimble_netlink::{IfPresent as _, Netlink, link};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair;
+use cnimble_rules::objects::pair::leads_to_a_pod;
 
 use crate::config;
 
@@ -16,7 +17,7 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
     if let Some(first) = outside.next()
         && let Some(first) = host.find_link(&first.name)?
     {
-        if is_a_pods(&first) {
+        if leads_to_a_pod(&first) {
             return Ok(None);
         }
         for interface in outside {
@@ -29,11 +30,6 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
         }
     }
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
-}
-
-/// A veth with its other end in another namespace.
-fn is_a_pods(link: &Link) -> bool {
-    link.kind == "veth" && link.far.is_some()
 }
 
 /// The host's interfaces, with the pod's own end.
@@ -74,7 +70,7 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
 pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(interface)? else { return Ok(true) };
-    if is_a_pods(&link) {
+    if leads_to_a_pod(&link) {
         return Ok(own.contains(&interface));
     }
     if link.kind != "bridge"

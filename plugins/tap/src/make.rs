@@ -7,7 +7,7 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::tap::Tap;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::alone;
+use cnimble_plugin::interface::{alone, pair};
 
 use super::ANY;
 use super::config::Config;
@@ -25,13 +25,15 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
             let made = netns.enter(|| Tap::make(&call.ifname, config.tap))?;
             Some(made.or_else(|err| match err.errno {
                 // For an existing tap, and any other interface.
-                Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => Err(taken(call)),
+                Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => {
+                    Err(pair::pod_name_taken(call))
+                }
                 _ => Err(err.into()),
             })?)
         }
         Some(context) => {
             if inside.find_link(&call.ifname)?.is_some() {
-                return Err(taken(call));
+                return Err(pair::pod_name_taken(call));
             }
             let (unmarked, name) = (call.open_netns()?, call.ifname.clone());
             call.undo.push(format!("remove tap {name} from the pod"), move || {
@@ -47,11 +49,6 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
         tap.keep()?;
     }
     Ok((link, inside))
-}
-
-fn taken(call: &Call) -> Error {
-    Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
-        .details(format!("in {}", call.netns))
 }
 
 /// Of the next program that this thread executes (proc_pid_attr(5)).

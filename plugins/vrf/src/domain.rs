@@ -9,7 +9,7 @@ use cnimble_netlink::kind::{self, Kind, NewLink};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, IfPresent, Netlink};
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::remove;
+use cnimble_plugin::interface::{alone, remove};
 
 use super::config::Config;
 
@@ -23,6 +23,8 @@ const CHOICES: usize = 32;
 
 /// default, main and local (rtnetlink(7)): not for a VRF.
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
+
+pub(crate) const ANY: Kind = Kind::Vrf(kind::Vrf { table: 0 });
 
 #[derive(Debug)]
 pub(crate) struct Vrf {
@@ -43,10 +45,7 @@ pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Optio
 }
 
 pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
-    match find(inside, name) {
-        Err(err) if err.code == Code::CONFLICT => Ok(None),
-        found => found,
-    }
+    Ok(inside.find_link(name)?.and_then(Vrf::of))
 }
 
 /// Finds or makes the VRF and sets it up, with its undo. Fails with code 102 for another table than configured, and
@@ -95,7 +94,7 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
 fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result<Vrf, Error> {
     match err.errno {
         Errno::EEXIST => matching(find(inside, &config.name)?.ok_or(err)?, config),
-        Errno::EOPNOTSUPP => Err(unknown(Code::KERNEL).details(err.to_string())),
+        Errno::EOPNOTSUPP => Err(alone::unknown_kind(ANY, Code::KERNEL).details(err.to_string())),
         _ => Err(err.into()),
     }
 }
@@ -117,10 +116,6 @@ fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
         }
         _ => Ok(found),
     }
-}
-
-pub(crate) fn unknown(code: Code) -> Error {
-    Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
 }
 
 fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {

@@ -12,11 +12,11 @@ mod port;
 use std::rc::Rc;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
-use cnimble_netlink::kind::{self, Kind};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{IfPresent as _, Netlink};
+use cnimble_plugin::interface::alone;
 use cnimble_plugin::interface::pinned::in_pinned;
-use cnimble_plugin::interface::{find_own, unusable, usable_netlink};
+use cnimble_plugin::interface::find_own;
 use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;
@@ -112,11 +112,7 @@ impl Plugin for Vrf {
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         Config::read(&call.config)?;
-        let known = usable_netlink()?.knows_kind(Kind::Vrf(kind::Vrf { table: 0 }));
-        match known.map_err(|err| unusable("netlink", &err))? {
-            true => Ok(()),
-            false => Err(domain::unknown(Code::NOT_AVAILABLE)),
-        }
+        alone::status(domain::ANY)
     }
 }
 
