@@ -90,12 +90,7 @@ impl Config {
             )
             .details("or the runtime has to tell a deviceID"));
         };
-        Ok(Config {
-            wanted,
-            bus_id,
-            data_dir: data_dir(config)?,
-            dns: keys.dns.given(),
-        })
+        Ok(Config { wanted, bus_id, data_dir: data_dir(config)?, dns: keys.dns.given() })
     }
 }
 

@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 
 use cnimble_cni::{Code, Error, Owner};
 use cnimble_leases::lock::{Lock, LockError};
-use cnimble_os::files::{self, Links, is_absent};
+use cnimble_os::files::{self, IfPresent as _, Links, is_absent};
 
 use crate::record::Record;
 use crate::sysfs;
@@ -52,10 +52,8 @@ impl Records {
                 opened => (&own, opened),
             };
             let failed = |err: &io::Error| Error::io("lock", path, err);
-            let file = match opened {
-                Err(err) if is_absent(&err) => return Ok(None),
-                opened => opened.map_err(|err| failed(&err))?,
-            };
+            let opened = opened.unless_absent().map_err(|err| failed(&err))?;
+            let Some(file) = opened else { return Ok(None) };
             let inode = file.metadata().map_err(|err| failed(&err))?.ino();
             let lock = Lock::wait(file).map_err(|why| match why {
                 LockError::Stopped(err) => err,

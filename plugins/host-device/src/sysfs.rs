@@ -1,15 +1,9 @@
 //! A device's interface and driver in sysfs (sysfs(5)).
 
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
-
 use cnimble_cni::{Code, Error};
-use cnimble_os::files::is_absent;
+use cnimble_os::files::{self, IfPresent as _, is_absent};
 
 use crate::config::Wanted;
 
@@ -35,10 +29,9 @@ impl Sysfs<'_> {
             Wanted::Pci(id) => Ok(self.pci(id)),
             Wanted::Id(id) => {
                 for path in [self.pci(id), self.auxiliary(id)] {
-                    match path.symlink_metadata() {
-                        Ok(_) => return Ok(path),
-                        Err(err) if is_absent(&err) => {}
-                        Err(err) => return Err(Error::io("look up", &path, &err)),
+                    let found = path.symlink_metadata().unless_absent();
+                    if found.map_err(|err| Error::io("look up", &path, &err))?.is_some() {
+                        return Ok(path);
                     }
                 }
                 Err(Error::new(Code::KERNEL, format!("device \"{id}\" is missing on the host")).details(
@@ -98,23 +91,8 @@ fn name_of(device: &Path) -> String {
 
 /// None without the directory.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
-    // The standard library's directory panics if closing it fails.
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let failed = |err: &io::Error| Error::io("list", dir, err);
-    let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(io::Error::from) {
-        Ok(entries) => entries,
-        Err(err) if is_absent(&err) => return Ok(Vec::new()),
-        Err(err) => return Err(failed(&err)),
-    };
-    let mut found = Vec::new();
-    for entry in entries.iter() {
-        let entry = entry.map_err(|errno| failed(&errno.into()))?;
-        let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()).to_string_lossy().into_owned();
-        if name != "." && name != ".." {
-            found.push(name);
-        }
-    }
-    Ok(found)
+    let names = files::names(dir).map_err(|err| Error::io("list", dir, &err))?;
+    Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use cnimble_os::files::IfPresent as _;
 use cnimble_plugins::PLUGINS;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
@@ -126,11 +127,8 @@ impl Place {
 
     /// The lock excludes concurrent installs.
     fn sweep(&self, dir: &Path) -> Result<(), Failure> {
-        let entries = match fs::read_dir(dir) {
-            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(doing("reading", dir))?,
-        };
-        for entry in entries {
+        let entries = fs::read_dir(dir).if_present().map_err(doing("reading", dir))?;
+        for entry in entries.into_iter().flatten() {
             let entry = entry.map_err(doing("reading", dir))?;
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
                 fs::remove_file(entry.path()).map_err(doing("removing", &entry.path()))?;
@@ -144,11 +142,9 @@ impl Place {
     }
 
     fn installed(&self) -> Result<BTreeSet<String>, Failure> {
-        match fs::read_to_string(self.manifest()) {
-            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
-            Err(err) if err.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
-            Err(err) => Err(doing("reading", &self.manifest())(err)),
-        }
+        let read = fs::read_to_string(self.manifest()).if_present();
+        let text = read.map_err(doing("reading", &self.manifest()))?.unwrap_or_default();
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
     /// Installed here, or another file of ours.
@@ -201,11 +197,7 @@ fn unfinished(path: &Path) -> PathBuf {
 
 /// Also a broken link.
 fn exists(path: &Path) -> Result<bool, Failure> {
-    match fs::symlink_metadata(path) {
-        Ok(_) => Ok(true),
-        Err(err) if err.kind() == ErrorKind::NotFound => Ok(false),
-        Err(err) => Err(doing("reading", path)(err)),
-    }
+    Ok(fs::symlink_metadata(path).if_present().map_err(doing("reading", path))?.is_some())
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -241,11 +233,7 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
 /// [`CLUSTER`] beside this program.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
-    match fs::read(&path) {
-        Ok(program) => Ok(Some(program)),
-        Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
-        Err(err) => Err(doing("reading", &path)(err)),
-    }
+    fs::read(&path).if_present().map_err(doing("reading", &path))
 }
 
 fn install(dir: &Path, way: Way) -> Result<(), Failure> {

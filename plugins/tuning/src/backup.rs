@@ -2,20 +2,15 @@
 //! plugin's format: DEL of either set restores the other's changes. The Go plugin ignores our key for the network. GC
 //! needs it: all networks share the directory. Files without it are kept.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, hash16};
 use cnimble_netlink::link::{Link, Mac};
-use cnimble_os::files::{self as files, Links, is_absent};
+use cnimble_os::files::{self as files, IfPresent as _, Links, is_absent};
 use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
@@ -87,11 +82,7 @@ pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
 
 /// `None` if there is no file. Fails with code 5 if it can't be read or isn't a regular file.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
-    match files::read(file, LIMIT, Links::Refuse) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(err) if is_absent(&err) => Ok(None),
-        Err(err) => Err(Error::io("read", file, &err)),
-    }
+    files::read(file, LIMIT, Links::Refuse).unless_absent().map_err(|err| Error::io("read", file, &err))
 }
 
 /// For DEL: a path that can't be a file of ours counts as empty and is then removed.
@@ -148,30 +139,16 @@ pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
 }
 
 fn remove_one(file: &Path) -> Result<(), Error> {
-    match fs::remove_file(file) {
-        Err(err) if !is_absent(&err) => Err(Error::io("remove", file, &err)),
-        _ => Ok(()),
-    }
+    fs::remove_file(file).unless_absent().map(drop).map_err(|err| Error::io("remove", file, &err))
 }
 
 /// Attachments that aren't in `valid`. Fails with code 5 after all were tried.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    // The standard library's directory panics if closing it fails.
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(std::io::Error::from) {
-        Ok(entries) => entries,
-        Err(err) if is_absent(&err) => return Ok(()),
-        Err(err) => return Err(Error::io("list", dir, &err)),
-    };
     let mut keep: Vec<String> = valid.iter().map(name).collect();
     keep.extend(valid.iter().map(|valid| fresh_name(&name(valid), network)));
     let mut outcome = Ok(());
-    for entry in entries.iter() {
-        let path = match entry {
-            Ok(entry) => dir.join(OsStr::from_bytes(entry.file_name().to_bytes())),
-            Err(errno) => return outcome.and(Err(Error::io("list", dir, &errno.into()))),
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+    for name in files::names(dir).map_err(|err| Error::io("list", dir, &err))? {
+        let (path, name) = (dir.join(&name), name.to_string_lossy());
         if keep.iter().any(|kept| *kept == name) {
             continue;
         }

@@ -12,6 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::IfPresent as _;
+
 /// The directory. It is empty after a reboot, which no namespace outlives.
 pub const DIR: &str = "/run/cnimble/begun-dels";
 
@@ -97,10 +99,7 @@ pub fn is_noted(tag: &str) -> bool {
 }
 
 fn all() -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(DIR) {
-        Err(err) if super::is_absent(&err) => Ok(Vec::new()),
-        listed => listed?.map(|entry| Ok(entry?.path())).collect(),
-    }
+    Ok(super::names(Path::new(DIR))?.into_iter().map(|name| Path::new(DIR).join(name)).collect())
 }
 
 /// A tag is hexadecimal digits and a hyphen; no other text becomes a path.
@@ -113,13 +112,9 @@ fn path(tag: &str) -> io::Result<PathBuf> {
 
 /// The directory goes with the last note. A missing note is no error.
 fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Ok(()) => {
-            // Other notes keep the directory.
-            let _ = fs::remove_dir(DIR);
-            Ok(())
-        }
-        Err(err) if super::is_absent(&err) => Ok(()),
-        outcome => outcome,
+    if fs::remove_file(path).unless_absent()?.is_some() {
+        // Other notes keep the directory.
+        let _ = fs::remove_dir(DIR);
     }
+    Ok(())
 }

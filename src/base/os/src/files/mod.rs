@@ -3,10 +3,16 @@
 
 pub mod begun;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
 /// Whether the last part of a path may be a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +110,24 @@ fn place(fresh: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> 
     })
 }
 
+/// The names in a directory; none without it. The standard library's directory panics if closing it fails.
+///
+/// # Errors
+/// The system's.
+pub fn names(dir: &Path) -> io::Result<Vec<OsString>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let opened = Dir::open(dir, flags, Mode::empty()).map_err(io::Error::from);
+    let Some(mut entries) = opened.unless_absent()? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for entry in entries.iter() {
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// Returns true if and only if an error of [`read`] says that the file isn't regular, or is too large.
 pub fn is_foreign(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::InvalidData
@@ -123,12 +147,25 @@ pub trait IfPresent<T> {
     /// # Errors
     /// All others.
     fn if_present(self) -> io::Result<Option<T>>;
+
+    /// `None` if the file cannot exist ([`is_absent`]).
+    ///
+    /// # Errors
+    /// All others.
+    fn unless_absent(self) -> io::Result<Option<T>>;
 }
 
 impl<T> IfPresent<T> for io::Result<T> {
     fn if_present(self) -> io::Result<Option<T>> {
         match self {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    fn unless_absent(self) -> io::Result<Option<T>> {
+        match self {
+            Err(err) if is_absent(&err) => Ok(None),
             outcome => outcome.map(Some),
         }
     }
@@ -161,8 +198,10 @@ mod tests {
             assert!(is_foreign(&read(Path::new("/proc/self/status"), 10, links).unwrap_err()));
             for name in ["nothing", "file/below", &"x".repeat(300)] {
                 assert!(is_absent(&read(&at(name), 10, links).unwrap_err()), "{name}");
+                assert_eq!(names(&at(name)), [""; 0], "{name}");
             }
         }
+        assert!(read(&at("pipe"), 1, Links::Refuse).unless_absent().is_err());
         assert_eq!(read(&at("link"), 4, Links::Follow).unwrap(), b"text");
         assert!(is_foreign(&read(&at("link"), 4, Links::Refuse).unwrap_err()));
         assert!(!is_foreign(&read(&at("loop"), 4, Links::Follow).unwrap_err()));
@@ -170,9 +209,8 @@ mod tests {
 
     /// The names in a directory.
     fn names(dir: &Path) -> Vec<String> {
-        let entries = std::fs::read_dir(dir).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let found = super::names(dir).unwrap();
+        let mut names: Vec<_> = found.into_iter().map(|name| name.into_string().unwrap()).collect();
         names.sort();
         names
     }

@@ -16,7 +16,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{fstat, fstatat};
 use rustix::fs::{FileType, OFlags, RawDir};
 
-use cnimble_os::files::is_absent;
+use cnimble_os::files::IfPresent as _;
 
 use super::reading::{Found, Lease, Leases};
 use super::{Result, StoreError, last_name};
@@ -36,10 +36,11 @@ impl Directory {
     /// `None` if the directory is missing.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_DIRECTORY;
-        match File::options().read(true).custom_flags(flags).open(path) {
-            Ok(file) => Ok(Some(Directory { path: path.to_owned(), file })),
-            Err(err) if is_absent(&err) => Ok(None),
-            Err(source) => Err(StoreError::Io { what: "opening", path: path.to_owned(), source }),
+        let opened = File::options().read(true).custom_flags(flags).open(path).unless_absent();
+        let path = path.to_owned();
+        match opened {
+            Ok(file) => Ok(file.map(|file| Directory { path, file })),
+            Err(source) => Err(StoreError::Io { what: "opening", path, source }),
         }
     }
 
