@@ -3,6 +3,7 @@
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
+use cnimble_plugin::interface::usable_netlink;
 use cnimble_plugin::{Call, Plugin, Role};
 
 const LO: &str = "lo";
@@ -69,23 +70,15 @@ impl Plugin for Loopback {
     }
 
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
-        let mut netlink = open(call)?;
-        if netlink.link(LO)?.up {
+        if Netlink::open_in(&call.open_netns()?)?.link(LO)?.up {
             return Ok(());
         }
         Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
     }
 
     fn status(&self, _call: &Call) -> Result<(), Error> {
-        match Netlink::open() {
-            Ok(_) => Ok(()),
-            Err(err) => Err(Error::new(Code::NOT_AVAILABLE, format!("netlink can't be used: {err}"))),
-        }
+        usable_netlink().map(drop)
     }
-}
-
-fn open(call: &Call) -> Result<Netlink, Error> {
-    Ok(Netlink::open_in(&call.open_netns()?)?)
 }
 
 #[derive(Clone, Copy)]

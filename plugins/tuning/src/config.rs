@@ -67,29 +67,23 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
 }
 
-/// For backups: all that DEL and GC need.
-#[derive(Debug)]
-pub(crate) struct DataDir(pub(crate) PathBuf);
-
-impl DataDir {
-    /// Fails with code 7 if it isn't a string.
-    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
-        #[derive(Default, Deserialize)]
-        #[serde(default, rename_all = "camelCase")]
-        struct Key {
-            data_dir: String,
-        }
-        let Key { data_dir } = config.decode()?;
-        Ok(DataDir(if data_dir.is_empty() { DEFAULT_DATA_DIR.into() } else { data_dir.into() }))
+/// The directory of the backups: all that DEL and GC need. Fails with code 7 if it isn't a string.
+pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Key {
+        data_dir: String,
     }
+    let Key { data_dir } = config.decode()?;
+    Ok(if data_dir.is_empty() { DEFAULT_DATA_DIR.into() } else { data_dir.into() })
 }
 
 impl Config {
     /// `ifname` replaces `IFNAME` in keys. Fails with code 7 and the path of an invalid key, or with code 4 for
     /// CNI_ARGS.
     pub(crate) fn read(call: &Call, ifname: &str) -> Result<Self, Error> {
+        let data_dir = data_dir(&call.config)?;
         let keys: Keys = call.config.decode()?;
-        let DataDir(data_dir) = DataDir::read(&call.config)?;
         if let Some(key) = repeated_key(&call.stdin) {
             return Err(Error::config(format!("sysctl: {key} stands there twice"))
                 .details("duplicated sysctl keys are not allowed"));

@@ -27,7 +27,7 @@ use cnimble_plugin::interface::find_own;
 use cnimble_plugin::{Call, Plugin, Role};
 
 use backup::Backup;
-use config::{Config, DataDir, Sysctl};
+use config::{Config, Sysctl};
 use settings::Difference;
 
 pub static PLUGIN: &dyn Plugin = &Tuning;
@@ -44,7 +44,6 @@ impl Plugin for Tuning {
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {
-        DataDir::read(&call.config)?;
         let config = Config::read(call, &call.ifname)?;
         #[cfg(feature = "fuzzing")]
         fuzzing::config(&config);
@@ -79,8 +78,7 @@ impl Plugin for Tuning {
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         // The rest may have changed since ADD.
-        let DataDir(dir) = DataDir::read(&call.config)?;
-        let file = backup::file(&dir, &call.attachment());
+        let file = backup::file(&config::data_dir(&call.config)?, &call.attachment());
         // A missing interface or a refused setting doesn't stop the removal: the next plugin deletes the interface.
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
@@ -106,8 +104,7 @@ impl Plugin for Tuning {
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        let DataDir(dir) = DataDir::read(&call.config)?;
-        backup::gc(&dir, &call.config.name, valid)
+        backup::gc(&config::data_dir(&call.config)?, &call.config.name, valid)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
