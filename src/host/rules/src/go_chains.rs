@@ -51,7 +51,7 @@ impl GoChains {
     }
 
     pub(super) fn remove(&self, nft: &mut Nft, family: Family, owner: &Owner) -> netlink::Result<()> {
-        xtables::remove_chain(nft, family, self.parent, &self.of(owner))
+        xtables::remove_chains(nft, nat(family), self.parent, &[&self.of(owner)])
     }
 
     pub(super) fn gc(&self, nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
@@ -68,7 +68,7 @@ impl GoChains {
             let stale: BTreeSet<String> =
                 named.flatten().filter(|chain| self.has(chain) && !kept.contains(chain)).collect();
             for chain in &stale {
-                xtables::remove_chain(nft, family, self.parent, chain)?;
+                xtables::remove_chains(nft, nat(family), self.parent, &[chain])?;
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ use cnimble_netlink::nft::{
 };
 
 use super::retry::retry;
+use super::xtables;
 
 const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
@@ -75,35 +76,10 @@ pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<
 pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     for (table, base) in PLACES {
         if nft.has_table(table)? {
-            remove_from(nft, table, base, chain)?;
+            xtables::remove_chains(nft, table, base, &[chain, &format!("{chain}-mac")])?;
         }
     }
     Ok(())
-}
-
-fn remove_from(nft: &mut Nft, table: Table<'_>, base: &str, chain: &str) -> netlink::Result<()> {
-    let mac_chain = format!("{chain}-mac");
-    retry(&[Errno::ENOENT, Errno::EBUSY], || {
-        let mut batch = Batch::new();
-        let present = [chain, mac_chain.as_str()].map(|name| nft.has_chain(table.chain(name)));
-        let [first, second] = present;
-        let (first, second) = (first?, second?);
-        if !first && !second {
-            return Ok(());
-        }
-        for rule in nft.rules(table, Some(base))? {
-            if rule.target().is_some_and(|target| target == chain || target == mac_chain) {
-                batch.delete_rule(table.chain(base), rule.handle);
-            }
-        }
-        for (exists, name) in [(first, chain), (second, mac_chain.as_str())] {
-            if exists {
-                batch.flush_chain(table.chain(name));
-                batch.delete_chain(table.chain(name));
-            }
-        }
-        nft.commit(&batch)
-    })
 }
 
 pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<bool> {

@@ -22,22 +22,34 @@ pub(super) fn nat(family: Family) -> Table<'static> {
     Table::new(family, "nat")
 }
 
-/// Removes a chain and all rules of `parent` that jump to it. Their matches differ between releases of the Go plugins.
-pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &str) -> netlink::Result<()> {
-    let table = nat(family);
-    // A concurrent DEL removes it too, or an ADD is about to add to it.
+/// Removes chains and all rules of `parent` that jump to them. Their matches differ between releases of the Go plugins.
+pub(super) fn remove_chains(
+    nft: &mut Nft,
+    table: Table<'_>,
+    parent: &str,
+    chains: &[&str],
+) -> netlink::Result<()> {
+    // A concurrent DEL removes them too, or an ADD is about to add to them.
     retry(&[Errno::ENOENT, Errno::EBUSY], || {
-        if !nft.has_chain(table.chain(chain))? {
+        let mut present = Vec::new();
+        for chain in chains {
+            if nft.has_chain(table.chain(chain))? {
+                present.push(table.chain(chain));
+            }
+        }
+        if present.is_empty() {
             return Ok(());
         }
         let mut batch = Batch::new();
         for rule in nft.rules(table, Some(parent))? {
-            if rule.target().as_deref() == Some(chain) {
+            if rule.target().is_some_and(|target| chains.contains(&target.as_str())) {
                 batch.delete_rule(table.chain(parent), rule.handle);
             }
         }
-        batch.flush_chain(table.chain(chain));
-        batch.delete_chain(table.chain(chain));
+        for chain in present {
+            batch.flush_chain(chain);
+            batch.delete_chain(chain);
+        }
         nft.commit(&batch)
     })
 }

@@ -29,7 +29,7 @@ impl Place {
     pub(super) fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match self {
             Place::Chain { variant: Variant::NfTables, family, parent, chain } => {
-                Ok(xtables::remove_chain(nft, *family, parent, chain)?)
+                Ok(xtables::remove_chains(nft, nat(*family), parent, &[chain])?)
             }
             Place::Chain { variant: Variant::Legacy, parent, chain, .. } => {
                 xtables::remove_legacy_chain(parent, chain)
