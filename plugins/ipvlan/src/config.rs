@@ -21,7 +21,7 @@ struct Keys {
 /// For CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
     let mode = match keys.mode.as_str() {
         "" => Some(IpvlanMode::L2),
         wanted => IpvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),

@@ -43,7 +43,7 @@ pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
 }
 
 fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
     let mode = match keys.mode.as_str() {
         "" => Some(MacvlanMode::Bridge),
         wanted => MacvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),

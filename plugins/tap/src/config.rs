@@ -1,11 +1,10 @@
 use serde::Deserialize;
 
-use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields};
 use cnimble_netlink::kind::{Kind, TapSettings};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::any_mtu;
-use cnimble_plugin::interface::mac;
+use cnimble_plugin::interface::{any_mtu, mac, named};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -18,8 +17,7 @@ struct Keys {
     group: Option<u32>,
     #[serde(deserialize_with = "fields::text_opt")]
     selinux_context: Option<String>,
-    #[serde(deserialize_with = "fields::text_opt")]
-    bridge: Option<String>,
+    bridge: String,
     dns: DnsKeys,
     runtime_config: RuntimeConfig,
 }
@@ -46,11 +44,7 @@ impl Config {
     /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        if let Some(name) = &keys.bridge
-            && let Some(problem) = names::interface_problem(name)
-        {
-            return Err(Error::config(format!("bridge: invalid name \"{name}\"")).details(problem));
-        }
+        let bridge = named("bridge", &keys.bridge)?;
         if keys.selinux_context.as_ref().is_some_and(|context| context.contains(char::is_control)) {
             return Err(Error::config("selinuxContext: a context has no control characters"));
         }
@@ -58,7 +52,7 @@ impl Config {
             tap: TapSettings { owner: keys.owner, group: keys.group, multi_queue: keys.multi_queue },
             mtu: any_mtu(keys.mtu)?,
             selinux_context: keys.selinux_context,
-            bridge: keys.bridge,
+            bridge,
             dns: keys.dns.given(),
             mac: keys.mac,
             runtime_mac: keys.runtime_config.mac,

@@ -26,7 +26,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         return Err(Error::config("\"master\" field is required")
             .details("it names the interface that the VLAN is made on"));
     }
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(keys.master)? };
+    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
     if keys.vlan_id > MAX_VLAN {
         let id = keys.vlan_id;
         return Err(Error::config(format!(

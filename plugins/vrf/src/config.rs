@@ -1,6 +1,7 @@
 use serde::Deserialize;
 
 use cnimble_cni::{Error, PluginConfig, fields, names};
+use cnimble_plugin::interface::named;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -34,13 +35,10 @@ impl Config {
     /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { vrfname: name, table } = config.decode()?;
-        if name.is_empty() {
-            return Err(Error::config("configuration is expected to have a valid vrf name")
-                .details("the key vrfname is missing"));
-        }
-        if let Some(problem) = names::interface_problem(&name) {
-            return Err(Error::config(format!("vrfname: invalid name \"{name}\"")).details(problem));
-        }
+        let name = named("vrfname", &name)?.ok_or_else(|| {
+            Error::config("configuration is expected to have a valid vrf name")
+                .details("the key vrfname is missing")
+        })?;
         Ok(Config { name, table })
     }
 }

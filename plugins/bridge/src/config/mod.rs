@@ -7,8 +7,8 @@ use serde::Deserialize;
 use cnimble_cni::{CniResult, Dns, DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::mac;
 use cnimble_plugin::interface::pair_mtu::Mtu;
+use cnimble_plugin::interface::{mac, named};
 use cnimble_rules::filters::Masqueraded;
 use cnimble_rules::masquerade::Settings;
 use cnimble_rules::objects::bridge;
@@ -61,12 +61,6 @@ struct MacKey {
 impl Keys {
     /// Fails with code 7 for impossible values and contradicting keys.
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
-        if let Some(problem) = names::interface_problem(&self.bridge).filter(|_| !self.bridge.is_empty()) {
-            return Err(Error::config(format!("bridge: invalid name \"{}\"", self.bridge)).details(problem));
-        }
-        if let Some(problem) = names::interface_problem(&self.uplink).filter(|_| !self.uplink.is_empty()) {
-            return Err(Error::config(format!("uplink: invalid name \"{}\"", self.uplink)).details(problem));
-        }
         if self.vlan > MAX_VLAN {
             return Err(Error::config(format!(
                 "vlan: invalid VLAN ID {} (must be between 0 and {MAX_VLAN})",
@@ -126,12 +120,13 @@ impl Config {
     /// Fails with code 7 and the invalid or contradicting keys.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
+        let bridge = named("bridge", &keys.bridge)?.unwrap_or_else(|| bridge::DEFAULT_NAME.to_owned());
+        let uplink = named("uplink", &keys.uplink)?;
         keys.check(config)?;
         let overhead = keys.mtu_auto.then_some(keys.mtu_overhead);
         let trunk = trunk::ranges(keys.vlan_trunk.as_deref().unwrap_or_default())?;
         let vlan = Some(keys.vlan).filter(|vlan| *vlan != 0);
         let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
-        let bridge = if keys.bridge.is_empty() { bridge::DEFAULT_NAME.to_owned() } else { keys.bridge };
         if keys.vlan != 0 && (keys.is_gateway || keys.is_default_gateway) {
             let name = vlan_gateway_name(&bridge, keys.vlan);
             if let Some(problem) = names::interface_problem(&name) {
@@ -161,7 +156,7 @@ impl Config {
             enable_dad: keys.enable_dad,
             container_up: !keys.disable_container_interface,
             remove_unused: keys.remove_unused_bridge,
-            uplink: Some(keys.uplink).filter(|name| !name.is_empty()),
+            uplink,
             dns: keys.dns.given(),
             ipam: config.ipam().map(str::to_owned),
             mac,

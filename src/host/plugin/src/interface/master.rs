@@ -1,6 +1,6 @@
 //! The master, which is the link that a pod's interface is made on (macvlan, ipvlan, vlan).
 
-use cnimble_cni::{Code, Error, names};
+use cnimble_cni::{Code, Error};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink};
@@ -24,15 +24,8 @@ pub struct Master {
 
 impl Wanted {
     /// Fails with code 7 if no interface can have the name.
-    pub fn read(name: String) -> Result<Self, Error> {
-        let name = Some(name).filter(|name| !name.is_empty());
-        match name.as_deref().and_then(names::interface_problem) {
-            Some(problem) => {
-                let name = name.unwrap_or_default();
-                Err(Error::config(format!("master: invalid name \"{name}\"")).details(problem))
-            }
-            None => Ok(Wanted { name, in_pod: false }),
-        }
+    pub fn read(name: &str) -> Result<Self, Error> {
+        Ok(Wanted { name: super::named("master", name)?, in_pod: false })
     }
 
     fn place(&self) -> &'static str {

@@ -37,7 +37,7 @@ pub use inside::{find_own, is_own};
 
 use serde_json::Value;
 
-use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json};
+use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json, names};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
@@ -58,6 +58,15 @@ pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dn
         ipam.dns = dns;
     }
     ipam
+}
+
+/// Reads a key with the name of an interface; `None` if it is empty. Fails with code 7 for a name that none can have.
+pub fn named(key: &str, name: &str) -> Result<Option<String>, Error> {
+    match names::interface_problem(name) {
+        _ if name.is_empty() => Ok(None),
+        Some(problem) => Err(Error::config(format!("{key}: invalid name \"{name}\"")).details(problem)),
+        None => Ok(Some(name.to_owned())),
+    }
 }
 
 /// The MTUs that the kernel accepts for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
