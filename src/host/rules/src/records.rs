@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use cnimble_cni::{Attachment, Owner, json};
-use cnimble_os::files::{self, Links, is_absent};
+use cnimble_os::files::{self, IfPresent as _, Links};
 
 /// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second; Multus the third.
 const CACHES: [&str; 3] =
@@ -50,19 +50,11 @@ impl Record {
 pub fn read(choose: impl Fn(&str) -> bool) -> io::Result<Vec<io::Result<Record>>> {
     let mut records = Vec::new();
     for dir in CACHES.map(Path::new) {
-        let listed = match std::fs::read_dir(dir) {
-            Err(err) if is_absent(&err) => continue,
-            listed => listed?,
-        };
-        for file in listed {
-            let file = file?;
-            if !choose(&file.file_name().to_string_lossy()) {
-                continue;
-            }
-            match files::read(&file.path(), LIMIT, Links::Refuse) {
-                // A concurrent DEL removed it.
-                Err(err) if is_absent(&err) => {}
-                bytes => records.push(bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))),
+        for name in files::names(dir)?.into_iter().filter(|name| choose(&name.to_string_lossy())) {
+            // A concurrent DEL may have removed it.
+            let bytes = files::read(&dir.join(name), LIMIT, Links::Refuse).unless_absent();
+            if let Some(bytes) = bytes.transpose() {
+                records.push(bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)));
             }
         }
     }
