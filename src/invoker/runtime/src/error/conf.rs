@@ -1,6 +1,5 @@
 //! Files in the configuration directory.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -28,24 +27,14 @@ pub enum ConfError {
     #[non_exhaustive]
     Invalid { path: PathBuf, reason: cni::Error },
     /// No usable file has this network.
-    #[error("no network \"{name}\" in {}{}", dir.display(), NoNetworkHint { known, bad })]
+    #[error("no network \"{name}\" in {}; there is {}{}", dir.display(), others(known), skipped(bad))]
     NoNetwork { dir: PathBuf, name: String, known: Vec<String>, bad: Vec<ConfError> },
 }
 
-struct NoNetworkHint<'a> {
-    known: &'a [String],
-    bad: &'a [ConfError],
+fn others(known: &[String]) -> String {
+    if known.is_empty() { "none at all".to_owned() } else { known.join(", ") }
 }
 
-impl fmt::Display for NoNetworkHint<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known {
-            [] => write!(f, "; there is none at all")?,
-            known => write!(f, "; there is {}", known.join(", "))?,
-        }
-        for bad in self.bad {
-            write!(f, "; skipped {bad}")?;
-        }
-        Ok(())
-    }
+fn skipped(bad: &[ConfError]) -> String {
+    bad.iter().map(|bad| format!("; skipped {bad}")).collect()
 }

@@ -9,7 +9,7 @@ use super::PluginError;
 
 /// One plugin that failed in an operation on a network.
 #[derive(Debug, thiserror::Error)]
-#[error("{verb} of plugin {plugin} in network {network}{}: {cause}", For(attachment))]
+#[error("{verb} of plugin {plugin} in network {network}{}: {cause}", of_another(attachment.as_ref()))]
 #[non_exhaustive]
 pub struct Failure {
     /// The name of the network.
@@ -25,15 +25,8 @@ pub struct Failure {
     pub cause: PluginError,
 }
 
-struct For<'a>(&'a Option<cni::Attachment>);
-
-impl fmt::Display for For<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => Ok(()),
-            Some(of) => write!(f, " for {} {}", of.container_id, of.ifname),
-        }
-    }
+fn of_another(attachment: Option<&cni::Attachment>) -> String {
+    attachment.map_or_else(String::new, |of| format!(" for {} {}", of.container_id, of.ifname))
 }
 
 /// All plugins that failed in one operation, in the order of time: the first is the cause.
@@ -70,10 +63,7 @@ impl Failures {
 
 impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.first.fmt(f)?;
-        for other in &self.others {
-            write!(f, "; then {other}")?;
-        }
+        write!(f, "{}{}", self.first, super::then(&self.others))?;
         if let Some(note) = &self.note {
             write!(f, "; {note}")?;
         }

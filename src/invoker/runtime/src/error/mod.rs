@@ -6,7 +6,6 @@ mod conf;
 mod failures;
 mod plugin;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -65,17 +64,13 @@ pub enum Error {
     #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
     NoResult { network: String, container_id: String, ifname: String, reason: String },
     /// All plugins succeeded, but the result could not be recorded. The ADD was rolled back, with these failures.
-    #[error("{cause}{}", Rollback(rollback))]
+    #[error("{cause}{}", then(rollback))]
     #[non_exhaustive]
     Cache { cause: CacheError, rollback: Vec<Failure> },
 }
 
-struct Rollback<'a>(&'a [Failure]);
-
-impl fmt::Display for Rollback<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
-    }
+fn then(failures: &[Failure]) -> String {
+    failures.iter().map(|failure| format!("; then {failure}")).collect()
 }
 
 impl From<Failures> for Error {

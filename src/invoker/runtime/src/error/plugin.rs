@@ -1,6 +1,5 @@
 //! One execution of one plugin.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -18,7 +17,7 @@ pub enum PluginError {
     #[non_exhaustive]
     BadName { name: String },
     /// No directory has it.
-    #[error("no plugin \"{name}\" in CNI_PATH [{}]", Dirs(dirs))]
+    #[error("no plugin \"{name}\" in CNI_PATH [{}]", list(dirs))]
     #[non_exhaustive]
     Missing { name: String, dirs: Vec<PathBuf> },
     /// The kernel won't execute the file.
@@ -30,27 +29,27 @@ pub enum PluginError {
     #[non_exhaustive]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     /// The plugin took longer than allowed and was killed.
-    #[error("{}: no answer within {limit:?}; killed{}", path.display(), Stderr(stderr))]
+    #[error("{}: no answer within {limit:?}; killed{}", path.display(), said(stderr))]
     #[non_exhaustive]
     TimeLimit { path: PathBuf, limit: Duration, stderr: String },
     /// The caller dropped the ADD, and the plugin was ended.
-    #[error("{}: ended, because the ADD was dropped{}", path.display(), Stderr(stderr))]
+    #[error("{}: ended, because the ADD was dropped{}", path.display(), said(stderr))]
     #[non_exhaustive]
     Dropped { path: PathBuf, stderr: String },
     /// The plugin wrote more than a result can be, and was killed.
-    #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), Stderr(stderr))]
+    #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), said(stderr))]
     #[non_exhaustive]
     TooLong { path: PathBuf, limit: usize, stderr: String },
     /// The plugin failed in an orderly way: exit status and a CNI error.
-    #[error("{error} (code {}){}", error.code, Stderr(stderr))]
+    #[error("{error} (code {}){}", error.code, said(stderr))]
     #[non_exhaustive]
     Refused { path: PathBuf, error: cni::Error, stderr: String },
     /// The plugin failed and printed something that is no CNI error.
-    #[error("{}: failed ({status}) without a CNI error{}{}", path.display(), FirstLine(output), Stderr(stderr))]
+    #[error("{}: failed ({status}) without a CNI error{}{}", path.display(), began(output), said(stderr))]
     #[non_exhaustive]
     NoError { path: PathBuf, status: ExitStatus, output: String, stderr: String },
     /// The plugin succeeded, but what it printed can't be used.
-    #[error("{}: succeeded, but its output can't be used: {reason}{}", path.display(), FirstLine(output))]
+    #[error("{}: succeeded, but its output can't be used: {reason}{}", path.display(), began(output))]
     #[non_exhaustive]
     BadOutput { path: PathBuf, reason: cni::Error, output: String },
     /// The plugin doesn't speak the network's version of the protocol.
@@ -92,36 +91,20 @@ impl PluginError {
     }
 }
 
-struct Dirs<'a>(&'a [PathBuf]);
+fn list(dirs: &[PathBuf]) -> String {
+    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" ")
+}
 
-impl fmt::Display for Dirs<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, dir) in self.0.iter().enumerate() {
-            let space = if index == 0 { "" } else { " " };
-            write!(f, "{space}{}", dir.display())?;
-        }
-        Ok(())
+fn began(output: &str) -> String {
+    match output {
+        "" => "; stdout was empty".to_owned(),
+        line => format!("; stdout began \"{line}\""),
     }
 }
 
-struct FirstLine<'a>(&'a str);
-
-impl fmt::Display for FirstLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            "" => f.write_str("; stdout was empty"),
-            line => write!(f, "; stdout began \"{line}\""),
-        }
-    }
-}
-
-struct Stderr<'a>(&'a str);
-
-impl fmt::Display for Stderr<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.trim() {
-            "" => Ok(()),
-            text => write!(f, "; stderr: {text}"),
-        }
+fn said(stderr: &str) -> String {
+    match stderr.trim() {
+        "" => String::new(),
+        text => format!("; stderr: {text}"),
     }
 }
