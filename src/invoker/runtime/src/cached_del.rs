@@ -60,6 +60,7 @@ impl Invoker {
     ) -> Result<(), PluginError> {
         let attach = Attach::from_entry(entry);
         let injection = Injection::attachment(entry.result.as_ref(), &attach.capability_args);
-        self.call(verb, network, plugin, Some(&attach), injection).await.map(drop)
+        let answer = self.call(verb, network, plugin, Some(&attach), injection).await;
+        answer.map(drop).map_err(|failure| failure.cause)
     }
 }

@@ -35,7 +35,7 @@ impl Invoker {
         check_names(&network.name, attach)?;
         let missing = network.plugins.iter().filter_map(|plugin| {
             let cause = find_plugin(&plugin.plugin_type, &self.path).err()?;
-            Some(failure(network, plugin, Verb::Add, cause))
+            Some(failure(network, &plugin.plugin_type, Verb::Add, cause))
         });
         outcome(missing.collect())?;
         // Until the result is recorded: before that, nothing but locks tells of this.
@@ -61,14 +61,14 @@ impl Invoker {
         let mut added = Added { result: CniResult::default(), document: Value::Null };
         for (index, plugin) in network.plugins.iter().enumerate() {
             let previous = Some(&added.document).filter(|_| index > 0);
-            let cause = match this.add_one(network, plugin, attach, previous).await {
+            let failure = match this.add_one(network, plugin, attach, previous).await {
                 Ok(next) => {
                     added = next;
                     continue;
                 }
-                Err(cause) => cause,
+                Err(failure) => failure,
             };
-            let mut failures = Failures::one(failure(network, plugin, Verb::Add, cause));
+            let mut failures = Failures::one(failure);
             if known {
                 failures.note = Some(
                     "not rolled back, because the cache knows this attachment from an earlier ADD; \
@@ -144,7 +144,7 @@ impl Invoker {
         for plugin in &network.plugins {
             this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
                 .await
-                .map_err(|cause| Failures::one(failure(network, plugin, Verb::Check, cause)))?;
+                .map_err(Failures::one)?;
         }
         Ok(())
     }
@@ -207,12 +207,12 @@ impl Invoker {
         plugin: &ListEntry,
         attach: &Attach,
         previous: Option<&Value>,
-    ) -> Result<Added, PluginError> {
+    ) -> Result<Added, Failure> {
         let answer = self.call(Verb::Add, network, plugin, Some(attach), injection(attach, previous)).await?;
-        let bad = |reason| PluginError::BadOutput {
-            path: answer.file.clone(),
-            reason,
-            output: first_line(&answer.stdout),
+        let bad = |reason| {
+            let (path, output) = (answer.file.clone(), first_line(&answer.stdout));
+            let cause = PluginError::BadOutput { path, reason, output };
+            failure(network, &plugin.plugin_type, Verb::Add, cause)
         };
         let value = serde_json::from_slice(&answer.stdout)
             .map_err(|err| bad(SpecError::new(Code::DECODE, format!("it is not JSON: {err}"))))?;
@@ -230,11 +230,8 @@ impl Invoker {
         let result = result.filter(|_| network.version >= Version::V0_4_0);
         let mut failures = Vec::new();
         for plugin in plugins.iter().rev() {
-            if let Err(cause) =
-                self.call(Verb::Del, network, plugin, Some(attach), injection(attach, result)).await
-            {
-                failures.push(failure(network, plugin, Verb::Del, cause));
-            }
+            let answer = self.call(Verb::Del, network, plugin, Some(attach), injection(attach, result)).await;
+            failures.extend(answer.err());
         }
         failures
     }
@@ -247,8 +244,9 @@ impl Invoker {
         plugin: &ListEntry,
         attach: Option<&Attach>,
         injection: Injection<'_>,
-    ) -> Result<Answer, PluginError> {
-        let file = find_plugin(&plugin.plugin_type, &self.path)?;
+    ) -> Result<Answer, Failure> {
+        let failed = |cause| failure(network, &plugin.plugin_type, verb, cause);
+        let file = find_plugin(&plugin.plugin_type, &self.path).map_err(failed)?;
         let none = Attach::default();
         let attach = attach.unwrap_or(&none);
         let parameters = Parameters {
@@ -260,7 +258,7 @@ impl Invoker {
             path: &self.path,
         };
         let stdin = network.configuration(plugin, &injection).to_string();
-        let stdout = self.exec.run(&file, &parameters, stdin.as_bytes()).await?;
+        let stdout = self.exec.run(&file, &parameters, stdin.as_bytes()).await.map_err(failed)?;
         Ok(Answer { file, stdout })
     }
 
@@ -313,14 +311,8 @@ pub fn inlined_config(network: &NetworkList) -> Value {
     document
 }
 
-pub(super) fn failure(network: &NetworkList, plugin: &ListEntry, verb: Verb, cause: PluginError) -> Failure {
-    Failure {
-        network: network.name.clone(),
-        plugin: plugin.plugin_type.clone(),
-        verb,
-        attachment: None,
-        cause,
-    }
+pub(super) fn failure(network: &NetworkList, plugin: &str, verb: Verb, cause: PluginError) -> Failure {
+    Failure { network: network.name.clone(), plugin: plugin.to_owned(), verb, attachment: None, cause }
 }
 
 /// A result in the network's version, which a result without version counts as. One in this version keeps unknown keys.

@@ -3,7 +3,6 @@
 use cnimble_cni::list::Injection;
 use cnimble_cni::{Attachment, NetworkList, Verb, Version};
 
-use super::chain::failure;
 use super::error::{Error, Failure, Failures, outcome};
 use super::{Attach, Invoker};
 
@@ -64,9 +63,7 @@ impl Invoker {
                     break;
                 }
                 // Under the specification's key and the one that plugins knew before.
-                if let Err(cause) = this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await {
-                    failures.push(failure(network, plugin, Verb::Gc, cause));
-                }
+                failures.extend(this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await.err());
             }
         }
         outcome(failures)
@@ -83,7 +80,7 @@ impl Invoker {
         let this = self.begin();
         for plugin in &network.plugins {
             let answer = this.call(Verb::Status, network, plugin, None, Injection::status()).await;
-            answer.map_err(|cause| Failures::one(failure(network, plugin, Verb::Status, cause)))?;
+            answer.map_err(Failures::one)?;
         }
         Ok(())
     }

@@ -36,17 +36,14 @@ impl Invoker {
     /// # Errors
     /// There was no such moment in time; the locks can't be used.
     pub async fn alone(&self, network: Option<&str>) -> Result<Alone, Error> {
-        let held = match (self.patient(), network) {
-            (None, _) => None,
-            (Some(locks), Some(network)) => {
-                let held = locks.alone(network).await?;
-                Some((locks, held))
-            }
-            (Some(locks), None) => {
-                let held = locks.node_alone().await?;
-                Some((locks, held))
-            }
-        };
+        let mut held = None;
+        if let Some(locks) = self.patient() {
+            let lock = match network {
+                Some(network) => locks.alone(network).await?,
+                None => locks.node_alone().await?,
+            };
+            held = Some((locks, lock));
+        }
         Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, held })
     }
 

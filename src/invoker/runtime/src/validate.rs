@@ -7,8 +7,9 @@ use serde_json::Value;
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
+use super::chain::failure;
 use super::error::outcome;
-use super::{Error, Failure, Invoker, PluginError, Verb, find_plugin};
+use super::{Error, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
     /// Checks that all plugins of the network, and the IPAM plugins that they delegate to, are there and support its
@@ -21,15 +22,9 @@ impl Invoker {
         let types = network.plugins.iter().flat_map(types).filter(|name| seen.insert(*name));
         let probes = types.map(|name| async move { (name, self.supports(network, name).await) });
         let outcomes = futures::future::join_all(probes).await;
-        let failures = outcomes.into_iter().filter_map(|(name, outcome)| {
-            Some(Failure {
-                network: network.name.clone(),
-                plugin: name.to_owned(),
-                verb: Verb::Version,
-                attachment: None,
-                cause: outcome.err()?,
-            })
-        });
+        let failures = outcomes
+            .into_iter()
+            .filter_map(|(name, outcome)| Some(failure(network, name, Verb::Version, outcome.err()?)));
         outcome(failures.collect())?;
         let capabilities: BTreeSet<&String> =
             network.plugins.iter().flat_map(|plugin| &plugin.capabilities).collect();
