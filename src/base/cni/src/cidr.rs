@@ -40,6 +40,11 @@ pub fn parse_ip_or_cidr(text: &str) -> Option<(IpAddr, Option<u8>)> {
     }
 }
 
+/// Whether the networks have an address in common.
+pub fn overlap(one: IpNetwork, other: IpNetwork) -> bool {
+    one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
+}
+
 /// The default route of the family of `net`.
 pub fn default_route(net: IpNetwork) -> &'static str {
     if net.is_ipv4() { "0.0.0.0/0" } else { "::/0" }

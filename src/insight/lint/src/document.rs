@@ -49,7 +49,7 @@ impl Document {
     /// An invalid text gives the file with a finding in serde_json's words.
     pub fn parse(file: File) -> Result<Self, Box<(File, Finding)>> {
         // serde_json decides, because its errors are those of the plugins and of the command.
-        if let Err(err) = serde_json::from_str::<serde::Ignored>(&file.text) {
+        if let Err(err) = serde_json::from_str::<serde_json::Value>(&file.text) {
             let at = offset(&file.text, err.line(), err.column());
             let text = err.to_string();
             let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
@@ -79,11 +79,6 @@ impl Document {
         };
         let root = root.unwrap_or(Node { range: 0..0, data: Data::Null });
         Ok(Document { file, root })
-    }
-
-    /// Line and column start at 1, and columns count characters.
-    pub fn position(&self, finding: &Finding) -> (usize, usize) {
-        self.file.position(finding.range.start)
     }
 }
 
@@ -179,9 +174,4 @@ impl Node {
             _ => None,
         }
     }
-}
-
-/// serde_json parses this type to check a text.
-mod serde {
-    pub(super) type Ignored = serde_json::Value;
 }

@@ -70,7 +70,7 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
 /// Returns the keys that every plugin's entry may have.
 pub(crate) fn every_plugins() -> Shape {
     let open = || Shape::Object(Fields::new());
-    let fields = [
+    shape::object(&[
         ("type", Shape::Text, true),
         ("name", Shape::Text, false),
         ("cniVersion", Shape::Text, false),
@@ -81,6 +81,5 @@ pub(crate) fn every_plugins() -> Shape {
         ("dns", shape::dns(), false),
         ("logFile", Shape::Text, false),
         ("logLevel", Shape::Text, false),
-    ];
-    Shape::Object(fields.map(|(name, shape, required)| (name.to_owned(), (shape, required))).into())
+    ])
 }

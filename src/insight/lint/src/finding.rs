@@ -81,3 +81,27 @@ impl Finding {
         Finding { rule, level: Level::Note, range, message: message.into() }
     }
 }
+
+#[derive(Debug, Default)]
+pub(crate) struct Findings(pub(crate) Vec<Finding>);
+
+impl Findings {
+    pub(crate) fn error(&mut self, rule: Rule, range: &Range<usize>, message: impl Into<String>) {
+        self.0.push(Finding::error(rule, range.clone(), message));
+    }
+
+    pub(crate) fn warning(&mut self, rule: Rule, range: &Range<usize>, message: impl Into<String>) {
+        self.0.push(Finding::warning(rule, range.clone(), message));
+    }
+
+    pub(crate) fn note(&mut self, rule: Rule, range: &Range<usize>, message: impl Into<String>) {
+        self.0.push(Finding::note(rule, range.clone(), message));
+    }
+
+    /// Returns the findings by position, each one once.
+    pub(crate) fn sorted(mut self) -> Vec<Finding> {
+        self.0.sort_by_key(|finding| (finding.range.start, finding.rule));
+        self.0.dedup();
+        self.0
+    }
+}

@@ -1,10 +1,10 @@
 //! Conflicts between a network and the routes and addresses of the host.
 
+use cnimble_cni::cidr::overlap;
 use ipnetwork::IpNetwork;
 
-use super::rules::addresses::share;
 use super::subnets::{gateway, of_host};
-use super::{Document, Finding, Rule};
+use super::{Document, Finding, Findings, Rule};
 
 #[derive(Debug, Clone, Default)]
 pub struct Host {
@@ -23,7 +23,7 @@ pub struct Route {
 }
 
 pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let mut found = Findings::default();
     for (entry, pools) in of_host(document) {
         let bridge = (entry.plugin == "bridge").then(|| entry.node.text_of("bridge").unwrap_or("cni0"));
         let own = |link: &str| bridge.is_some_and(|bridge| link == bridge || is_vlan_of(link, bridge));
@@ -32,14 +32,14 @@ pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
             let route = host.routes.iter().find(|route| {
                 let inside = !route.via || pool.subnet.prefix() <= route.to.prefix();
                 let other = !own(&route.link) && !route.pods && route.to.prefix() > 0;
-                other && inside && share(route.to, pool.subnet)
+                other && inside && overlap(route.to, pool.subnet)
             });
             if let Some(route) = route {
                 let message = format!(
                     "subnet: {} overlaps the host's route to {} by {}",
                     pool.subnet, route.to, route.link
                 );
-                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+                found.warning(Rule::Overlap, &pool.place, message);
             }
             let force = entry.node.is_true("forceAddress");
             let vlan = entry.node.get("vlan").and_then(super::Node::integer).filter(|vlan| *vlan > 0);
@@ -47,16 +47,16 @@ pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
             let link = vlan.map_or(bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
             let addresses = host.bridges.iter().filter(|(name, _)| *name == link).flat_map(|(_, all)| all);
             let Some(wanted) = gateway(&entry, &pool) else { continue };
-            let mut others = addresses.filter(|has| share(**has, wanted) && **has != wanted);
+            let mut others = addresses.filter(|has| overlap(**has, wanted) && **has != wanted);
             if let Some(has) = others.next() {
                 let message = format!(
                     "subnet: {link} has the address {has}, and {wanted} would be added: the same network twice; use another bridge, as forceAddress takes the gateway from living pods"
                 );
-                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+                found.warning(Rule::Overlap, &pool.place, message);
             }
         }
     }
-    found
+    found.0
 }
 
 fn is_vlan_of(link: &str, bridge: &str) -> bool {

@@ -23,3 +23,5 @@ pub use page::{Page, Role, network as network_keys, page, pages, understood};
 pub use shape::{Key, Shape};
 pub use subnets::together;
 pub use walk::nearest;
+
+use finding::Findings;

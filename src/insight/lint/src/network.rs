@@ -8,7 +8,7 @@ use super::entry::{PluginEntry, entries, is_list, shape_of};
 use super::page::{Role, page, pages};
 use super::rules;
 use super::walk::{Walk, is_remark, nearest};
-use super::{Data, Document, Finding, Node, Rule};
+use super::{Data, Document, Finding, Findings, Node, Rule};
 
 const LIST_KEYS: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
@@ -57,13 +57,12 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
 
 /// Checks a file in a network's folder. Such a file is one plugin's entry without a name.
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let mut found = Findings::default();
     plugin(&document.root, true, &mut found);
     if let Some(entry) = PluginEntry::of(&document.root) {
         rules::check(&entry, false, &mut found);
     }
-    found.sort_by_key(|finding| (finding.range.start, finding.rule));
-    found
+    found.sorted()
 }
 
 fn count(document: &Document) -> usize {
@@ -77,7 +76,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     if !matches!(root.data, Data::Object(_)) {
         return vec![Finding::error(Rule::Syntax, root.range.clone(), "a network is an object")];
     }
-    let mut found = Vec::new();
+    let mut found = Findings::default();
     common(root, &mut found);
     if is_list(document) {
         list(document, &mut found);
@@ -92,13 +91,11 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     for (n, entry) in entries.iter().enumerate() {
         rules::check(entry, n == 0, &mut found);
     }
-    found.sort_by_key(|finding| (finding.range.start, finding.rule));
-    found.dedup();
-    found
+    found.sorted()
 }
 
 /// Checks the keys that a list and a single plugin's file have in common.
-fn common(root: &Node, found: &mut Vec<Finding>) {
+fn common(root: &Node, found: &mut Findings) {
     let start = root.range.start..root.range.start + 1;
     let mut one = |node: &Node, key: &str| match &node.data {
         Data::Text(text) if Version::parse(text).is_ok() => {}
@@ -108,18 +105,11 @@ fn common(root: &Node, found: &mut Vec<Finding>) {
                 _ => format!("the newest is {}", Version::LATEST),
             };
             let text = text.escape_debug();
-            found.push(Finding::error(
-                Rule::Version,
-                node.range.clone(),
-                format!("{key}: there is no version \"{text}\" of the specification: {hint}"),
-            ));
+            let message = format!("{key}: there is no version \"{text}\" of the specification: {hint}");
+            found.error(Rule::Version, &node.range, message);
         }
         Data::Null => {}
-        _ => found.push(Finding::error(
-            Rule::WrongType,
-            node.range.clone(),
-            format!("{key}: expected a text, like \"1.0.0\""),
-        )),
+        _ => found.error(Rule::WrongType, &node.range, format!("{key}: expected a text, like \"1.0.0\"")),
     };
     let version = root.get("cniVersion");
     let versions = root.get("cniVersions");
@@ -128,7 +118,7 @@ fn common(root: &Node, found: &mut Vec<Finding>) {
     if version.is_none() && versions.is_none_or(|list| list.elements().is_empty()) {
         let message =
             "cniVersion is missing: it counts as 0.1.0, which runtimes and plugins of today may refuse";
-        found.push(Finding::warning(Rule::MissingKey, start.clone(), message));
+        found.warning(Rule::MissingKey, &start, message);
     }
     match root.get("name").map(|node| (node, &node.data)) {
         Some((node, Data::Text(name))) if !names::is_identifier(name) => {
@@ -136,17 +126,17 @@ fn common(root: &Node, found: &mut Vec<Finding>) {
                 "name: \"{}\" can't be a network's name: letters, digits, _ . - only, a letter or digit first",
                 name.escape_debug()
             );
-            found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+            found.error(Rule::InvalidValue, &node.range, message);
         }
         Some((_, Data::Text(_))) => {}
         Some((node, _)) => {
-            found.push(Finding::error(Rule::WrongType, node.range.clone(), "name: expected a text"));
+            found.error(Rule::WrongType, &node.range, "name: expected a text");
         }
-        None => found.push(Finding::error(Rule::MissingKey, start, "the network needs a name")),
+        None => found.error(Rule::MissingKey, &start, "the network needs a name"),
     }
 }
 
-fn list(document: &Document, found: &mut Vec<Finding>) {
+fn list(document: &Document, found: &mut Findings) {
     let root = &document.root;
     list_keys(root, found);
     for key in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
@@ -157,44 +147,36 @@ fn list(document: &Document, found: &mut Vec<Finding>) {
             _ => false,
         };
         if !fits {
-            let message = format!("{key}: expected true or false");
-            found.push(Finding::error(Rule::WrongType, node.range.clone(), message));
+            found.error(Rule::WrongType, &node.range, format!("{key}: expected true or false"));
         }
     }
     let start = root.range.start..root.range.start + 1;
     let only_inlined = root.is_true("loadOnlyInlinedPlugins");
     match root.get("plugins") {
         Some(node) if !matches!(node.data, Data::List(_)) => {
-            found.push(Finding::error(Rule::WrongType, node.range.clone(), "plugins: expected a list"));
+            found.error(Rule::WrongType, &node.range, "plugins: expected a list");
         }
         Some(node) => {
             let ending = Path::new(&document.file.path).extension();
             if ending.is_some_and(|ending| ending == "conf" || ending == "json") {
-                found.push(Finding::warning(
-                    Rule::NoEffect,
-                    root.member("plugins").map_or(start, |member| member.range.clone()),
-                    "runtimes skip this file: that of a list ends in .conflist",
-                ));
+                let place = root.member("plugins").map_or(&start, |member| &member.range);
+                let message = "runtimes skip this file: that of a list ends in .conflist";
+                found.warning(Rule::NoEffect, place, message);
             }
             if node.elements().is_empty() {
-                found.push(Finding::error(
-                    Rule::MissingKey,
-                    node.range.clone(),
-                    "plugins: the list is empty",
-                ));
+                found.error(Rule::MissingKey, &node.range, "plugins: the list is empty");
             }
             for entry in node.elements() {
                 plugin(entry, false, found);
             }
         }
-        None if root.get("type").is_some() => found.push(Finding::error(
-            Rule::MissingKey,
-            start,
-            "a .conflist has a list of plugins; the file of a single plugin ends in .conf",
-        )),
+        None if root.get("type").is_some() => {
+            let message = "a .conflist has a list of plugins; the file of a single plugin ends in .conf";
+            found.error(Rule::MissingKey, &start, message);
+        }
         None if only_inlined => {
             let message = "plugins is missing, and loadOnlyInlinedPlugins rules out any other source";
-            found.push(Finding::error(Rule::MissingKey, start, message));
+            found.error(Rule::MissingKey, &start, message);
         }
         // The plugins are in the network's folder.
         None => {}
@@ -202,23 +184,22 @@ fn list(document: &Document, found: &mut Vec<Finding>) {
 }
 
 /// A runtime (nerdctl, podman) may add keys, so only likely mistakes are reported.
-fn list_keys(root: &Node, found: &mut Vec<Finding>) {
+fn list_keys(root: &Node, found: &mut Findings) {
     for (n, member) in root.members().iter().enumerate() {
         let key = member.key.as_str();
-        let range = member.range.clone();
+        let range = &member.range;
         if let Some(other) = root.members().iter().take(n).find(|it| it.key.eq_ignore_ascii_case(key)) {
             let message = format!("{} stands there twice: one of both is lost", other.key);
-            found.push(Finding::warning(Rule::DuplicateKey, range, message));
+            found.warning(Rule::DuplicateKey, range, message);
         } else if LIST_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))
             || is_remark(key)
             || key == "args"
         {
         } else if let Some(near) = nearest(key, LIST_KEYS.into_iter()) {
-            let message = format!("a list has no key {key}: did you mean {near}?");
-            found.push(Finding::warning(Rule::UnknownKey, range, message));
+            found.warning(Rule::UnknownKey, range, format!("a list has no key {key}: did you mean {near}?"));
         } else if is_of_plugins(key) && root.get("plugins").is_some() {
             let message = format!("a list has no key {key}: it belongs into a plugin's entry");
-            found.push(Finding::warning(Rule::UnknownKey, range, message));
+            found.warning(Rule::UnknownKey, range, message);
         }
     }
 }
@@ -229,9 +210,9 @@ fn is_of_plugins(key: &str) -> bool {
         || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
 }
 
-fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
+fn plugin(node: &Node, alone: bool, found: &mut Findings) {
     if !matches!(node.data, Data::Object(_)) {
-        found.push(Finding::error(Rule::WrongType, node.range.clone(), "a plugin's entry is an object"));
+        found.error(Rule::WrongType, &node.range, "a plugin's entry is an object");
         return;
     }
     let Some(entry) = PluginEntry::of(node) else {
@@ -241,7 +222,7 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
             None => (Rule::MissingKey, node.range.start..node.range.start + 1),
         };
         let what = if alone { "the file" } else { "a plugin's entry" };
-        found.push(Finding::error(rule, place, format!("{what} needs a type: the plugin's name")));
+        found.error(rule, &place, format!("{what} needs a type: the plugin's name"));
         return;
     };
     match &entry.shape {
@@ -252,20 +233,19 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
     }
 }
 
-fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
+fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Findings) {
     let Some(shape) = &entry.shape else { return };
-    let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found: Vec::new() };
+    let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found };
     walk.value(entry.node, shape, "", false);
-    found.append(&mut walk.found);
     let Some(ipam) = entry.ipam.filter(|ipam| page(ipam).is_none()) else { return };
     if let Some(place) = entry.node.path(&["ipam", "type"]) {
-        found.push(not_known(ipam, place.range.clone()));
+        not_known(ipam, &place.range, found);
     }
 }
 
 /// Two unknown plugins delegate to known ones.
-fn strange(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
-    found.push(not_known(entry.plugin, entry.place.clone()));
+fn strange(entry: &PluginEntry<'_>, found: &mut Findings) {
+    not_known(entry.plugin, &entry.place, found);
     if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {
         // flannel adds the rest: the addresses, and bridge if there is no type.
         let plugin = delegate.text_of("type").unwrap_or("bridge");
@@ -286,15 +266,16 @@ fn strange(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-fn not_known(name: &str, place: std::ops::Range<usize>) -> Finding {
+fn not_known(name: &str, place: &std::ops::Range<usize>, found: &mut Findings) {
+    let shown = name.escape_debug();
     match nearest(name, pages().iter().map(|page| page.name)) {
         Some(near) if name.len() > 3 => {
-            let message = format!("no plugin {} is known: did you mean {near}?", name.escape_debug());
-            Finding::warning(Rule::UnknownPlugin, place, message)
+            let message = format!("no plugin {shown} is known: did you mean {near}?");
+            found.warning(Rule::UnknownPlugin, place, message);
         }
         _ => {
-            let message = format!("the keys of {} aren't known: they were not checked", name.escape_debug());
-            Finding::note(Rule::UnknownPlugin, place, message)
+            let message = format!("the keys of {shown} aren't known: they were not checked");
+            found.note(Rule::UnknownPlugin, place, message);
         }
     }
 }

@@ -27,9 +27,17 @@ pub fn of_plugin(name: &str) -> Option<Value> {
 /// Returns the schema of a network: a list of plugins, or a single plugin.
 pub fn of_network() -> Value {
     let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
-    let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
-    let defs: Map<String, Value> =
+    let mut defs: Map<String, Value> =
         plugins().map(|page| (page.name.to_owned(), entry(page))).chain(ipams()).collect();
+    defs.insert(
+        "entry".to_owned(),
+        json!({
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"type": "string", "minLength": 1}},
+            "allOf": cases(plugins(), |page| page.name.to_owned()),
+        }),
+    );
     described(json!({
         "$schema": DRAFT,
         "title": "CNI network",
@@ -47,25 +55,8 @@ pub fn of_network() -> Value {
         },
         "if": {"required": ["type"]},
         "then": {"$ref": "#/$defs/entry"},
-        "$defs": merged(defs, json!({
-            "entry": {
-                "type": "object",
-                "required": ["type"],
-                "properties": {"type": {"type": "string", "minLength": 1}},
-                "allOf": cases(|page| json!({
-                    "if": {"properties": {"type": {"const": page.name}}, "required": ["type"]},
-                    "then": {"$ref": format!("#/$defs/{}", page.name)},
-                })),
-            },
-        })),
+        "$defs": defs,
     }))
-}
-
-fn merged(mut into: Map<String, Value>, more: Value) -> Value {
-    if let Value::Object(more) = more {
-        into.extend(more);
-    }
-    Value::Object(into)
 }
 
 fn version() -> Value {
@@ -92,20 +83,23 @@ fn entry(page: &Page) -> Value {
             field.remove("additionalProperties");
         }
     }
-    let cases: Vec<Value> = ipam_pages()
-        .map(|ipam| {
-            json!({
-                "if": {"properties": {"type": {"const": ipam.name}}, "required": ["type"]},
-                "then": {"$ref": format!("#/$defs/{}", definition(ipam))},
-            })
-        })
-        .collect();
     if let Some(ipam) = fields.get_mut("ipam").and_then(Value::as_object_mut).filter(|_| takes_ipam(page)) {
         ipam.remove("additionalProperties");
         ipam.remove("patternProperties");
-        ipam.insert("allOf".to_owned(), cases.into());
+        ipam.insert("allOf".to_owned(), cases(ipam_pages(), definition));
     }
     schema
+}
+
+/// Returns a condition for each plugin: with its type the definition holds.
+fn cases(plugins: impl Iterator<Item = &'static Page>, definition: fn(&Page) -> String) -> Value {
+    let case = |page: &Page| {
+        json!({
+            "if": {"properties": {"type": {"const": page.name}}, "required": ["type"]},
+            "then": {"$ref": format!("#/$defs/{}", definition(page))},
+        })
+    };
+    plugins.map(case).collect()
 }
 
 fn takes_ipam(page: &Page) -> bool {

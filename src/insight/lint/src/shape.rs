@@ -176,7 +176,7 @@ pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     Shape::Object(fields)
 }
 
-fn object(fields: &[(&str, Shape, bool)]) -> Shape {
+pub(crate) fn object(fields: &[(&str, Shape, bool)]) -> Shape {
     let fields =
         fields.iter().map(|(name, shape, required)| ((*name).to_owned(), (shape.clone(), *required)));
     Shape::Object(fields.collect())

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use cnimble_cni::cidr::overlap;
 use ipnetwork::IpNetwork;
 
 use super::entry::{PluginEntry, entries};
-use super::rules::addresses::{Pool, sets, share};
-use super::{Document, Finding, Node, Rule};
+use super::rules::addresses::{Pool, sets};
+use super::{Document, Finding, Findings, Node, Rule};
 
 /// The addresses of a network, and the link of its pods.
 struct Net<'a> {
@@ -30,13 +31,13 @@ enum Segment<'a> {
 pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Finding> {
     let Some(own) = net(document) else { return Vec::new() };
     let before = networks.iter().take_while(|other| other.file.path != document.file.path);
-    let mut found = Vec::new();
+    let mut found = Findings::default();
     for other in before.filter_map(net) {
         let whose = format!("network {} ({})", other.name, other.document.file.path);
         if own.name == other.name && !own.name.is_empty() {
             let place = document.root.get("name").map_or(0..0, |node| node.range.clone());
             let message = format!("name: {whose} has the same name, and the first file counts");
-            found.push(Finding::warning(Rule::Conflict, place, message));
+            found.warning(Rule::Conflict, &place, message);
             continue;
         }
         let shared = own.segment.is_some() && own.segment == other.segment;
@@ -45,22 +46,22 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
             let Some((theirs, _)) = foreign else { continue };
             if !other.gateways.iter().any(|(theirs, _)| theirs == gateway) {
                 let message = format!("the bridge has {theirs} of {whose}, so ADD can't give it {gateway}");
-                found.push(Finding::warning(Rule::Conflict, place.clone(), message));
+                found.warning(Rule::Conflict, place, message);
             }
         }
         for pool in &own.pools {
             let twin = other.pools.iter().find(|twin| match shared {
                 // Each network has its own leases.
                 true => twin.overlaps(pool),
-                false => own.routed && other.routed && share(twin.subnet, pool.subnet),
+                false => own.routed && other.routed && overlap(twin.subnet, pool.subnet),
             });
             if let Some(twin) = twin {
                 let message = format!("subnet: {} overlaps {} of {whose}", pool.subnet, twin.subnet);
-                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+                found.warning(Rule::Overlap, &pool.place, message);
             }
         }
     }
-    found
+    found.0
 }
 
 fn net(document: &Document) -> Option<Net<'_>> {

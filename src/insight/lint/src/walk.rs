@@ -1,12 +1,10 @@
 //! Compares a value with its shape: types, forms, unknown keys, and missing keys.
 
-use std::ops::Range;
-
 use cnimble_cni::{cidr, names};
 
 use super::page::{Page, pages};
 use super::shape::{Fields, Shape};
-use super::{Data, Finding, Node, Rule};
+use super::{Data, Findings, Node, Rule};
 
 pub(crate) struct Walk<'a> {
     /// The owner of the keys: the plugin at the top, the IPAM plugin below `ipam`.
@@ -14,7 +12,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) ipam: Option<&'a str>,
     pub(crate) root: &'a Shape,
     pub(crate) complete: bool,
-    pub(crate) found: Vec<Finding>,
+    pub(crate) found: &'a mut Findings,
 }
 
 impl Walk<'_> {
@@ -44,34 +42,28 @@ impl Walk<'_> {
             (Shape::Object(fields), Data::Object(_)) => self.object(node, fields, path),
             (_, Data::Text(text)) if is_text(shape) => {
                 if let Some(problem) = problem(shape, text).filter(|_| in_list || !text.is_empty()) {
-                    self.error(Rule::InvalidValue, node.range.clone(), format!("{path}: {problem}"));
+                    self.found.error(Rule::InvalidValue, &node.range, format!("{path}: {problem}"));
                 }
             }
-            _ => self.error(
-                Rule::WrongType,
-                node.range.clone(),
-                format!("{path}: expected {}, found {}", expected(shape), found(node)),
-            ),
+            _ => {
+                let message = format!("{path}: expected {}, found {}", expected(shape), found(node));
+                self.found.error(Rule::WrongType, &node.range, message);
+            }
         }
-    }
-
-    fn error(&mut self, rule: Rule, range: Range<usize>, message: String) {
-        self.found.push(Finding::error(rule, range, message));
     }
 
     fn number(&mut self, node: &Node, low: i128, high: i128, path: &str) {
         match node.integer() {
-            None => self.error(
-                Rule::WrongType,
-                node.range.clone(),
-                format!("{path}: expected a whole number, found {}", found(node)),
-            ),
+            None => {
+                let message = format!("{path}: expected a whole number, found {}", found(node));
+                self.found.error(Rule::WrongType, &node.range, message);
+            }
             Some(number) if !(low..=high).contains(&number) => {
                 let text = match (low, high) {
                     (0, high) if high > i128::from(u32::MAX) => format!("{path}: {number} is negative"),
                     _ => format!("{path}: {number} is outside {low} to {high}"),
                 };
-                self.error(Rule::InvalidValue, node.range.clone(), text);
+                self.found.error(Rule::InvalidValue, &node.range, text);
             }
             Some(_) => {}
         }
@@ -85,11 +77,9 @@ impl Walk<'_> {
             if let Some(other) = earlier.into_iter().find(|other| same(&other.key, &member.key)) {
                 let also =
                     if other.key == member.key { String::new() } else { format!(", as {}", other.key) };
-                self.found.push(Finding::warning(
-                    Rule::DuplicateKey,
-                    member.range.clone(),
-                    format!("{} stands there twice{also}: one of both is lost", below(path, &member.key)),
-                ));
+                let key = below(path, &member.key);
+                let message = format!("{key} stands there twice{also}: one of both is lost");
+                self.found.warning(Rule::DuplicateKey, &member.range, message);
             }
         }
     }
@@ -103,7 +93,7 @@ impl Walk<'_> {
                 None if is_remark(&member.key) || path.starts_with("args") => {}
                 None => {
                     let message = self.unknown(fields, path, &member.key);
-                    self.found.push(Finding::warning(Rule::UnknownKey, member.range.clone(), message));
+                    self.found.warning(Rule::UnknownKey, &member.range, message);
                 }
             }
         }
@@ -117,7 +107,7 @@ impl Walk<'_> {
                 let place = node.get("type").filter(|_| path.is_empty());
                 let place = place.map_or(node.range.start..node.range.start + 1, |of| of.range.clone());
                 let message = format!("{} needs {}", self.subject(path), below(path, name));
-                self.found.push(Finding::error(Rule::MissingKey, place, message));
+                self.found.error(Rule::MissingKey, &place, message);
             }
         }
     }

@@ -34,7 +34,7 @@ fn findings(path: &Path) -> Vec<(Level, String)> {
         }
     };
     let line = |finding: &cnimble_lint::Finding| {
-        let (line, column) = document.position(finding);
+        let (line, column) = document.file.position(finding.range.start);
         let (level, rule) = (finding.level.name(), finding.rule.name());
         (finding.level, format!("{name}:{line}:{column}: {level}: {} [{rule}]", finding.message))
     };

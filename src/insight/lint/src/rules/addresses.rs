@@ -7,7 +7,7 @@ use cnimble_cni::cidr;
 use ipnetwork::IpNetwork;
 
 use crate::entry::PluginEntry;
-use crate::{Finding, Node, Rule};
+use crate::{Finding, Findings, Node, Rule};
 
 /// A range of addresses for host-local.
 #[derive(Debug, Clone)]
@@ -23,10 +23,6 @@ impl Pool {
         let meet = |(start, end): &(u128, u128)| other.spans.iter().any(|of| *start <= of.1 && of.0 <= *end);
         self.subnet.is_ipv4() == other.subnet.is_ipv4() && self.spans.iter().any(meet)
     }
-}
-
-pub(crate) fn share(one: IpNetwork, other: IpNetwork) -> bool {
-    one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
 }
 
 /// Leaves out invalid ranges.
@@ -112,13 +108,13 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Findings) {
     let sets = written(entry);
     let told = entry.declares("ipRanges");
     if sets.is_empty() && !told {
         let place = entry.node.path(&["ipam", "type"]).map_or(entry.place.clone(), |node| node.range.clone());
         let message = "host-local has no addresses: give ipam.ranges, or the capability ipRanges";
-        found.push(Finding::error(Rule::MissingKey, place, message));
+        found.error(Rule::MissingKey, &place, message);
     }
     let mut before: Vec<Pool> = Vec::new();
     for set in sets {
@@ -127,7 +123,7 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             let pool = match pool(node) {
                 Ok(pool) => pool,
                 Err(problem) => {
-                    found.extend(problem);
+                    found.0.extend(problem);
                     continue;
                 }
             };
@@ -135,26 +131,25 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             if *family.get_or_insert(is_ipv4) != is_ipv4 {
                 let message =
                     format!("subnet: {} is of another family than the set's first range", pool.subnet);
-                found.push(Finding::error(Rule::Conflict, pool.place.clone(), message));
+                found.error(Rule::Conflict, &pool.place, message);
             }
             if let Some(other) = before.iter().find(|other| other.overlaps(&pool)) {
                 let message =
                     format!("subnet: {} overlaps {}, in the same network", pool.subnet, other.subnet);
-                found.push(Finding::error(Rule::Overlap, pool.place.clone(), message));
+                found.error(Rule::Overlap, &pool.place, message);
             }
             before.push(pool);
         }
     }
     for set in entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default() {
         if matches!(&set.data, crate::Data::List(list) if list.is_empty()) {
-            let message = "ipam.ranges: a set without ranges";
-            found.push(Finding::error(Rule::MissingKey, set.range.clone(), message));
+            found.error(Rule::MissingKey, &set.range, "ipam.ranges: a set without ranges");
         }
     }
 }
 
 /// Checks the addresses of static and their gateways.
-pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Findings) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let mut seen: Vec<IpAddr> = Vec::new();
     for item in list {
@@ -162,7 +157,7 @@ pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
         let Some(address) = node.text().and_then(cidr::parse_cidr) else { continue };
         if seen.contains(&address.ip()) {
             let message = format!("ipam.addresses: {} stands there twice", address.ip());
-            found.push(Finding::error(Rule::Conflict, node.range.clone(), message));
+            found.error(Rule::Conflict, &node.range, message);
         }
         seen.push(address.ip());
         let Some(at) = item.get("gateway") else { continue };
@@ -170,7 +165,7 @@ pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             at.text().and_then(cidr::parse_ip).filter(|ip| ip.is_ipv4() != address.is_ipv4())
         {
             let message = format!("gateway: {gateway} is not of the family of {address}");
-            found.push(Finding::error(Rule::InvalidValue, at.range.clone(), message));
+            found.error(Rule::InvalidValue, &at.range, message);
         }
     }
 }

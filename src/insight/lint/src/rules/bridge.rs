@@ -3,18 +3,17 @@
 use cnimble_cni::names;
 
 use crate::entry::PluginEntry;
-use crate::{Finding, Rule};
+use crate::{Findings, Rule};
 
-pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     let node = entry.node;
     let at = |key: &str| node.member(key).map_or(entry.place.clone(), |member| member.range.clone());
     if node.is_true("hairpinMode") && node.is_true("promiscMode") {
-        let message = "hairpinMode and promiscMode exclude each other";
-        found.push(Finding::error(Rule::Conflict, at("promiscMode"), message));
+        found.error(Rule::Conflict, &at("promiscMode"), "hairpinMode and promiscMode exclude each other");
     }
     if node.is_true("disableContainerInterface") && entry.ipam.is_some() {
         let message = "disableContainerInterface: addresses need an interface that is up, and there is ipam";
-        found.push(Finding::error(Rule::Conflict, at("disableContainerInterface"), message));
+        found.error(Rule::Conflict, &at("disableContainerInterface"), message);
     }
     let vlan = node.get("vlan").and_then(crate::Node::integer).filter(|vlan| *vlan > 0);
     let gateway = node.is_true("isGateway") || node.is_true("isDefaultGateway");
@@ -22,13 +21,13 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
         let name = format!("{}.{vlan}", node.text_of("bridge").unwrap_or("cni0"));
         if let Some(why) = names::interface_problem(&name) {
             let message = format!("the vlan's gateway would be the interface \"{name}\": {why}");
-            found.push(Finding::error(Rule::Conflict, at("vlan"), message));
+            found.error(Rule::Conflict, &at("vlan"), message);
         }
     }
     trunk(entry, found);
 }
 
-fn trunk(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+fn trunk(entry: &PluginEntry<'_>, found: &mut Findings) {
     let items = entry.node.get("vlanTrunk").map(crate::Node::elements).unwrap_or_default();
     for (n, item) in items.iter().enumerate() {
         let number = |key: &str| item.get(key).and_then(crate::Node::integer);
@@ -39,6 +38,6 @@ fn trunk(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             _ => continue,
         };
         let message = format!("vlanTrunk[{n}]: {message}");
-        found.push(Finding::error(Rule::Conflict, item.range.clone(), message));
+        found.error(Rule::Conflict, &item.range, message);
     }
 }

@@ -4,14 +4,14 @@ use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::shape::{self, Shape};
 use crate::walk::nearest;
-use crate::{Data, Finding, Node, Rule};
+use crate::{Data, Findings, Node, Rule};
 
-pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
+pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
     let role = |entry: &PluginEntry<'_>| page(entry.plugin).map(|page| page.role);
     for (n, entry) in entries.iter().enumerate() {
         let (before, after) = entries.split_at(n);
         let mut tell = |message: String| {
-            found.push(Finding::error(Rule::ChainOrder, entry.place.clone(), message));
+            found.error(Rule::ChainOrder, &entry.place, message);
         };
         match role(entry) {
             // An unknown plugin may make an interface.
@@ -46,7 +46,7 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
             && before.iter().any(|other| other.plugin == entry.plugin)
         {
             let message = format!("{} stands there twice: the second does what the first did", entry.plugin);
-            found.push(Finding::warning(Rule::ChainOrder, entry.place.clone(), message));
+            found.warning(Rule::ChainOrder, &entry.place, message);
         }
         if entry.plugin == "firewall" {
             policy(entry, before, found);
@@ -61,7 +61,7 @@ fn makes_interface(plugin: &str) -> bool {
 }
 
 /// Checks firewall's policy, which separates only bridges and pairs, by the host's end.
-fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
+fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findings) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));
     let Some(main) = main.filter(|main| !["bridge", "ptp"].contains(&main.plugin)) else { return };
@@ -70,7 +70,7 @@ fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<F
             "ingressPolicy: {} has no interface on the host, and only open goes with that",
             main.plugin
         );
-        found.push(Finding::error(Rule::Conflict, policy.range.clone(), message));
+        found.error(Rule::Conflict, &policy.range, message);
     }
 }
 
@@ -83,7 +83,7 @@ fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     }
 }
 
-fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
+fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mut Findings) {
     let Some(taken) = taken(entry) else { return };
     for member in entry.node.get("capabilities").map(Node::members).unwrap_or_default() {
         let on = matches!(member.value.data, Data::Bool(true));
@@ -101,6 +101,6 @@ fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mu
             (None, None, []) => ": it takes none".to_owned(),
             (None, None, keys) => format!(": it takes {}", keys.join(", ")),
         };
-        found.push(Finding::warning(Rule::Capability, member.range.clone(), message + &hint));
+        found.warning(Rule::Capability, &member.range, message + &hint);
     }
 }

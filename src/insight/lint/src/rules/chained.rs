@@ -3,23 +3,22 @@
 use std::collections::BTreeMap;
 
 use crate::entry::PluginEntry;
-use crate::{Finding, Node, Rule};
+use crate::{Findings, Node, Rule};
 
-pub(super) fn portmap(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn portmap(entry: &PluginEntry<'_>, found: &mut Findings) {
     let node = entry.node;
     let chain = node.member("externalSetMarkChain").filter(|chain| chain.value.text().is_some());
     if let (Some(chain), Some(_)) = (chain, node.get("markMasqBit")) {
-        let message = "externalSetMarkChain and markMasqBit exclude each other";
-        found.push(Finding::error(Rule::Conflict, chain.range.clone(), message));
+        found.error(Rule::Conflict, &chain.range, "externalSetMarkChain and markMasqBit exclude each other");
     }
     let ports = node.path(&["runtimeConfig", "portMappings"]).is_some();
     if !ports && !entry.declares("portMappings") {
         let message = "portmap publishes no ports: its capabilities don't have \"portMappings\": true";
-        found.push(Finding::warning(Rule::Capability, entry.place.clone(), message));
+        found.warning(Rule::Capability, &entry.place, message);
     }
 }
 
-pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Findings) {
     let node = entry.node;
     let mut limits = false;
     for place in [Some(node), node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
@@ -27,7 +26,7 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             let number = |key: &str| place.get(key).and_then(Node::integer).filter(|number| *number != 0);
             let at = |key: &str| place.member(key).map_or(entry.place.clone(), |member| member.range.clone());
             let mut error = |key: &str, message: String| {
-                found.push(Finding::error(Rule::Conflict, at(key), message));
+                found.error(Rule::Conflict, &at(key), message);
             };
             match (number(rate), number(burst)) {
                 (Some(_), None) => error(rate, format!("{rate} needs {burst}")),
@@ -50,7 +49,7 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             place.member("unshapedSubnets").filter(|_| some("shapedSubnets") && some("unshapedSubnets"))
         {
             let message = "shapedSubnets and unshapedSubnets exclude each other";
-            found.push(Finding::error(Rule::Conflict, member.range.clone(), message));
+            found.error(Rule::Conflict, &member.range, message);
         }
     }
     let told = ["ingressRate", "egressRate", "ingressBurst", "egressBurst"]
@@ -59,11 +58,11 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     if !limits && !told && !entry.declares("bandwidth") {
         let message =
             "bandwidth limits nothing: it has no rates, and its capabilities don't have \"bandwidth\": true";
-        found.push(Finding::warning(Rule::Capability, entry.place.clone(), message));
+        found.warning(Rule::Capability, &entry.place, message);
     }
 }
 
-pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Findings) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for member in entry.node.get("sysctl").map(Node::members).unwrap_or_default() {
         let path = file_of(&member.key);
@@ -76,12 +75,12 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
                 "sysctl: \"{}\" isn't below net, and only such can be set for a pod",
                 member.key.escape_debug()
             );
-            found.push(Finding::error(Rule::InvalidValue, member.range.clone(), message));
+            found.error(Rule::InvalidValue, &member.range, message);
         }
         // The walk over the shape reports a repeated key.
         if let Some(other) = seen.insert(path, &member.key).filter(|other| *other != member.key) {
             let message = format!("sysctl: {} and {other} are the same key", member.key);
-            found.push(Finding::error(Rule::DuplicateKey, member.range.clone(), message));
+            found.error(Rule::DuplicateKey, &member.range, message);
         }
     }
 }
@@ -95,7 +94,7 @@ fn file_of(key: &str) -> String {
     }
 }
 
-pub(super) fn sbr(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn sbr(entry: &PluginEntry<'_>, found: &mut Findings) {
     let list = entry.node.get("gateways").map(Node::elements).unwrap_or_default();
     let addresses = list.iter().filter_map(|node| Some((node, cnimble_cni::cidr::parse_ip(node.text()?)?)));
     let (mut four, mut six) = (false, false);
@@ -103,11 +102,10 @@ pub(super) fn sbr(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
         let seen = if address.is_ipv4() { &mut four } else { &mut six };
         if std::mem::replace(seen, true) {
             let message = format!("gateways: {address} is the second of its family");
-            found.push(Finding::error(Rule::Conflict, node.range.clone(), message));
+            found.error(Rule::Conflict, &node.range, message);
         }
         if address.is_unspecified() || address.is_multicast() {
-            let message = format!("gateways: {address} can't be a gateway");
-            found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+            found.error(Rule::InvalidValue, &node.range, format!("gateways: {address} can't be a gateway"));
         }
     }
 }

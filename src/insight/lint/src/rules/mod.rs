@@ -8,10 +8,10 @@ mod dhcp;
 
 use super::entry::PluginEntry;
 use super::page::{Role, page};
-use super::{Finding, Rule};
+use super::{Findings, Rule};
 
 /// `first` is whether the entry is the first in the list.
-pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
+pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) {
     // The meaning of an unknown plugin's keys is unknown, too.
     if entry.shape.is_none() {
         return;
@@ -36,34 +36,30 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
 }
 
 /// Checks the MTU. For 0 or an accepted negative number the kernel chooses.
-fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+fn mtu(entry: &PluginEntry<'_>, found: &mut Findings) {
     let is_auto = entry.node.is_true("mtuAuto");
     if let Some(member) = entry.node.member("mtuOverhead").filter(|_| !is_auto) {
-        let message = "mtuOverhead does nothing without mtuAuto".to_owned();
-        found.push(Finding::warning(Rule::NoEffect, member.range.clone(), message));
+        found.warning(Rule::NoEffect, &member.range, "mtuOverhead does nothing without mtuAuto");
     }
     let Some(node) = entry.node.get("mtu") else { return };
     if is_auto && node.integer().is_some_and(|mtu| mtu > 0) {
-        let message = "mtu and mtuAuto exclude each other".to_owned();
-        found.push(Finding::error(Rule::Conflict, node.range.clone(), message));
+        found.error(Rule::Conflict, &node.range, "mtu and mtuAuto exclude each other");
     }
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
-        let message = format!("mtu: {mtu} is outside 68 to 65535");
-        found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+        found.error(Rule::InvalidValue, &node.range, format!("mtu: {mtu} is outside 68 to 65535"));
     }
 }
 
 /// Checks that there is masquerading to make exceptions of.
-fn exceptions(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+fn exceptions(entry: &PluginEntry<'_>, found: &mut Findings) {
     let keys = ["ipMasqExclude", "ipMasqAddress"].iter().filter(|_| !entry.node.is_true("ipMasq"));
     for member in keys.filter_map(|key| entry.node.member(key)) {
-        let message = format!("{} does nothing without ipMasq", member.key);
-        found.push(Finding::warning(Rule::NoEffect, member.range.clone(), message));
+        found.warning(Rule::NoEffect, &member.range, format!("{} does nothing without ipMasq", member.key));
     }
 }
 
 /// Checks that a plugin gets the addresses that it needs, and that addresses have a plugin that assigns them.
-fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
+fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) {
     let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
     if entry.ipam.is_some() {
         return;
@@ -76,12 +72,10 @@ fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
         // The walk over the shape reports this: the object lacks the key.
         Some(_) if required => {}
         Some(ipam) => {
-            let message = "ipam.type is missing: the network gets no addresses";
-            found.push(Finding::error(Rule::MissingKey, ipam.range.clone(), message));
+            found.error(Rule::MissingKey, &ipam.range, "ipam.type is missing: the network gets no addresses");
         }
         None if required && !spared => {
-            let message = format!("{} needs ipam.type", entry.plugin);
-            found.push(Finding::error(Rule::MissingKey, entry.place.clone(), message));
+            found.error(Rule::MissingKey, &entry.place, format!("{} needs ipam.type", entry.plugin));
         }
         None => {}
     }
