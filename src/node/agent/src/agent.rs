@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -38,6 +39,16 @@ pub struct Report {
     pub conditions: Vec<(String, String)>,
     /// Failures that may succeed later.
     pub failures: Vec<String>,
+}
+
+impl Report {
+    /// Counts a change, or keeps the failure.
+    fn count(&mut self, outcome: Result<bool, impl Display>) {
+        match outcome {
+            Ok(changed) => self.writes += usize::from(changed),
+            Err(err) => self.failures.push(err.to_string()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -118,13 +129,7 @@ impl Agent {
         let ranges = self.file(nodes, &plan, &host, &mut report);
         report.own = if host.shared.is_empty() { ranges.clone() } else { plan.own.clone() };
         let ways = plan.routes.clone().into_iter().chain(plan.local).collect();
-        match routes::apply(&mut self.netlink, &host.routes, &ways) {
-            Ok(written) => {
-                report.writes += written.writes;
-                report.failures.extend(written.failures);
-            }
-            Err(err) => report.failures.push(err.to_string()),
-        }
+        routes::apply(&mut self.netlink, &host.routes, &ways, &mut report);
         report.routes = plan.routes.len();
         if self.options.masquerade {
             // Living pods of an earlier network are still masqueraded.
@@ -133,10 +138,7 @@ impl Agent {
             let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
             let others = self.options.non_masquerade.iter().copied().collect();
             let wanted = Masquerade { own, pods, others };
-            match masquerade::apply(&mut self.nft, &mut self.masquerade, &wanted) {
-                Ok(written) => report.writes += usize::from(written),
-                Err(err) => report.failures.push(err.to_string()),
-            }
+            report.count(masquerade::apply(&mut self.nft, &mut self.masquerade, &wanted));
         }
         Ok(report)
     }
@@ -158,10 +160,7 @@ impl Agent {
         }
         let Some(known) = nodes.get(node) else {
             if self.options.remove_on_delete {
-                match conflist.remove() {
-                    Ok(removed) => report.writes += usize::from(removed),
-                    Err(err) => report.failures.push(format!("{}: {err}", conflist.path().display())),
-                }
+                report.count(conflist.remove());
                 return Vec::new();
             }
             wrong(format!(
@@ -239,28 +238,13 @@ fn words(cidrs: &[IpNetwork]) -> String {
 
 /// Removes all routes, the table, and the file of an agent. Returns their number. Continues after failures.
 pub fn remove(conflist: &Conflist) -> Result<usize, String> {
-    let mut failures = Vec::new();
-    let mut count = 0;
-    let remove_routes = || -> netlink::Result<(usize, Vec<String>)> {
-        let mut netlink = Netlink::open()?;
-        let current = netlink.routes_by_protocol()?;
-        let written = routes::apply(&mut netlink, &current, &BTreeMap::new())?;
-        Ok((written.writes, written.failures))
-    };
-    match remove_routes() {
-        Ok((writes, failed)) => {
-            count += writes;
-            failures.extend(failed);
-        }
-        Err(err) => failures.push(err.to_string()),
+    let mut report = Report::default();
+    let routes = Netlink::open().and_then(|mut netlink| Ok((netlink.routes_by_protocol()?, netlink)));
+    match routes {
+        Ok((current, mut netlink)) => routes::apply(&mut netlink, &current, &BTreeMap::new(), &mut report),
+        Err(err) => report.failures.push(err.to_string()),
     }
-    match masquerade::remove(&mut Nft::new()) {
-        Ok(removed) => count += usize::from(removed),
-        Err(err) => failures.push(err.to_string()),
-    }
-    match conflist.remove() {
-        Ok(removed) => count += usize::from(removed),
-        Err(err) => failures.push(format!("{}: {err}", conflist.path().display())),
-    }
-    if failures.is_empty() { Ok(count) } else { Err(failures.join("; ")) }
+    report.count(masquerade::remove(&mut Nft::new()));
+    report.count(conflist.remove());
+    if report.failures.is_empty() { Ok(report.writes) } else { Err(report.failures.join("; ")) }
 }

@@ -146,8 +146,11 @@ impl Conflist {
         Ok(true)
     }
 
-    pub fn remove(&self) -> io::Result<bool> {
-        Ok(std::fs::remove_file(self.path()).if_present()?.is_some())
+    /// Returns whether there was a file.
+    pub fn remove(&self) -> Result<bool, String> {
+        let path = self.path();
+        let removed = std::fs::remove_file(&path).if_present();
+        removed.map(|removed| removed.is_some()).map_err(|err| format!("{}: {err}", path.display()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use cnimble_cni::cidr::overlap;
 use cnimble_netlink::route::NewRoute;
 
 use crate::{Node, Nodes};
@@ -289,10 +290,6 @@ fn is_host(cidr: IpNetwork) -> bool {
 
 fn is_within(cidr: IpNetwork, subnet: IpNetwork) -> bool {
     cidr.is_ipv4() == subnet.is_ipv4() && subnet.prefix() <= cidr.prefix() && subnet.contains(cidr.network())
-}
-
-fn overlap(one: IpNetwork, other: IpNetwork) -> bool {
-    one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
 }
 
 #[cfg(test)]

@@ -6,17 +6,12 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{self as netlink, Netlink, Request};
+use cnimble_netlink::{Netlink, Request};
 
+use crate::Report;
 use crate::plan::{Hop, PROTOCOL};
 
 const AT_ONCE: usize = 64;
-
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    pub writes: usize,
-    pub failures: Vec<String>,
-}
 
 /// Returns the requests for the differences. A new route is added before the old one is removed.
 pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
@@ -46,13 +41,14 @@ fn deletion(route: &NewRoute) -> Request {
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
 
-pub fn apply(
+pub(crate) fn apply(
     netlink: &mut Netlink,
     current: &[(NewRoute, u8)],
     wanted: &BTreeMap<IpNetwork, Hop>,
-) -> netlink::Result<Written> {
+    report: &mut Report,
+) {
     let requests = difference(current, wanted);
-    let mut written = Written { writes: requests.len(), failures: Vec::new() };
+    report.writes += requests.len();
     let mut requests = requests.into_iter().peekable();
     while requests.peek().is_some() {
         let some: Vec<Request> = requests.by_ref().take(AT_ONCE).collect();
@@ -60,8 +56,7 @@ pub fn apply(
             // The kernel removes routes with their link.
             Ok(()) => {}
             Err(err) if err.is(Errno::ESRCH) => {}
-            Err(err) => written.failures.push(err.to_string()),
+            Err(err) => report.failures.push(err.to_string()),
         }
     }
-    Ok(written)
 }
