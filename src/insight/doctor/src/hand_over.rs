@@ -10,6 +10,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::traces::judge;
 use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
+use cnimble_os::files::IfPresent;
 use cnimble_rules::hand_over::{self, HandOver, Pod};
 use cnimble_rules::objects::{configured, pair};
 use cnimble_rules::survey::{self, Trace};
@@ -92,12 +93,7 @@ impl Doctor<'_> {
         report.left.extend(hand_over::finish(nft)?);
         let stores = sight.node.leases.stores();
         for file in stores.flat_map(|network| [INDEX, KEPT].map(|name| network.path.join(name))) {
-            match std::fs::remove_file(&file) {
-                Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &file, &err));
-                }
-                _ => {}
-            }
+            std::fs::remove_file(&file).if_present().map_err(|err| Error::io("remove", &file, &err))?;
         }
         report.done = true;
         if let Some(alone) = alone {
