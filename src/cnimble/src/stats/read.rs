@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use cnimble_cni::{Attachment, Owner, owner};
-use cnimble_liveness::cache_entries::owner_of;
+use cnimble_liveness::cache_entries::{host_links, owner_of};
 use cnimble_netlink::counters::Counters;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -41,10 +41,10 @@ impl Host {
     /// Found by its alias, or by its name in the result if the Go plugins made it.
     fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
         let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
-        let named: BTreeSet<&str> = entry.map(host_names).unwrap_or_default();
+        let named = entry.map(host_links).unwrap_or_default();
         ends.clone()
             .find(|link| owner.owns(&link.alias))
-            .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(link.name.as_str())))
+            .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(&link.name.as_str())))
     }
 
     /// The qdisc on the owner's ifb limits the traffic that the pod sends.
@@ -110,15 +110,6 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     };
     all.sort_by_cached_key(key);
     Ok(all)
-}
-
-fn host_names(entry: &Entry) -> BTreeSet<&str> {
-    let interfaces = entry.result.as_ref().and_then(|result| result.get("interfaces")?.as_array());
-    let on_host = interfaces
-        .into_iter()
-        .flatten()
-        .filter(|of| of.get("sandbox").and_then(serde_json::Value::as_str).is_none_or(str::is_empty));
-    on_host.filter_map(|of| of.get("name")?.as_str()).collect()
 }
 
 fn inside(netns: &Path, ifname: &str) -> Option<Counters> {

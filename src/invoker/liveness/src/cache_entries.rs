@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error, Owner};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, json};
 use cnimble_runtime::{Cache, CacheError, Entry};
+use serde_json::Value;
 
 use super::namespaces;
 use super::{Verdict, data_dirs};
@@ -51,6 +52,15 @@ impl Known {
 pub fn owner_of(entry: &Entry) -> Owner {
     let attachment = Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
     Owner { network: entry.network.clone(), attachment }
+}
+
+/// The host's interfaces in the result, as far as ADD has told of them.
+pub fn host_links(entry: &Entry) -> Vec<&str> {
+    let interfaces = entry.result.as_ref().and_then(|result| json::get(result, "interfaces")?.as_array());
+    let on_host = interfaces.into_iter().flatten().filter(|interface| {
+        json::get(interface, "sandbox").and_then(Value::as_str).is_none_or(str::is_empty)
+    });
+    on_host.filter_map(|interface| json::get(interface, "name")?.as_str()).collect()
 }
 
 /// The entries of a cache, not yet judged.

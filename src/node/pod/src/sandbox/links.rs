@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use cnimble_cni::json;
+use cnimble_liveness::cache_entries::host_links;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Filter;
-use cnimble_runtime::{Entry, Key};
+use cnimble_runtime::Key;
 
 use super::{Sandbox, Sandboxes};
 use crate::network::INTERFACE;
@@ -16,7 +16,7 @@ impl Sandboxes {
         let Some(network) = sandbox.network_name() else { return Vec::new() };
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
         match self.network().cache().get(key) {
-            Ok(found) => found.entry().iter().flat_map(host_links).collect(),
+            Ok(found) => found.entry().iter().flat_map(host_links).map(str::to_owned).collect(),
             Err(err) => {
                 let pod = &sandbox.config.pod;
                 log::warn!("{err}: links of pod {pod} that vanish are found by checks only");
@@ -43,12 +43,4 @@ pub(crate) fn present() -> Option<BTreeSet<String>> {
             None
         }
     }
-}
-
-fn host_links(entry: &Entry) -> Vec<String> {
-    let interfaces = entry.result.as_ref().and_then(|result| json::get(result, "interfaces")?.as_array());
-    let on_host = interfaces.into_iter().flatten().filter(|interface| {
-        json::get(interface, "sandbox").and_then(|path| path.as_str()).unwrap_or_default().is_empty()
-    });
-    on_host.filter_map(|interface| Some(json::get(interface, "name")?.as_str()?.to_owned())).collect()
 }
