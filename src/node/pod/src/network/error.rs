@@ -8,7 +8,7 @@ use crate::PodId;
 
 /// Shown as the node's condition in `kubectl describe node` under a kubelet with containerd, with details behind it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}", self.condition(), Details(details))]
+#[error("{}{}", self.condition(), details.iter().map(|detail| format!("; {detail}")).collect::<String>())]
 pub struct NetworkNotReady {
     pub message: String,
     /// Each is one fact.
@@ -31,14 +31,6 @@ impl NetworkNotReady {
             Self::REASON,
             self.message
         )
-    }
-}
-
-struct Details<'a>(&'a [String]);
-
-impl fmt::Display for Details<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|detail| write!(f, "; {detail}"))
     }
 }
 
@@ -69,11 +61,11 @@ pub enum NetworkError {
     #[error("pod {pod}: {source}")]
     Bandwidth { pod: PodId, source: BandwidthError },
     /// All failures in order. Failures of the undo follow those of the set-up.
-    #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
+    #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", in_order(failures))]
     Plugins { operation: Operation, pod: PodId, sandbox: String, failures: Vec<runtime::Error> },
     #[error(
         "failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {source}{}",
-        Then(rollback)
+        then(rollback)
     )]
     Namespace {
         operation: Operation,
@@ -87,7 +79,7 @@ pub enum NetworkError {
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
     Busy { limit: std::time::Duration },
-    #[error("failed to clean up networks: {}", All(failures))]
+    #[error("failed to clean up networks: {}", in_order(failures))]
     Gc { failures: Vec<runtime::Error> },
 }
 
@@ -108,21 +100,10 @@ impl NetworkError {
     }
 }
 
-pub(crate) struct All<'a, T>(pub(crate) &'a [T]);
-
-impl<T: fmt::Display> fmt::Display for All<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => Ok(()),
-            [first, rest @ ..] => write!(f, "{first}{}", Then(rest)),
-        }
-    }
+pub(crate) fn in_order<T: fmt::Display>(failures: &[T]) -> String {
+    failures.iter().map(T::to_string).collect::<Vec<_>>().join("; then ")
 }
 
-struct Then<'a, T>(&'a [T]);
-
-impl<T: fmt::Display> fmt::Display for Then<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
-    }
+fn then<T: fmt::Display>(failures: &[T]) -> String {
+    failures.iter().map(|failure| format!("; then {failure}")).collect()
 }

@@ -31,10 +31,10 @@ use config::State;
 use locks::Locks;
 
 pub use bandwidth::{Bandwidth, BandwidthError, EGRESS, INGRESS};
-pub(crate) use error::All;
+pub(crate) use error::in_order;
 pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
-pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
+pub use pod::{Dns, INTERFACE, PodNetwork, PortMapping, Protocol};
 
 /// The default limit of an operation: a little less than the kubelet's limit of a CRI request, 4 minutes.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);

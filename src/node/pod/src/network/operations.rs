@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -6,7 +7,7 @@ use cnimble_netlink::NetNs;
 use cnimble_runtime::{Attach, Entry, Error};
 
 use super::error::Operation;
-use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, PodNetworkStatus, read};
+use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, read};
 
 const LOOPBACK: &str = "lo";
 
@@ -20,7 +21,7 @@ fn loopback() -> Option<&'static NetworkList> {
 impl NetworkPlugin {
     /// Uses [`PodNetwork::network`] or the default one, after loopback. A failure is undone; [`NetworkError::is_clean`]
     /// tells whether that succeeded.
-    pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
+    pub async fn set_up(&self, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
         let network = match &pod.network {
@@ -124,27 +125,22 @@ impl NetworkPlugin {
     }
 
     /// Fails if the namespace or its interface is gone.
-    pub async fn status(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
+    pub async fn status(&self, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
         self.addresses(Operation::Status, pod).await
     }
 
-    async fn addresses(
-        &self,
-        operation: Operation,
-        pod: &PodNetwork,
-    ) -> Result<PodNetworkStatus, NetworkError> {
-        match read::addresses(pod.netns.clone(), INTERFACE).await {
-            Ok(ips) => Ok(PodNetworkStatus { ips }),
-            Err(source) => Err(NetworkError::Namespace {
-                operation,
-                pod: pod.pod.clone(),
-                sandbox: pod.sandbox_id.clone(),
-                source,
-                rollback: Vec::new(),
-            }),
-        }
+    /// Global addresses, IPv4 first: the first is what the kubelet calls the pod's IP.
+    async fn addresses(&self, operation: Operation, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
+        let addresses = read::addresses(pod.netns.clone(), INTERFACE).await;
+        addresses.map_err(|source| NetworkError::Namespace {
+            operation,
+            pod: pod.pod.clone(),
+            sandbox: pod.sandbox_id.clone(),
+            source,
+            rollback: Vec::new(),
+        })
     }
 
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {

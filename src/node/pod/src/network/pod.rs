@@ -126,12 +126,6 @@ impl PodNetwork {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodNetworkStatus {
-    /// Global addresses, IPv4 first: the first is what the kubelet calls the pod's IP.
-    pub ips: Vec<IpAddr>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use cnimble_netlink as netlink;
 use cnimble_runtime::locks::LockError;
 
 use crate::PodId;
-use crate::network::{All, BandwidthError, NetworkError, NetworkNotReady};
+use crate::network::{BandwidthError, NetworkError, NetworkNotReady, in_order};
 
 /// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +69,12 @@ impl fmt::Display for Action {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// Failures of the undo follow their cause.
-    #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
+    #[error("failed to {action} sandbox of pod {pod}: {}", in_order(causes))]
     Pod { action: Action, pod: PodId, causes: Vec<Cause> },
     #[error("there is no sandbox \"{id}\"")]
     Unknown { id: String },
     /// The directories are unusable, or the clean-up is incomplete.
-    #[error("sandboxes: {}", All(causes))]
+    #[error("sandboxes: {}", in_order(causes))]
     Node { causes: Vec<Cause> },
 }
 

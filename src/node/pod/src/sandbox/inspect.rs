@@ -74,7 +74,7 @@ impl Sandboxes {
         let mut ips = Vec::new();
         if fault.is_none() && sandbox.netns.is_some() {
             let status = self.inner.network.status(&sandbox.network()).await;
-            ips = status.map_err(|err| inspecting(&sandbox, err.into()))?.ips;
+            ips = status.map_err(|err| inspecting(&sandbox, err.into()))?;
             // It may have more, from router advertisements.
             if sandbox.ips.iter().any(|ip| !ips.contains(ip)) {
                 fault = Some(Fault::NoAddress);

@@ -128,7 +128,7 @@ impl Sandboxes {
         }
         let network = sandbox.network();
         sandbox.ips = tokio::select! {
-            set_up = self.inner.network.set_up(&network) => set_up?.ips,
+            set_up = self.inner.network.set_up(&network) => set_up?,
             () = cancelled => return Err(Cause::Cancelled),
         };
         Ok(())
