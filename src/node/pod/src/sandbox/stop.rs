@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use cnimble_os::files::IfPresent;
 
 use crate::PodId;
@@ -76,30 +78,16 @@ impl Sandboxes {
         let valid: Vec<String> =
             unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();
         let dirs = [self.inner.options.netns_dir(), self.inner.options.pods_dir()];
-        let lost = lost(&dirs, &valid)?;
-        let known = Sandboxed { valid, lost };
-        causes.add(self.inner.network.gc(&known).await.map_err(Cause::from));
-        for path in &dirs {
-            causes.add(self.sweep(path, &known.valid));
+        let paths = lost(&dirs, &valid)?;
+        let lost = paths.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+        causes.add(self.inner.network.gc(&Sandboxed { valid, lost }).await.map_err(Cause::from));
+        for path in paths {
+            causes.add(match path.is_dir() {
+                true => std::fs::remove_dir_all(&path).map_err(Cause::file("removing", path)),
+                false => netns::remove(&path).map_err(Cause::from),
+            });
         }
         Ok(causes.into_result()?)
-    }
-
-    /// Removes entries of `dir` without a valid ID.
-    fn sweep(&self, dir: &std::path::Path, valid: &[String]) -> Result<(), Cause> {
-        for entry in std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?.flatten() {
-            let name = entry.file_name();
-            if valid.iter().any(|id| name == id.as_str()) {
-                continue;
-            }
-            let path = entry.path();
-            if path.is_dir() {
-                std::fs::remove_dir_all(&path).map_err(Cause::file("removing", path))?;
-            } else {
-                netns::remove(&path)?;
-            }
-        }
-        Ok(())
     }
 
     /// The network goes first: its plugins may need the namespace.
@@ -149,12 +137,12 @@ impl Sandboxes {
 }
 
 /// Entries of these directories without a valid ID.
-fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
+fn lost(dirs: &[PathBuf], valid: &[String]) -> Result<Vec<PathBuf>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {
         let entries = std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?;
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        lost.extend(names.filter(|name| !valid.contains(name)));
+        let paths = entries.flatten().map(|entry| entry.path());
+        lost.extend(paths.filter(|path| !valid.iter().any(|id| path.ends_with(id))));
     }
     Ok(lost)
 }
