@@ -46,16 +46,12 @@ pub enum Problem {
     Empty,
     #[error("{0}")]
     Syntax(String),
-    #[error("{0}")]
-    TooComplex(String),
     /// The name of another kind of object.
     #[error("expected a Pod, PodList or List of apiVersion v1, got {0}")]
     Kind(String),
     /// The number of further faults.
     #[error("{0} more things are wrong")]
     More(usize),
-    #[error("{0}")]
-    Type(String),
     #[error("{0}")]
     Invalid(String),
 }
@@ -64,7 +60,7 @@ impl From<cnimble_api::yaml::Problem> for Problem {
     fn from(problem: cnimble_api::yaml::Problem) -> Self {
         match problem {
             cnimble_api::yaml::Problem::Syntax(text) => Problem::Syntax(text),
-            cnimble_api::yaml::Problem::TooComplex(text) => Problem::TooComplex(text),
+            cnimble_api::yaml::Problem::TooComplex(text) => Problem::Invalid(text),
         }
     }
 }

@@ -92,7 +92,7 @@ impl<'a> Parser<'a> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if text.trim_start().starts_with('{') {
             if limits::values(text) > MAX_VALUES {
-                let problem = Problem::TooComplex(format!("it has more than {MAX_VALUES} values"));
+                let problem = Problem::Invalid(format!("it has more than {MAX_VALUES} values"));
                 return self.fail(None, None, &[], problem);
             }
             match serde_json::from_str::<Value>(text) {
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
                 }
                 Some(_) => {
                     let way = [Step::from("items")];
-                    self.fail(locate(&way), None, &way, Problem::Type("expected a list".to_owned()));
+                    self.fail(locate(&way), None, &way, Problem::Invalid("expected a list".to_owned()));
                 }
             },
             _ => self.fail(locate(&[]), None, &[], other_kind(&api_version, &kind)),
@@ -161,14 +161,14 @@ impl<'a> Parser<'a> {
     fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
         if let Some(crowd) = limits::crowded(value) {
             let way: Vec<Step> = base.iter().cloned().chain(crowd).collect();
-            let problem = Problem::TooComplex(format!("there are more than {MAX_MEMBERS}"));
+            let problem = Problem::Invalid(format!("there are more than {MAX_MEMBERS}"));
             return self.fail(locate(&way), named(value), &way, problem);
         }
         let mut pod: Pod = match serde_path_to_error::deserialize(value) {
             Ok(pod) => pod,
             Err(err) => {
                 let way: Vec<Step> = base.iter().cloned().chain(err.path().iter().filter_map(step)).collect();
-                let problem = Problem::Type(short(err.inner().to_string()));
+                let problem = Problem::Invalid(short(err.inner().to_string()));
                 return self.fail(locate(&way), named(value), &way, problem);
             }
         };

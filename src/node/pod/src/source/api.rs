@@ -13,7 +13,7 @@ use cnimble_api::{Collection, Connection, End, Pace, Server, StartError};
 
 use super::listed::{Event, Listed};
 use super::merge::Change;
-use super::{Complaint, Reporter, SourceError};
+use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::Manifest;
 
@@ -118,7 +118,7 @@ impl Reader {
                     End::Gone
                 }
                 Err(err) => {
-                    let mut complaints = vec![Complaint::whole(&self.listed.origin, err)];
+                    let mut complaints = vec![Condition::whole(SourceKind::Api, &self.listed.origin, err)];
                     complaints.extend(self.listed.complaints());
                     reporter.complain(complaints);
                     End::Failed

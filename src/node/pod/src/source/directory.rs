@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Complaint, Reporter, SourceError};
+use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
@@ -47,7 +47,7 @@ pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
             }
             Err(err) => {
                 let origin = Origin::File(scan.directory.path.clone());
-                reporter.complain(vec![Complaint::whole(&origin, err)]);
+                reporter.complain(vec![Condition::whole(SourceKind::File, &origin, err)]);
             }
         }
         tokio::select! {
@@ -67,7 +67,7 @@ struct File {
     /// Device, inode, size and times of the version that was read.
     stamp: Option<[i64; 7]>,
     pods: Vec<Arc<Manifest>>,
-    complaints: Vec<Complaint>,
+    complaints: Vec<Condition>,
 }
 
 impl Scan {
@@ -76,14 +76,14 @@ impl Scan {
     }
 
     /// Reads changed files; returns all complaints.
-    fn pass(&mut self) -> Result<Vec<Complaint>, SourceError> {
+    fn pass(&mut self) -> Result<Vec<Condition>, SourceError> {
         let path = &self.directory.path;
         let paths = match list(path) {
             Ok(paths) => paths,
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 self.files.clear();
                 let error = SourceError::Read { path: path.clone(), source };
-                return Ok(vec![Complaint::new(&Origin::File(path.clone()), error)]);
+                return Ok(vec![Condition::new(SourceKind::File, &Origin::File(path.clone()), error)]);
             }
             Err(source) => return Err(SourceError::Read { path: path.clone(), source }),
         };
@@ -107,8 +107,11 @@ impl File {
             Ok(None) => {}
             Ok(Some(bytes)) => {
                 let parsed = Manifest::parse_each(&bytes, &origin, defaults);
-                self.complaints =
-                    parsed.errors.iter().map(|err| Complaint::new(&origin, err.clone().into())).collect();
+                self.complaints = parsed
+                    .errors
+                    .iter()
+                    .map(|err| Condition::new(SourceKind::File, &origin, err.clone().into()))
+                    .collect();
                 self.pods = keep_last_good(std::mem::take(&mut self.pods), parsed);
             }
             Err(SourceError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -116,7 +119,7 @@ impl File {
             }
             Err(err) => {
                 self.stamp = None;
-                self.complaints = vec![Complaint::new(&origin, err)];
+                self.complaints = vec![Condition::new(SourceKind::File, &origin, err)];
             }
         }
         true

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use cnimble_api::{HttpError, StartError};
+use cnimble_api::HttpError;
 
 use crate::PodId;
 use crate::manifest::{ManifestError, Origin};
@@ -23,16 +23,12 @@ pub enum SourceError {
     Http { url: String, source: HttpError },
     #[error("{method} {url}: {source}")]
     Write { method: String, url: String, source: HttpError },
-    #[error("watching {url}: {message} (code {code})")]
-    Watch { url: String, code: u16, message: String },
     #[error(transparent)]
-    Access(StartError),
+    Api(cnimble_api::Error),
     #[error("{url}: more than {limit}: {what}")]
     TooMuch { url: String, limit: String, what: &'static str },
     #[error("{url}: {more} more pods can't be used")]
     More { url: String, more: usize },
-    #[error("{url}: unexpected answer: {reason}")]
-    Answer { url: String, reason: String },
 }
 
 impl From<cnimble_api::Error> for SourceError {
@@ -41,12 +37,10 @@ impl From<cnimble_api::Error> for SourceError {
         match err {
             Error::Read { path, source } => SourceError::Read { path, source },
             Error::Http { url, source } => SourceError::Http { url, source },
-            Error::Watch { url, code, message } => SourceError::Watch { url, code, message },
-            Error::Access(err) => SourceError::Access(err),
             Error::TooMuch { url, limit } => {
                 SourceError::TooMuch { url, limit, what: "what the server has told of is not taken" }
             }
-            Error::Answer { url, reason } => SourceError::Answer { url, reason },
+            other => SourceError::Api(other),
         }
     }
 }

@@ -17,7 +17,7 @@ fn listed(bytes: &[u8]) {
     let mut version = Some("1".to_owned());
     for line in bytes.split(|byte| *byte == b'\n') {
         let event = listed.event(line, &mut version);
-        if matches!(event, Err(SourceError::Watch { .. })) {
+        if matches!(event, Err(SourceError::Api(cnimble_api::Error::Watch { .. }))) {
             assert_eq!(version, None);
         }
         if let Ok(Event::Pod(Change::Put(pod))) = event {

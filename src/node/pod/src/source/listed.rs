@@ -8,7 +8,7 @@ use cnimble_api::{Notice, notice, tame};
 
 use super::merge::{Change, SOURCE_ANNOTATION};
 use super::wire::{Named, Object};
-use super::{Complaint, SourceError, SourceKind};
+use super::{Condition, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
@@ -28,7 +28,7 @@ pub(super) struct Listed {
     /// Most pods share these annotations.
     usual: Arc<BTreeMap<String, String>>,
     /// Further unusable pods have no reason.
-    bad: BTreeMap<PodId, Option<Complaint>>,
+    bad: BTreeMap<PodId, Option<Condition>>,
     news: bool,
 }
 
@@ -52,18 +52,18 @@ impl Listed {
         Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
     }
 
-    pub(super) fn complaints(&self) -> Vec<Complaint> {
-        let mut all: Vec<Complaint> = self.bad.values().flatten().cloned().collect();
+    pub(super) fn complaints(&self) -> Vec<Condition> {
+        let mut all: Vec<Condition> = self.bad.values().flatten().cloned().collect();
         let more = self.bad.len().saturating_sub(all.len());
         if more > 0 {
             let err = SourceError::More { url: self.server.clone(), more };
-            all.push(Complaint::new(&self.origin, err));
+            all.push(Condition::new(SourceKind::Api, &self.origin, err));
         }
         all
     }
 
     /// `None` if they are the same as before.
-    pub(super) fn news(&mut self) -> Option<Vec<Complaint>> {
+    pub(super) fn news(&mut self) -> Option<Vec<Condition>> {
         std::mem::take(&mut self.news).then(|| self.complaints())
     }
 
@@ -77,7 +77,8 @@ impl Listed {
     }
 
     pub(super) fn answer(&self, reason: impl AsRef<str>) -> SourceError {
-        SourceError::Answer { url: format!("{}/api/v1/pods", self.server), reason: tame(reason.as_ref()) }
+        let url = format!("{}/api/v1/pods", self.server);
+        SourceError::Api(cnimble_api::Error::Answer { url, reason: tame(reason.as_ref()) })
     }
 
     pub(super) fn begin(&mut self) {
@@ -120,11 +121,11 @@ impl Listed {
         let detailed =
             self.bad.values().flatten().count() < DETAILED || self.bad.get(&id).is_some_and(Option::is_some);
         let complaint = detailed.then(|| {
-            let mut complaint = Complaint::new(&self.origin, err);
+            let mut complaint = Condition::new(SourceKind::Api, &self.origin, err);
             complaint.pod = Some(id.clone());
             complaint
         });
-        let text = |complaint: &Complaint| complaint.error.to_string();
+        let text = |complaint: &Condition| complaint.error.to_string();
         let before = self.bad.insert(id, complaint.clone());
         self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
     }

@@ -37,7 +37,7 @@ pub use url::UrlSource;
 
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
-use report::{Complaint, Reporter, Shared};
+use report::{Reporter, Shared};
 
 /// There can be one source of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -24,12 +24,12 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) storage: Storage,
-    problems: BTreeMap<SourceKind, Vec<Complaint>>,
+    problems: BTreeMap<SourceKind, Vec<Condition>>,
 }
 
 impl State {
     pub(super) fn fails(&self, source: SourceKind) -> bool {
-        self.problems.get(&source).into_iter().flatten().any(|complaint| complaint.whole)
+        self.problems.get(&source).into_iter().flatten().any(|condition| condition.whole)
     }
 }
 
@@ -50,14 +50,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Known complaints keep their time.
+    /// Known conditions keep their time.
     fn publish(&self) {
         let state = self.state();
-        let mut all: Vec<(SourceKind, Complaint)> = state
-            .problems
-            .iter()
-            .flat_map(|(kind, list)| list.iter().map(|complaint| (*kind, complaint.clone())))
-            .collect();
+        let mut all: Vec<Condition> = state.problems.values().flatten().cloned().collect();
         all.extend(state.storage.losers().take(LOSERS).map(|loser| {
             let (pod, origin) = (Box::new(loser.pod.clone()), Origin::clone(&loser.origin));
             let winner = Origin::clone(&loser.winner);
@@ -65,48 +61,25 @@ impl Shared {
                 None => SourceError::DuplicateName { pod, origin, winner },
                 Some(uid) => SourceError::DuplicateUid { pod, uid, origin, winner },
             };
-            (loser.source, Complaint::new(&loser.origin, error))
+            Condition::new(loser.source, &loser.origin, error)
         }));
         drop(state);
         self.conditions.send_if_modified(|conditions| {
-            let same = |condition: &Condition, (kind, complaint): &(SourceKind, Complaint)| {
-                condition.source == *kind
-                    && condition.origin == complaint.origin
-                    && condition.pod == complaint.pod
-                    && condition.whole == complaint.whole
-                    && condition.error.to_string() == complaint.error.to_string()
-            };
-            if conditions.len() == all.len() && conditions.iter().zip(&all).all(|(a, b)| same(a, b)) {
+            if conditions.len() == all.len() && conditions.iter().zip(&all).all(|(a, b)| a.is_same(b)) {
                 return false;
             }
-            let now = SystemTime::now();
-            let next = all.iter().map(|complaint| {
-                let known = conditions.iter().find(|condition| same(condition, complaint));
-                Condition {
-                    source: complaint.0,
-                    origin: complaint.1.origin.clone(),
-                    pod: complaint.1.pod.clone(),
-                    error: Arc::clone(&complaint.1.error),
-                    whole: complaint.1.whole,
-                    since: known.map_or(now, |condition| condition.since),
-                }
-            });
-            *conditions = next.collect();
+            for condition in &mut all {
+                let known = conditions.iter().find(|known| known.is_same(condition));
+                condition.since = known.map_or(condition.since, |known| known.since);
+            }
+            *conditions = all;
             true
         });
     }
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Complaint {
-    pub(super) origin: Origin,
-    pub(super) pod: Option<PodId>,
-    pub(super) error: Arc<SourceError>,
-    pub(super) whole: bool,
-}
-
-impl Complaint {
-    pub(super) fn new(origin: &Origin, error: SourceError) -> Self {
+impl Condition {
+    pub(super) fn new(source: SourceKind, origin: &Origin, error: SourceError) -> Self {
         let pod = match &error {
             SourceError::Manifest(err) => err.pod.as_deref().cloned(),
             SourceError::DuplicateName { pod, .. } | SourceError::DuplicateUid { pod, .. } => {
@@ -114,11 +87,21 @@ impl Complaint {
             }
             _ => None,
         };
-        Complaint { origin: origin.clone(), pod, error: Arc::new(error), whole: false }
+        let (origin, error, since) = (origin.clone(), Arc::new(error), SystemTime::now());
+        Condition { source, origin, pod, error, whole: false, since }
     }
 
-    pub(super) fn whole(origin: &Origin, error: SourceError) -> Self {
-        Complaint { whole: true, ..Complaint::new(origin, error) }
+    pub(super) fn whole(source: SourceKind, origin: &Origin, error: SourceError) -> Self {
+        Condition { whole: true, ..Condition::new(source, origin, error) }
+    }
+
+    /// Compares all but the time.
+    fn is_same(&self, other: &Condition) -> bool {
+        self.source == other.source
+            && self.origin == other.origin
+            && self.pod == other.pod
+            && self.whole == other.whole
+            && self.error.to_string() == other.error.to_string()
     }
 }
 
@@ -161,7 +144,7 @@ impl Reporter {
         }
     }
 
-    pub(super) fn complain(&self, complaints: Vec<Complaint>) {
+    pub(super) fn complain(&self, complaints: Vec<Condition>) {
         let mut state = self.shared.state();
         let known = state.problems.entry(self.kind).or_default();
         if known.is_empty() && complaints.is_empty() {

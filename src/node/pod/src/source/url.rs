@@ -13,7 +13,7 @@ use cnimble_api::{HttpError, Secret, StartError};
 use cnimble_os::files::{self as files, Links};
 
 use super::directory::keep_last_good;
-use super::{Complaint, Reporter, SourceError};
+use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;
@@ -85,7 +85,7 @@ impl Reader {
         let mut last: Option<Vec<u8>> = None;
         let mut pods: Vec<Arc<Manifest>> = Vec::new();
         // Complaints about the last valid text.
-        let mut complaints: Vec<Complaint> = Vec::new();
+        let mut complaints: Vec<Condition> = Vec::new();
         loop {
             match self.ask(tag.as_ref()).await {
                 Ok(Answer::Same) => reporter.complain(complaints.clone()),
@@ -97,7 +97,11 @@ impl Reader {
                         } else {
                             let parsed = Manifest::parse_each(&bytes, &self.origin, &self.defaults);
                             let complain = |err: &_| {
-                                Complaint::new(&self.origin, SourceError::Manifest(Clone::clone(err)))
+                                Condition::new(
+                                    SourceKind::Http,
+                                    &self.origin,
+                                    SourceError::Manifest(Clone::clone(err)),
+                                )
                             };
                             complaints = parsed.errors.iter().map(complain).collect();
                             pods = keep_last_good(pods, parsed);
@@ -114,7 +118,7 @@ impl Reader {
                 }
                 Err(source) => {
                     let err = SourceError::Http { url: http::without_query(&self.url), source };
-                    reporter.complain(vec![Complaint::whole(&self.origin, err)]);
+                    reporter.complain(vec![Condition::whole(SourceKind::Http, &self.origin, err)]);
                 }
             }
             tokio::select! {
