@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use cnimble_cri::{Port, Protocol};
+use cnimble_cri::{PortMapping, Protocol};
 use cnimble_tests::traffic::{Server, tcp, udp};
 use cnimble_tests::{Cri, Ns, PATIENCE, plugin_dir, wait_until};
 
 use crate::{assert_no_rules_of, outside};
 
-pub(crate) fn port(udp: bool, host_port: u16, host_ip: &str) -> Port {
+pub(crate) fn port(udp: bool, host_port: u16, host_ip: &str) -> PortMapping {
     let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
-    Port { protocol, host_port, container_port: 80, host_ip: host_ip.to_owned() }
+    PortMapping { protocol, host_port, container_port: 80, host_ip: host_ip.parse().ok() }
 }
 
 /// Returns whether a pod's HTTP server answers at this address before the time limit.

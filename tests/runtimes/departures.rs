@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use cnimble_cri::{Port, Protocol};
+use cnimble_cri::{PortMapping, Protocol};
 use cnimble_tests::{Cri, Node, Podman, command, plugin_dir};
 
 /// The plugins of the network. A script stands for each.
@@ -124,7 +124,7 @@ fn doctor_between_any_two_plugins_of_containerds_del_leaves_no_rule() {
     let ward = Ward::new();
     let cri = Cri::start(&ward.node, "pods", &ward.conflist(), "/opt/cni/bin");
     let port =
-        |host_port| Port { protocol: Protocol::Tcp, container_port: 80, host_port, host_ip: String::new() };
+        |host_port| PortMapping { protocol: Protocol::Tcp, container_port: 80, host_port, host_ip: None };
     let other = cri.pod("shop", "other", &[port(8080)], &[]);
     ward.watch(|round| {
         let pod = cri.pod("shop", &format!("web-{round}"), &[port(8081)], &[]);

@@ -9,7 +9,7 @@ use serde_json::json;
 use cnimble_tests::traffic::{Server, tcp};
 use cnimble_tests::{Cri, Node, Ns, command, copy, go_to_meet, plugin_dir, skip};
 
-use cnimble_cri::Port;
+use cnimble_cri::PortMapping;
 
 use crate::cri::port;
 use crate::outside;
@@ -44,7 +44,7 @@ struct Pod {
 
 impl Pod {
     fn run(cri: &Cri<'_>, name: String, host_port: u16) -> Self {
-        let ports = [false, true].map(|udp| Port { container_port: 81, ..port(udp, host_port, "") });
+        let ports = [false, true].map(|udp| PortMapping { container_port: 81, ..port(udp, host_port, "") });
         let (id, ns) = cri.run(&name, &ports, &[]);
         let name: &'static str = name.leak();
         Pod { _server: Server::start(&ns, 81, name), id, ns, name, port: host_port }

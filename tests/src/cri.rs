@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use cnimble_cri::{Client, CriError, PodConfig, Port, SandboxStatus, blocking};
+use cnimble_cri::{Client, CriError, PodConfig, PortMapping, SandboxStatus, blocking};
 
 use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
 use crate::{Node, Ns, PATIENCE, PAUSE, wait_until};
@@ -65,7 +65,7 @@ snapshotter = "native"
         &self,
         namespace: &str,
         name: &str,
-        ports: &[Port],
+        ports: &[PortMapping],
         annotations: &[(&str, &str)],
     ) -> SandboxStatus {
         let text = |text: &str| text.to_owned();
@@ -92,7 +92,7 @@ snapshotter = "native"
     }
 
     /// Runs a pod; its sandbox's ID and network namespace.
-    pub fn run(&self, name: &str, ports: &[Port], annotations: &[(&str, &str)]) -> (String, Ns) {
+    pub fn run(&self, name: &str, ports: &[PortMapping], annotations: &[(&str, &str)]) -> (String, Ns) {
         let made = self.pod("default", name, ports, annotations);
         (made.sandbox.id, self.node.netns(made.netns.unwrap().to_str().unwrap()))
     }

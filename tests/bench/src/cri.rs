@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cnimble_cri::{Client, CriError, PodConfig, Port, Protocol};
+use cnimble_cri::{Client, CriError, PodConfig, PortMapping, Protocol};
 use cnimble_tests::{Cri, Node};
 use tokio::task::JoinSet;
 
@@ -29,7 +29,7 @@ struct Site<'n> {
 impl Site<'_> {
     fn config(&self, number: usize, attempt: u32) -> PodConfig {
         let host_port = 20_000 + u16::try_from(number).unwrap_or_default();
-        let port = Port { protocol: Protocol::Tcp, host_port, container_port: 80, host_ip: String::new() };
+        let port = PortMapping { protocol: Protocol::Tcp, host_port, container_port: 80, host_ip: None };
         PodConfig {
             name: format!("pod{number}"),
             namespace: "bench".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use cnimble_cri::{CriError, PodConfig, Port, Protocol, wire};
+use cnimble_cri::{CriError, Dns, PodConfig, PortMapping, Protocol, wire};
 use cnimble_tests::need;
 
 use super::{Shop, bridge, pod};
@@ -20,13 +20,16 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
     let serve = shop.start();
     let config = PodConfig {
         hostname: "web-0".into(),
-        dns_servers: vec!["192.0.2.53".into()],
-        dns_searches: vec!["example.org".into()],
-        ports: vec![Port {
+        dns: Dns {
+            servers: vec!["192.0.2.53".into()],
+            searches: vec!["example.org".into()],
+            ..Dns::default()
+        },
+        ports: vec![PortMapping {
             protocol: Protocol::Tcp,
             container_port: 80,
             host_port: 8080,
-            host_ip: String::new(),
+            host_ip: None,
         }],
         labels: map("app", "web"),
         annotations: map("note", "kept"),

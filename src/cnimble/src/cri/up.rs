@@ -8,9 +8,8 @@ use std::path::Path;
 use futures::StreamExt;
 use serde_json::json;
 
-use cnimble_cri::{Client, PodConfig, Port, Sandbox, SandboxStatus};
+use cnimble_cri::{Client, PodConfig, Sandbox, SandboxStatus};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
-use cnimble_pod::network::PortMapping;
 use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
 
 use super::{of_pod, pods, report};
@@ -93,12 +92,6 @@ async fn one_up(
 /// Returns the configuration that a kubelet would send for this pod.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
-    let port = |port: &PortMapping| Port {
-        protocol: port.protocol,
-        container_port: port.container_port,
-        host_port: port.host_port,
-        host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
-    };
     let labels = [("name", name), ("namespace", namespace), ("uid", &of.uid)];
     PodConfig {
         name: name.clone(),
@@ -107,10 +100,8 @@ fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfi
         attempt,
         hostname: if of.host_network { String::new() } else { of.hostname.clone() },
         log_directory: format!("/var/log/pods/{namespace}_{name}_{}", of.uid),
-        dns_servers: of.dns.servers.clone(),
-        dns_searches: of.dns.searches.clone(),
-        dns_options: of.dns.options.clone(),
-        ports: of.ports.iter().map(port).collect(),
+        dns: of.dns.clone(),
+        ports: of.ports.clone(),
         labels: labels.map(|(key, value)| (format!("io.kubernetes.pod.{key}"), value.clone())).into(),
         annotations: BTreeMap::clone(&of.annotations),
         cgroup_parent: cgroup_parent.to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::wire;
-pub use cnimble_pod::network::Protocol;
+pub use cnimble_pod::network::{Dns, PortMapping, Protocol};
 
 /// The part of CRI's `PodSandboxConfig` that names the pod and describes its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,34 +15,23 @@ pub struct PodConfig {
     /// Empty on the node's network.
     pub hostname: String,
     pub log_directory: String,
-    pub dns_servers: Vec<String>,
-    pub dns_searches: Vec<String>,
-    /// Options, as in resolv.conf(5).
-    pub dns_options: Vec<String>,
-    pub ports: Vec<Port>,
+    pub dns: Dns,
+    pub ports: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub cgroup_parent: String,
     pub host_network: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Port {
-    pub protocol: Protocol,
-    pub container_port: u16,
-    pub host_port: u16,
-    /// Empty stands for every address.
-    pub host_ip: String,
-}
-
 impl From<PodConfig> for wire::PodSandboxConfig {
     fn from(of: PodConfig) -> Self {
-        let port = |port: Port| wire::PortMapping {
+        let port = |port: PortMapping| wire::PortMapping {
             // In CRI's order.
             protocol: port.protocol as i32,
             container_port: port.container_port.into(),
             host_port: port.host_port.into(),
-            host_ip: port.host_ip,
+            // Empty stands for every address.
+            host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
         };
         let namespaces = wire::NamespaceOption {
             network: if of.host_network { wire::NODE } else { wire::POD },
@@ -51,8 +40,8 @@ impl From<PodConfig> for wire::PodSandboxConfig {
             ipc: wire::POD,
             userns_options: None,
         };
-        let dns =
-            wire::DnsConfig { servers: of.dns_servers, searches: of.dns_searches, options: of.dns_options };
+        let Dns { servers, searches, options } = of.dns;
+        let dns = wire::DnsConfig { servers, searches, options };
         wire::PodSandboxConfig {
             metadata: Some(wire::PodSandboxMetadata {
                 name: of.name,

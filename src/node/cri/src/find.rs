@@ -1,10 +1,10 @@
 //! Where the runtime listens.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+
+use cnimble_os::files::{self, Links};
 
 use crate::CriError;
 use crate::clean::clean;
@@ -21,7 +21,8 @@ pub const USUAL: [&str; 4] = [
     "/run/cri-dockerd.sock",
 ];
 
-const LIMIT: u64 = 64 << 10;
+/// The largest size of crictl's file, in bytes.
+const LIMIT: usize = 1 << 20;
 
 /// Tries the given endpoint, then crictl's (its variable, then its file), then the usual paths.
 pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
@@ -57,16 +58,9 @@ fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
 
 /// `runtime-endpoint` of crictl's file, if there is one.
 fn configured(file: &Path) -> Option<String> {
-    // A pipe in its place isn't waited for.
-    let file = File::options().read(true).custom_flags(NONBLOCK).open(file).ok()?;
-    let mut text = String::new();
-    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    file.take(LIMIT).read_to_string(&mut text).ok()?;
-    endpoint(&text)
+    let text = files::read(file, LIMIT, Links::Follow).ok()?;
+    endpoint(&String::from_utf8(text).ok()?)
 }
-
-/// O_NONBLOCK on every architecture that we are built for.
-const NONBLOCK: i32 = 0o4000;
 
 /// The file is YAML, of which crictl itself writes and documents one plain key a line.
 fn endpoint(text: &str) -> Option<String> {

@@ -15,7 +15,7 @@ pub mod wire;
 
 pub use answer::{Cni, Condition, Loaded, Sandbox, SandboxStatus, Status, Version};
 pub use client::{Client, WORK_LIMIT, blocking};
-pub use config::{PodConfig, Port, Protocol};
+pub use config::{Dns, PodConfig, PortMapping, Protocol};
 pub use error::CriError;
 pub use find::{CRICTL_CONFIG, ENDPOINT_VARIABLE, USUAL, find};
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::net::UnixListener;
 
-use crate::{Client, CriError, PodConfig, Port, Protocol, answer, wire};
+use crate::{Client, CriError, Dns, PodConfig, PortMapping, Protocol, answer, wire};
 
 /// The ID in the recorded answers.
 const ID: &str = include_str!("recorded/id");
@@ -55,8 +55,13 @@ fn a_pod_goes_over_the_wire_by_cris_field_numbers() {
         attempt: 2,
         hostname: "h".into(),
         log_directory: "/l".into(),
-        dns_servers: vec!["s".into()],
-        ports: vec![Port { protocol: Protocol::Udp, container_port: 80, host_port: 81, host_ip: "i".into() }],
+        dns: Dns { servers: vec!["s".into()], ..Dns::default() },
+        ports: vec![PortMapping {
+            protocol: Protocol::Udp,
+            container_port: 80,
+            host_port: 81,
+            host_ip: "::1".parse().ok(),
+        }],
         labels: BTreeMap::from([("k".into(), "v".into())]),
         annotations: BTreeMap::from([("a".into(), "b".into())]),
         cgroup_parent: "/g".into(),
@@ -65,7 +70,7 @@ fn a_pod_goes_over_the_wire_by_cris_field_numbers() {
     let request = wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: "r".into() };
     let mut expected = Vec::new();
     expected.extend(b"\x0a\x0e\x0a\x03web\x12\x01u\x1a\x02ns\x20\x02");
-    expected.extend(b"\x12\x01h\x1a\x02/l\x22\x03\x0a\x01s\x2a\x09\x08\x01\x10\x50\x18\x51\x22\x01i");
+    expected.extend(b"\x12\x01h\x1a\x02/l\x22\x03\x0a\x01s\x2a\x0b\x08\x01\x10\x50\x18\x51\x22\x03::1");
     expected.extend(b"\x32\x06\x0a\x01k\x12\x01v\x3a\x06\x0a\x01a\x12\x01b");
     expected.extend(b"\x42\x0a\x0a\x02/g\x12\x04\x0a\x02\x10\x01");
     let whole = [&[0x0a, expected.len() as u8], expected.as_slice(), b"\x12\x01r"].concat();

@@ -130,7 +130,7 @@ fn dns(dns: wire::DnsConfig) -> Result<Dns, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PodConfig, Port};
+    use crate::PodConfig;
     use prost::Message;
 
     fn config() -> PodConfig {
@@ -151,19 +151,21 @@ mod tests {
 
     #[test]
     fn what_the_client_sends_arrives() {
-        let port = Port {
+        let port = PortMapping {
             protocol: Protocol::Sctp,
             container_port: 80,
             host_port: 8080,
-            host_ip: "2001:db8::1".into(),
+            host_ip: "2001:db8::1".parse().ok(),
         };
-        let unpublished = Port { host_port: 0, ..port.clone() };
+        let unpublished = PortMapping { host_port: 0, ..port.clone() };
         let given = PodConfig {
             attempt: 3,
             hostname: "web-0".into(),
-            dns_servers: vec!["192.0.2.1".into()],
-            dns_searches: vec!["example.org".into()],
-            dns_options: vec!["ndots:5".into()],
+            dns: Dns {
+                servers: vec!["192.0.2.1".into()],
+                searches: vec!["example.org".into()],
+                options: vec!["ndots:5".into()],
+            },
             ports: vec![port, unpublished],
             labels: [("app".to_owned(), "web".to_owned())].into(),
             annotations: [("a/b".to_owned(), "c d".to_owned())].into(),
@@ -196,8 +198,8 @@ mod tests {
         for bad in ["a;K8S_POD_UID=x", "a b", "a\nb", "../x", "ä", &"x".repeat(254)] {
             refused(sent(PodConfig { name: bad.into(), ..config() }, ""), "config.metadata.name: \"");
         }
-        let dns = PodConfig { dns_servers: vec!["192.0.2.1\nnameserver 192.0.2.2".into()], ..config() };
-        refused(sent(dns, ""), "dns_config.servers");
+        let dns = Dns { servers: vec!["192.0.2.1\nnameserver 192.0.2.2".into()], ..Dns::default() };
+        refused(sent(PodConfig { dns, ..config() }, ""), "dns_config.servers");
         let mut request = sent(config(), "");
         let linux = request.config.as_mut().unwrap().linux.as_mut().unwrap();
         linux.sysctls.insert("net.ipv4.ip_forward".into(), "1".into());
