@@ -1,25 +1,48 @@
-//! Interrupts work on a signal.
+//! Signals: they interrupt work, and are requests to a service.
 
 use std::fmt::Display;
 use std::future::Future;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use cnimble_runtime::Error;
 
 use super::report::{Exit, Report};
 
+pub(super) struct Signals {
+    hangup: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Afterwards no signal ends the process directly.
+    pub(super) fn listen() -> Result<Self, Report> {
+        let listen =
+            |kind| signal(kind).map_err(|err| Report::because(Exit::Files, "can't listen for signals", err));
+        Ok(Signals {
+            hangup: listen(SignalKind::hangup())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Returns the exit status for a stop by the next signal. [`Exit::HungUp`] asks a service to reload.
+    pub(super) async fn next(&mut self) -> Exit {
+        tokio::select! {
+            _ = self.hangup.recv() => Exit::HungUp,
+            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.terminate.recv() => Exit::Terminated,
+        }
+    }
+}
+
 /// A signal drops `work`, which ends the running plugin.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
-    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
-        return Ok(work.await);
-    };
+    let Ok(mut signals) = Signals::listen() else { return Ok(work.await) };
     tokio::select! {
         outcome = work => Ok(outcome),
-        _ = interrupt.recv() => Err(Exit::Interrupted),
-        _ = terminate.recv() => Err(Exit::Terminated),
-        _ = hangup.recv() => Err(Exit::HungUp),
+        exit = signals.next() => Err(exit),
     }
 }
 

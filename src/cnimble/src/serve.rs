@@ -11,8 +11,8 @@ use cnimble_runtime::Stderr;
 
 use super::Session;
 use super::args::serve::Serve;
+use super::interrupt::Signals;
 use super::report::{Exit, Report};
-use super::run::signals::{Signals, Word};
 use super::run::{STATUS, files, notify};
 
 pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report> {
@@ -48,13 +48,13 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
             ended = &mut serving => return ended.map_err(|err| {
                 Report::because(Exit::Files, "can't serve", err)
             }),
-            word = signals.next() => match word {
-                Word::Reload => {
+            exit = signals.next() => match exit {
+                Exit::HungUp => {
                     notify::reloading();
                     network.reload().await;
                     notify::ready();
                 }
-                Word::Stop(exit) => match stop.take() {
+                exit => match stop.take() {
                     Some(stop) => {
                         notify::stopping();
                         drop(stop);

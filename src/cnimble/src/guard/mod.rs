@@ -17,9 +17,9 @@ use cnimble_netlink::disturbance::Disturbances;
 use cnimble_rules::survey::FOLLOWED;
 
 use super::doctor;
+use super::interrupt::Signals;
 use super::report::{Exit, Report, must_be_root};
 use super::run::notify;
-use super::run::signals::{Signals, Word};
 use super::style::count;
 use super::{Session, args};
 use fights::Fights;
@@ -42,9 +42,9 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     notify::ready();
     loop {
         tokio::select! {
-            word = signals.next() => match word {
-                Word::Reload => pace.disturbed(Instant::now()),
-                Word::Stop(_) => break,
+            exit = signals.next() => match exit {
+                Exit::HungUp => pace.disturbed(Instant::now()),
+                _ => break,
             },
             changed = changes.changed() => match changed {
                 Ok(()) => pace.disturbed(Instant::now()),

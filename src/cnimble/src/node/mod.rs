@@ -21,10 +21,10 @@ use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
 use cnimble_api::{Error, Server as Api, StartError};
 
 use super::args::node::{Main, Node};
+use super::interrupt::Signals;
 use super::report::{Exit, Report, usage};
 use super::run::notify;
 use super::run::serve::Server;
-use super::run::signals::{Signals, Word};
 use super::run::sources::host_name;
 use super::style::count;
 use super::{Session, network, print, print_json};
@@ -283,5 +283,5 @@ async fn work(
 
 /// SIGHUP is ignored, because changed files are read again anyway.
 async fn stopped(mut signals: Signals) {
-    while signals.next().await == Word::Reload {}
+    while signals.next().await == Exit::HungUp {}
 }

@@ -7,7 +7,6 @@ pub(super) mod metrics;
 pub(super) mod notify;
 pub(super) mod progress;
 pub(super) mod serve;
-pub(super) mod signals;
 pub(super) mod sources;
 mod status;
 mod writing;
@@ -28,13 +27,13 @@ use cnimble_runtime::{Observer, Stderr};
 
 use super::args::run::Run;
 use super::args::service::Listen;
+use super::interrupt::Signals;
 use super::report::{Exit, Report};
 use super::style::{count, joined};
 use super::{Session, print, print_json};
 use feed::Feed;
 use metrics::Metrics;
 use serve::Server;
-use signals::{Signals, Word};
 use status::Status;
 use writing::Writing;
 
@@ -177,15 +176,15 @@ impl Running {
                     stopping = true;
                     self.handle.stop(Pods::Leave);
                 }
-                word = signals.next() => match word {
-                    Word::Reload => self.reload().await,
-                    Word::Stop(exit) if stopping => {
+                exit = signals.next() => match exit {
+                    Exit::HungUp => self.reload().await,
+                    exit if stopping => {
                         // Running work ends with the loop.
                         self.looping.abort();
                         let _ = self.looping.await;
                         return Err(Report::because(exit, "stopped at once", "a second signal arrived; the next start continues unfinished work"));
                     }
-                    Word::Stop(_) => {
+                    _ => {
                         stopping = true;
                         notify::stopping();
                         let pods = if given.teardown_on_exit { Pods::TearDown } else { Pods::Leave };
