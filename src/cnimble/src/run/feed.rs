@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use cnimble_pod::PodId;
-use cnimble_pod::manifest::Manifest;
 use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, Sandboxes};
 use cnimble_pod::source::{Condition, Op, PodConfig, PodUpdate, SOURCE_ANNOTATION, SourceKind};
 use cnimble_pod::sync::Input;
@@ -19,6 +18,9 @@ use cnimble_pod::sync::Input;
 use super::writing::Writing;
 
 type Inputs = mpsc::Sender<Input>;
+
+/// Terminating pods with the end of their time and their UIDs.
+type Closing = BTreeMap<PodId, (Instant, String)>;
 
 /// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
@@ -31,48 +33,6 @@ pub(super) struct Feed {
     restorable: Option<Sandboxes>,
     /// The pods restored from the records, with their UIDs.
     restored: BTreeMap<PodId, String>,
-}
-
-/// Terminating pods keep their network for a while.
-#[derive(Default)]
-struct Closing {
-    pods: BTreeMap<PodId, (Instant, String)>,
-    order: BTreeSet<(Instant, PodId)>,
-}
-
-impl Closing {
-    fn put(&mut self, pod: &Manifest, left: Duration) {
-        self.forget(&pod.id);
-        let end = Instant::now() + left;
-        self.pods.insert(pod.id.clone(), (end, pod.uid.clone()));
-        self.order.insert((end, pod.id.clone()));
-    }
-
-    fn forget(&mut self, id: &PodId) {
-        if let Some((end, _)) = self.pods.remove(id) {
-            self.order.remove(&(end, id.clone()));
-        }
-    }
-
-    /// Waits for the first pod with an expired time, and removes all expired pods.
-    async fn over(&mut self) -> Vec<(PodId, String)> {
-        match self.order.first() {
-            Some((end, _)) => sleep_until(*end).await,
-            None => std::future::pending().await,
-        }
-        let now = Instant::now();
-        let mut over = Vec::new();
-        while let Some((_, id)) = self.order.pop_first().filter(|(end, id)| {
-            let ends = *end <= now;
-            if !ends {
-                self.order.insert((*end, id.clone()));
-            }
-            ends
-        }) {
-            over.extend(self.pods.remove(&id).map(|(_, uid)| (id, uid)));
-        }
-        over
-    }
 }
 
 impl Feed {
@@ -104,7 +64,7 @@ impl Feed {
                     inputs.extend(self.settle(&update));
                     inputs
                 }
-                over = self.closing.over() => vec![Input::Unwant(over)],
+                over = over(&mut self.closing) => vec![Input::Unwant(over)],
                 Ok(()) = conditions.changed(), if !tried || self.restorable.is_some() => {
                     let failing = |of: &Condition| of.source == SourceKind::Api && of.whole;
                     let down = conditions.borrow_and_update().iter().any(failing);
@@ -169,7 +129,7 @@ impl Feed {
         let api = update.source == SourceKind::Api;
         let (mut want, mut keep, mut unwant, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for pod in &update.pods {
-            self.closing.forget(&pod.id);
+            self.closing.remove(&pod.id);
             let writing = self.writing.as_ref().filter(|_| api && pod.is_managed());
             if update.op == Op::Remove {
                 unwant.push((pod.id.clone(), pod.uid.clone()));
@@ -189,23 +149,29 @@ impl Feed {
                 Some(Duration::ZERO) => unwant.push((pod.id.clone(), pod.uid.clone())),
                 Some(left) => {
                     keep.push(config());
-                    self.closing.put(pod, left);
+                    self.closing.insert(pod.id.clone(), (Instant::now() + left, pod.uid.clone()));
                 }
             }
         }
-        let mut inputs = Vec::new();
-        if !unwant.is_empty() {
-            inputs.push(Input::Unwant(unwant));
-        }
-        if !release.is_empty() {
-            inputs.push(Input::Release(release));
-        }
-        if !keep.is_empty() {
-            inputs.push(Input::Keep(keep));
-        }
-        if !want.is_empty() {
-            inputs.push(Input::Want(want));
-        }
-        inputs
+        let inputs = [
+            (!unwant.is_empty()).then_some(Input::Unwant(unwant)),
+            (!release.is_empty()).then_some(Input::Release(release)),
+            (!keep.is_empty()).then_some(Input::Keep(keep)),
+            (!want.is_empty()).then_some(Input::Want(want)),
+        ];
+        inputs.into_iter().flatten().collect()
     }
+}
+
+/// Waits for the first pod with an expired time, and removes all expired pods.
+async fn over(closing: &mut Closing) -> Vec<(PodId, String)> {
+    match closing.values().map(|(end, _)| *end).min() {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+    let now = Instant::now();
+    let (over, left): (Closing, Closing) =
+        std::mem::take(closing).into_iter().partition(|(_, (end, _))| *end <= now);
+    *closing = left;
+    over.into_iter().map(|(id, (_, uid))| (id, uid)).collect()
 }
