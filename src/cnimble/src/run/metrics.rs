@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use cnimble_pod::leases;
 use cnimble_pod::network::NetworkPlugin;
@@ -29,8 +29,16 @@ type Counts<const N: usize> = Family<Labels<N>, Counter>;
 type Durations<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 type Addresses = Family<Labels<2>, Gauge<f64, AtomicU64>>;
 
-fn histogram() -> Histogram {
-    Histogram::new(BUCKETS)
+fn new<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn durations<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Durations<N> {
+    let metric: Durations<N> = Family::new_with_constructor(|| Histogram::new(BUCKETS));
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 pub(super) struct Metrics {
@@ -47,7 +55,6 @@ pub(super) struct Metrics {
 }
 
 /// Leases are read again for each answer, so that removed ranges vanish.
-#[derive(Clone, Default)]
 struct Leases {
     used: Addresses,
     free: Addresses,
@@ -55,42 +62,29 @@ struct Leases {
 
 impl Metrics {
     pub(super) fn new() -> Self {
-        let durations = || histogram as fn() -> Histogram;
-        let metrics = Metrics {
-            registry: Registry::with_prefix("cnimble"),
-            executions: Family::default(),
-            errors: Family::default(),
-            execution_time: Family::new_with_constructor(durations()),
-            operations: Family::default(),
-            failures: Family::default(),
-            operation_time: Family::new_with_constructor(durations()),
-            pods: Family::default(),
-            problems: Gauge::default(),
-            leases: Mutex::default(),
+        let mut registry = Registry::with_prefix("cnimble");
+        let mut metrics = Metrics {
+            executions: new(&mut registry, "plugin_executions", "Executions of plugins that have ended"),
+            errors: new(
+                &mut registry,
+                "plugin_errors",
+                "Executions of plugins that failed, by CNI error code",
+            ),
+            execution_time: durations(&mut registry, "plugin_duration", "Durations of executions of plugins"),
+            operations: new(&mut registry, "pod_operations", "Operations on pods that have ended"),
+            failures: new(&mut registry, "pod_failures", "Operations on pods that failed"),
+            operation_time: durations(&mut registry, "pod_operation_duration", "Durations of work on pods"),
+            pods: new(&mut registry, "pods", "Pods by phase"),
+            problems: new(&mut registry, "manifest_problems", "Manifests and sources that can't be used"),
+            leases: Mutex::new(Leases {
+                used: new(&mut registry, "leases_used", "Addresses that are leased"),
+                free: new(&mut registry, "leases_free", "Addresses that could still be leased"),
+            }),
+            registry,
         };
-        metrics.registered()
-    }
-
-    fn registered(mut self) -> Self {
-        let leases = self.leases().clone();
-        let all = &mut self.registry;
-        all.register("plugin_executions", "Executions of plugins that have ended", self.executions.clone());
-        let help = "Executions of plugins that failed, by CNI error code";
-        all.register("plugin_errors", help, self.errors.clone());
-        let (help, unit) = ("Durations of executions of plugins", Unit::Seconds);
-        all.register_with_unit("plugin_duration", help, unit, self.execution_time.clone());
-        all.register("pod_operations", "Operations on pods that have ended", self.operations.clone());
-        all.register("pod_failures", "Operations on pods that failed", self.failures.clone());
-        let (help, unit) = ("Durations of work on pods", Unit::Seconds);
-        all.register_with_unit("pod_operation_duration", help, unit, self.operation_time.clone());
-        all.register("pods", "Pods by phase", self.pods.clone());
-        let help = "Manifests and sources that can't be used";
-        all.register("manifest_problems", help, self.problems.clone());
-        all.register("leases_used", "Addresses that are leased", leases.used);
-        all.register("leases_free", "Addresses that could still be leased", leases.free);
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        all.register("build", "The version of cnimble", version);
-        self
+        metrics.registry.register("build", "The version of cnimble", version);
+        metrics
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
