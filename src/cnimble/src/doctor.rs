@@ -15,7 +15,7 @@ use super::finding::{self, Item, Outcome, count};
 use super::interrupt;
 use super::output::View;
 use super::plugin_files::PluginFiles;
-use super::report::{Exit, Report, must_be_root};
+use super::report::{Exit, Report, fail_with, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, plain};
 
@@ -74,11 +74,11 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let healthy = found + failed == 0 && plugins.is_well();
     let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, warnings, .. } = diagnosis;
     session.show(&Health { healthy, living, findings, not_looked_at, not_checked, warnings, plugins })?;
-    match failed {
-        0 if healthy => Ok(()),
-        0 => Err(Report::new(Exit::Found, "")),
-        _ => Err(Report::new(Exit::Left, "")),
-    }
+    fail_with(match failed {
+        0 if healthy => None,
+        0 => Some(Exit::Found),
+        _ => Some(Exit::Left),
+    })
 }
 
 /// Without given lease directories it uses the usual ones and those of the networks.

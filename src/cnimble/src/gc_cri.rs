@@ -13,7 +13,7 @@ use super::args::Gc;
 use super::finding::{self, Item, Outcome, count};
 use super::interrupt::{self, interruptible};
 use super::output::{View, note};
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, fail_with};
 use super::style::Paint;
 
 #[derive(Serialize)]
@@ -52,10 +52,7 @@ pub(super) async fn gc(
     let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
     let (network, living) = (network.name.clone(), diagnosis.living);
     session.show(&Cleaned { network, living, findings, cleaned_up, left_alone, asked: given.yes })?;
-    match failed {
-        0 => Ok(()),
-        _ => Err(Report::new(Exit::Left, "")),
-    }
+    fail_with((failed > 0).then_some(Exit::Left))
 }
 
 /// Returns the findings that are dead in both looks, and the number of doubtful ones.

@@ -13,7 +13,7 @@ use cnimble_runtime::ConfDir;
 use super::finding::describe;
 use super::interrupt::interruptible;
 use super::output::View;
-use super::report::{Exit, Report, must_be_root};
+use super::report::{Exit, Report, fail_with, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, doctor, lint, run};
 
@@ -55,10 +55,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
     };
     let is_incomplete = mode != Mode::Possible && (!outcome.refused.is_empty() || records > 0);
     session.show(&HandedOver { outcome, records, networks })?;
-    match is_incomplete {
-        false => Ok(()),
-        true => Err(Report::new(Exit::Left, "")),
-    }
+    fail_with(is_incomplete.then_some(Exit::Left))
 }
 
 /// Reads the networks' files. An unreadable one doesn't stop the way back.

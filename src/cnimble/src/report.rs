@@ -239,6 +239,11 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
+/// Fails with the exit status alone, because the output already shows the faults.
+pub(super) fn fail_with(exit: Option<Exit>) -> Result<(), Report> {
+    exit.map_or(Ok(()), |exit| Err(Report::new(exit, "")))
+}
+
 /// Fails if the caller isn't root.
 pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     match nix::unistd::geteuid().is_root() {

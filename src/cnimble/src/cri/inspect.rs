@@ -12,7 +12,7 @@ use cnimble_liveness::Sight;
 
 use super::{no_pod, of_pod, pods, report};
 use crate::output::View;
-use crate::report::{Exit, Report};
+use crate::report::{Exit, Report, fail_with};
 use crate::style::{Paint, rows, table};
 use crate::{Session, doctor, print, print_json};
 
@@ -45,10 +45,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     if session.json {
         print_json(&documents)?;
     }
-    match differ {
-        true => Err(Report::new(Exit::Found, "")),
-        false => Ok(()),
-    }
+    fail_with(differ.then_some(Exit::Found))
 }
 
 /// A pod from three sides.

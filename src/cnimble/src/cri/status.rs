@@ -10,7 +10,7 @@ use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
 use super::report;
 use crate::Session;
 use crate::output::View;
-use crate::report::{Exit, Report};
+use crate::report::{Exit, Report, fail_with};
 use crate::style::{Paint, rows};
 
 #[derive(Serialize)]
@@ -54,10 +54,8 @@ pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Rep
         differs,
     };
     session.show(&view)?;
-    match view.is_ready() && view.differs.is_none() {
-        true => Ok(()),
-        false => Err(Report::new(Exit::Found, "")),
-    }
+    let is_well = view.is_ready() && view.differs.is_none();
+    fail_with((!is_well).then_some(Exit::Found))
 }
 
 /// Chooses in the runtime's directories if the runtime names them and no other directory was given. Returns the

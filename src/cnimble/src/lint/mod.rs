@@ -9,7 +9,7 @@ use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
 
 use super::Session;
 use super::args::config::Validate;
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, fail_with};
 use files::{Kind, Source, sources};
 
 struct Checked {
@@ -19,27 +19,21 @@ struct Checked {
 }
 
 pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Report> {
-    let mut sources = sources(session, given)?;
+    let sources = sources(session, given)?;
     if sources.wanted.is_empty() {
         log::warn!("no file of a network is in {}", session.conf.dir().display());
     }
     let host = if given.offline { None } else { Some(host::read()?) };
     let mut checked = Vec::new();
-    // A file that isn't JSON is reported but not compared with the others.
-    let (documents, broken) = std::mem::take(&mut sources.wanted).into_iter().fold(
-        (Vec::new(), Vec::new()),
-        |(mut documents, mut broken), Source { file, kind }| {
-            match Document::parse(file) {
-                Ok(document) => documents.push((document, kind)),
-                Err(failed) => broken.push(*failed),
+    for Source { file, kind } in sources.wanted {
+        let document = match Document::parse(file) {
+            Ok(document) => document,
+            Err(failed) => {
+                let (file, finding) = *failed;
+                checked.push(Checked { file, network: None, findings: vec![finding] });
+                continue;
             }
-            (documents, broken)
-        },
-    );
-    for (file, finding) in broken {
-        checked.push(Checked { file, network: None, findings: vec![finding] });
-    }
-    for (document, kind) in documents {
+        };
         let mut findings = match kind {
             Kind::Entry => lint::lint_entry(&document),
             Kind::Network => lint::lint(&document),
@@ -59,10 +53,9 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
     show::show(session, given, &checked)?;
     let wrong = || checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level > Level::Note);
-    // The faults are already printed, so the report has only the exit status.
-    match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {
-        (0, _) => Ok(()),
-        (_, true) => Err(Report::new(Exit::Execution, "")),
-        (_, false) => Err(Report::new(Exit::Config, "")),
-    }
+    fail_with(match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {
+        (0, _) => None,
+        (_, true) => Some(Exit::Execution),
+        (_, false) => Some(Exit::Config),
+    })
 }

@@ -15,7 +15,7 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
         return print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
     }
-    session.show(&Findings { summary: session.terminal, ..Findings::new(checked) })
+    session.show(&Findings::new(checked, session.terminal))
 }
 
 #[derive(Serialize)]
@@ -47,7 +47,7 @@ struct Place<'c> {
 }
 
 impl<'c> Findings<'c> {
-    fn new(checked: &'c [super::Checked]) -> Self {
+    fn new(checked: &'c [super::Checked], summary: bool) -> Self {
         let all = || checked.iter().flat_map(|of| &of.findings);
         let count = |level| all().filter(|finding| finding.level == level).count();
         let files = checked.iter().map(|of| Checked {
@@ -56,7 +56,7 @@ impl<'c> Findings<'c> {
             findings: of.findings.iter().map(|finding| Place::new(&of.file, finding)).collect(),
         });
         let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-        Findings { files: files.collect(), errors, warnings, summary: false }
+        Findings { files: files.collect(), errors, warnings, summary }
     }
 }
 

@@ -22,7 +22,7 @@ use cnimble_api::{Error, Server as Api, StartError};
 
 use super::args::node::{Main, Node};
 use super::interrupt::Signals;
-use super::report::{Exit, Report, usage};
+use super::report::{Exit, Report, fail_with, usage};
 use super::run::notify;
 use super::run::serve::Server;
 use super::run::sources::host_name;
@@ -244,10 +244,7 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
             "conditions": conditions(&report.conditions)}),
     )?;
     // A fault of another node has to be fixed there.
-    match report.conditions.iter().any(|(node, _)| *node == own_name) {
-        true => Err(Report::new(Exit::Found, "")),
-        false => Ok(()),
-    }
+    fail_with(report.conditions.iter().any(|(node, _)| *node == own_name).then_some(Exit::Found))
 }
 
 /// Reconciles when the nodes change, when another program changes routes, and periodically.
