@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::json;
 
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
@@ -137,24 +136,18 @@ fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
 }
 
 fn read_list(file: &Path) -> Result<Vec<Attachment>, Report> {
-    #[derive(Deserialize)]
-    struct Item {
-        #[serde(rename = "containerID")]
-        container_id: String,
-        ifname: String,
-    }
     let bad = |why: String| usage(format!("--valid-file {}: {why}", file.display()));
-    let bytes = if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        std::fs::read(file)
+    let bytes = read_input(file).map_err(|err| bad(err.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|err| bad(err.to_string()))
+}
+
+/// Reads a file, or stdin for `-`.
+pub(super) fn read_input(file: &Path) -> std::io::Result<Vec<u8>> {
+    if file != Path::new("-") {
+        return std::fs::read(file);
     }
-    .map_err(|err| bad(err.to_string()))?;
-    let items: Vec<Item> = serde_json::from_slice(&bytes).map_err(|err| bad(err.to_string()))?;
-    let list =
-        items.into_iter().map(|item| Attachment { container_id: item.container_id, ifname: item.ifname });
-    Ok(list.collect())
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
 }
 
 pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> {

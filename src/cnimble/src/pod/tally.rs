@@ -1,7 +1,6 @@
 //! Reads manifests from the command line and reports the outcome of each pod.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 use cnimble_pod::PodId;
 use cnimble_pod::manifest::{Defaults, Manifest, Origin, Parsed};
 
+use crate::network::read_input;
 use crate::plain;
 use crate::report::{Exit, Report};
 use crate::{Session, print, print_json};
@@ -19,17 +19,14 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for file in files {
-        let unreadable = |err: std::io::Error| {
+        let bytes = read_input(file).map_err(|err| {
             Report::new(Exit::Config, "can't read the manifest")
                 .row("file", file.display().to_string())
                 .row("why", err.to_string())
-        };
-        let (bytes, origin) = if file == Path::new("-") {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).map_err(unreadable)?;
-            (bytes, Origin::Other("stdin".to_owned()))
-        } else {
-            (std::fs::read(file).map_err(unreadable)?, Origin::File(file.clone()))
+        })?;
+        let origin = match file == Path::new("-") {
+            true => Origin::Other("stdin".to_owned()),
+            false => Origin::File(file.clone()),
         };
         let Parsed { pods, errors } = Manifest::parse_each(&bytes, &origin, &Defaults::default());
         for error in errors {
