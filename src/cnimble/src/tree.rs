@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cnimble_doctor::tree::{self as tree, Look, Sources};
-use cnimble_runtime::{Cache, ConfDir};
+use cnimble_runtime::ConfDir;
 
 pub(super) use cnimble_doctor::tree::Notes;
 
@@ -60,12 +60,8 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(&session.conf);
     let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
-    let mut caches = vec![session.invoker.cache().clone()];
-    if !session.own_cache {
-        // The cache of `cnimble pod` and `cnimble run`.
-        caches.push(Cache::new("/var/lib/cnimble/cni"));
-    }
-    let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs, notes };
+    let sources =
+        Sources { caches: &session.caches(), configured: &configured, netns_dirs: &netns_dirs, notes };
     tree::read(&sources).map_err(|err| Report::because(Exit::Files, "can't draw the networks", err))
 }
 

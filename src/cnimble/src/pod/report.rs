@@ -20,8 +20,12 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
                 let report = report.unwrap_or_else(|| Report::new(Exit::Plugin, ""));
                 failures.fold(report, |report, failure| report.row("then", failure.to_string()))
             }
-            NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => plain(what, first, Exit::Config),
-            NetworkError::Namespace { .. } | NetworkError::Busy { .. } => plain(what, first, Exit::Execution),
+            NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => {
+                Report::because(Exit::Config, what, first)
+            }
+            NetworkError::Namespace { .. } | NetworkError::Busy { .. } => {
+                Report::because(Exit::Execution, what, first)
+            }
         },
         Cause::NotReady(not_ready) => not_ready
             .details
@@ -30,13 +34,9 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
                 report.row("because", detail)
             })
             .hint("`cnimble networks` shows the faults; --conf-dir or NETCONFPATH names another directory"),
-        Cause::Bandwidth(_) => plain(what, first, Exit::Config),
-        Cause::Locked(_) => plain(what, first, Exit::Execution),
-        _ => plain(what, first, Exit::Files),
+        Cause::Bandwidth(_) => Report::because(Exit::Config, what, first),
+        Cause::Locked(_) => Report::because(Exit::Execution, what, first),
+        _ => Report::because(Exit::Files, what, first),
     };
     causes.fold(report, |report, cause| report.row("then", cause.to_string()))
-}
-
-fn plain(what: impl Into<String>, cause: &Cause, exit: Exit) -> Report {
-    Report::because(exit, what, cause)
 }
