@@ -15,7 +15,19 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
         return print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
     }
-    session.show(&Findings::new(checked, session.terminal))
+    let all = || checked.iter().flat_map(|of| &of.findings);
+    let count = |level| all().filter(|finding| finding.level == level).count();
+    let files = checked.iter().map(|of| Checked {
+        file: &of.file.path,
+        network: of.network.as_deref(),
+        findings: of.findings.iter().map(|finding| Place::new(&of.file, finding)).collect(),
+    });
+    session.show(&Findings {
+        files: files.collect(),
+        errors: count(Level::Error),
+        warnings: count(Level::Warning),
+        summary: session.terminal,
+    })
 }
 
 #[derive(Serialize)]
@@ -44,20 +56,6 @@ struct Place<'c> {
     end_line: usize,
     end_column: usize,
     message: &'c str,
-}
-
-impl<'c> Findings<'c> {
-    fn new(checked: &'c [super::Checked], summary: bool) -> Self {
-        let all = || checked.iter().flat_map(|of| &of.findings);
-        let count = |level| all().filter(|finding| finding.level == level).count();
-        let files = checked.iter().map(|of| Checked {
-            file: &of.file.path,
-            network: of.network.as_deref(),
-            findings: of.findings.iter().map(|finding| Place::new(&of.file, finding)).collect(),
-        });
-        let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-        Findings { files: files.collect(), errors, warnings, summary }
-    }
 }
 
 impl<'c> Place<'c> {
