@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use cnimble_cri::server::{Limits, Server, Socket};
+use cnimble_cri::server::{Server, Socket};
 use cnimble_pod::sandbox::Sandboxes;
 use cnimble_runtime::Stderr;
 
@@ -28,13 +28,13 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let sandboxes = given.options.open(&session.with_invoker(invoker), &[]).await?;
     let network = sandboxes.network().clone();
-    let limits = Limits { parallel: usize::from(given.parallel), ..Limits::default() };
-    let server = Server::new(sandboxes.clone(), &given.options.state_dir, limits);
+    let parallel = usize::from(given.parallel);
+    let server = Server::new(sandboxes.clone(), &given.options.state_dir, parallel);
     // The probe precedes the first pod. A kubelet creates no pods while the plugins report that they can't serve.
     let _ = network.probe().await;
     let probed = network.clone();
     tokio::spawn(async move { probed.keep_probing(STATUS).await });
-    tokio::spawn(settle(sandboxes, limits.parallel));
+    tokio::spawn(settle(sandboxes, parallel));
     log::info!("serving pod sandboxes, and nothing else of CRI, at {}", socket.path().display());
     notify::ready();
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use cnimble_pod::sandbox::Sandboxes;
 
 use crate::server::guest::{Guest, idlest};
-use crate::server::{Limits, Service, Socket, WORKS, cidr};
+use crate::server::{CALLS, CONNECTIONS, Service, Socket, WORKS, cidr};
 
 /// The time for reading the last answer, and for answering a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,20 +34,19 @@ pub struct Server {
 
 impl Server {
     /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
-    /// next start.
-    pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, limits: Limits) -> Self {
+    /// next start. `parallel` sandboxes are made at once, and as many stopped or removed; others wait for their turn.
+    pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, parallel: usize) -> Self {
         let cidr_file = state_dir.join("pod-cidr");
         if let Some(cidrs) = cidr::load(&cidr_file) {
             sandboxes.network().set_pod_cidrs(cidrs);
         }
         let service = Service {
             sandboxes,
-            limits,
             cidr_file,
-            calls: Arc::new(Semaphore::new(limits.calls)),
+            calls: Arc::new(Semaphore::new(CALLS as usize)),
             works: Arc::new(Semaphore::new(WORKS as usize)),
-            making: Semaphore::new(limits.parallel.max(1)),
-            ending: Semaphore::new(limits.parallel.max(1)),
+            making: Semaphore::new(parallel.max(1)),
+            ending: Semaphore::new(parallel.max(1)),
         };
         Server { service: Arc::new(service) }
     }
@@ -102,19 +101,18 @@ impl Talks {
     /// If all places are taken, dismisses the connection that was idle longest. It takes a while to end, so the number
     /// of dismissed ones has a limit, too.
     async fn make_room(&mut self) {
-        let limit = self.service.limits.connections.max(1);
         loop {
             while self.tasks.try_join_next().is_some() {}
             // Its task has the other reference.
             self.guests.retain(|guest| !guest.is_dismissed() && Arc::strong_count(guest) > 1);
-            if self.tasks.len() < limit {
+            if self.tasks.len() < CONNECTIONS {
                 return;
             }
-            if self.guests.len() >= limit
+            if self.guests.len() >= CONNECTIONS
                 && let Some(idlest) = idlest(&self.guests)
             {
                 idlest.dismiss();
-            } else if self.guests.len() < limit && self.tasks.len() < limit * 2 {
+            } else if self.guests.len() < CONNECTIONS && self.tasks.len() < CONNECTIONS * 2 {
                 return;
             } else {
                 tokio::select! {
@@ -133,11 +131,9 @@ impl Talks {
 }
 
 async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
-    let limits = service.limits;
-    let streams = u32::try_from(limits.calls).unwrap_or(u32::MAX);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
-        .max_concurrent_streams(streams)
+        .max_concurrent_streams(CALLS)
         .max_header_list_size(HEADERS)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW * 4)
@@ -154,7 +150,7 @@ async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = guest.over(&limits) => {
+        () = guest.over() => {
             // Without a call nothing can get lost.
             if !guest.has_called() {
                 return;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::server::Limits;
+use crate::server::{FIRST_CALL, IDLE};
 
 /// A connection, as its task and the server see it.
 #[derive(Debug)]
@@ -63,10 +63,10 @@ impl Guest {
     }
 
     /// Waits until it is asked to end, or has been without a call for too long.
-    pub(crate) async fn over(&self, limits: &Limits) {
+    pub(crate) async fn over(&self) {
         let mut leaving = self.leaving.subscribe();
         loop {
-            let limit = if self.has_called() { limits.idle } else { limits.first_call };
+            let limit = if self.has_called() { IDLE } else { FIRST_CALL };
             // A call under way has a limit of its own.
             let end = self.idle_since().map_or_else(|| Instant::now() + limit, |since| since + limit);
             if end <= Instant::now() {
@@ -107,25 +107,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_a_connection_and_a_call_does_not() {
-        let limits = Limits {
-            first_call: Duration::from_secs(10),
-            idle: Duration::from_secs(60),
-            ..Limits::default()
-        };
         let guest = Guest::new(Arc::default());
         let begun = Instant::now();
-        guest.over(&limits).await;
-        assert_eq!(begun.elapsed(), limits.first_call);
+        guest.over().await;
+        assert_eq!(begun.elapsed(), FIRST_CALL);
         let call = guest.call();
         let (other, begun) = (Arc::clone(&guest), Instant::now());
-        let over = tokio::spawn(async move { other.over(&limits).await });
-        tokio::time::sleep(limits.idle * 3).await;
+        let over = tokio::spawn(async move { other.over().await });
+        tokio::time::sleep(IDLE * 3).await;
         assert!(!over.is_finished() && guest.idle_since().is_none());
         drop(call);
         over.await.unwrap();
-        assert!(begun.elapsed() >= limits.idle * 4, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= IDLE * 4, "{:?}", begun.elapsed());
         guest.dismiss();
-        guest.over(&limits).await;
+        guest.over().await;
     }
 
     #[tokio::test(start_paused = true)]

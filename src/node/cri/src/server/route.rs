@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic_prost::ProstCodec;
 
-use crate::server::Service;
+use crate::server::{CALL, CALLS, MESSAGE, Service};
 
 impl Service {
     pub(crate) async fn answer(
@@ -22,10 +22,10 @@ impl Service {
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         let Ok(_permit) = Arc::clone(&self.calls).try_acquire_owned() else {
-            let why = format!("{} calls are under way, and there may be no more at once", self.limits.calls);
+            let why = format!("{CALLS} calls are under way, and there may be no more at once");
             return Ok(Status::resource_exhausted(why).into_http());
         };
-        let limit = timeout(request.headers()).map_or(self.limits.time, |asked| asked.min(self.limits.time));
+        let limit = timeout(request.headers()).map_or(CALL, |asked| asked.min(CALL));
         let answer = tokio::time::timeout(limit, self.route(request)).await;
         Ok(answer.unwrap_or_else(|_| {
             Status::deadline_exceeded(format!("it was not done within {limit:?}")).into_http()
@@ -37,7 +37,6 @@ impl Service {
         let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
             return unknown(&path);
         };
-        let limit = self.limits.message;
         // Calls a method of Service that takes and gives messages.
         macro_rules! call {
             ($name:ident) => {{
@@ -45,7 +44,7 @@ impl Service {
                     let this = Arc::clone(&self);
                     async move { this.$name(message).await }
                 };
-                unary(request, limit, call).await
+                unary(request, call).await
             }};
         }
         match (service, method) {
@@ -76,7 +75,7 @@ fn unknown(path: &str) -> Response<Body> {
 }
 
 /// One message in, one out.
-async fn unary<Q, A, F, T>(request: Request<Incoming>, limit: usize, call: F) -> Response<Body>
+async fn unary<Q, A, F, T>(request: Request<Incoming>, call: F) -> Response<Body>
 where
     Q: Message + Default + Send + 'static,
     A: Message + Send + 'static,
@@ -84,7 +83,7 @@ where
     T: Future<Output = Result<A, Status>> + Send + 'static,
 {
     let grpc = Grpc::new(ProstCodec::<A, Q>::default());
-    grpc.max_decoding_message_size(limit).unary(Call(call), request).await
+    grpc.max_decoding_message_size(MESSAGE).unary(Call(call), request).await
 }
 
 struct Call<F>(F);
