@@ -30,15 +30,11 @@ struct Fingerprint {
     plugins: Vec<Option<(PathBuf, u64, i64, i64)>>,
 }
 
-/// `<prefix>/opt/TYPE/bin`, where vendors put their plugins, then the usual directories.
-pub(super) fn plugin_path(
-    network: &NetworkList,
-    vendor_prefix: Option<&Path>,
-    usual: &[PathBuf],
-) -> Vec<PathBuf> {
+/// `/opt/TYPE/bin`, where vendors put their plugins, then the usual directories.
+pub(super) fn plugin_path(network: &NetworkList, usual: &[PathBuf]) -> Vec<PathBuf> {
     let vendor = |name: &str| {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0', ':']);
-        let dir = vendor_prefix?.join("opt").join(name).join("bin");
+        let dir = Path::new("/opt").join(name).join("bin");
         (plain && dir.is_dir()).then_some(dir)
     };
     let mut path: Vec<PathBuf> = types(network).filter_map(vendor).collect();
@@ -55,20 +51,14 @@ fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
 }
 
 /// `None` if nothing has changed since `before`.
-pub(super) async fn read(
-    dir: &ConfDir,
-    invoker: &Invoker,
-    vendor_prefix: Option<&Path>,
-    before: &State,
-) -> Option<State> {
+pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Option<State> {
     let (networks, mut problems) = match dir.list_by_name() {
         Ok(Listing { networks, problems, .. }) => {
             (networks, problems.iter().map(ToString::to_string).collect::<Vec<_>>())
         }
         Err(err) => (Vec::new(), vec![err.to_string()]),
     };
-    let paths: Vec<Vec<PathBuf>> =
-        networks.iter().map(|of| plugin_path(&of.list, vendor_prefix, invoker.path())).collect();
+    let paths: Vec<Vec<PathBuf>> = networks.iter().map(|of| plugin_path(&of.list, invoker.path())).collect();
     let print = Fingerprint {
         networks: networks.iter().map(|of| (of.path.clone(), of.list.document.clone())).collect(),
         problems: problems.clone(),

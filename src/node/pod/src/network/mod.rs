@@ -47,8 +47,6 @@ pub struct NetworkOptions {
     /// `/etc/cni/net.d` as a rule. Need not exist yet.
     pub conf_dir: PathBuf,
     pub invoker: Invoker,
-    /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`.
-    pub vendor_prefix: Option<PathBuf>,
     /// The node's share of the cluster's addresses, for plugins with the capability `ipRanges`.
     pub pod_cidrs: Vec<IpNetwork>,
     pub operation_limit: Duration,
@@ -68,7 +66,6 @@ impl NetworkOptions {
         NetworkOptions {
             conf_dir: conf_dir.into(),
             invoker,
-            vendor_prefix: Some(PathBuf::from("/")),
             pod_cidrs: Vec::new(),
             operation_limit: OPERATION_LIMIT,
             gc_limit: GC_LIMIT,
@@ -131,7 +128,7 @@ impl NetworkPlugin {
         let _reading = self.inner.reading.lock().await;
         let before = self.state();
         let Inner { conf, options, .. } = &*self.inner;
-        let Some(state) = config::read(conf, &options.invoker, self.vendor_prefix(), &before).await else {
+        let Some(state) = config::read(conf, &options.invoker, &before).await else {
             return;
         };
         for problem in state.problems.iter().filter(|problem| !before.problems.contains(problem)) {
@@ -265,14 +262,9 @@ impl NetworkPlugin {
         Arc::clone(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn vendor_prefix(&self) -> Option<&Path> {
-        self.inner.options.vendor_prefix.as_deref()
-    }
-
     fn invoker(&self, network: &cnimble_cni::NetworkList) -> Invoker {
         let invoker = &self.inner.options.invoker;
-        let path = config::plugin_path(network, self.vendor_prefix(), invoker.path());
-        invoker.clone().with_path(path)
+        invoker.clone().with_path(config::plugin_path(network, invoker.path()))
     }
 }
 

@@ -43,6 +43,9 @@ pub use error::{Action, Cause, SandboxError};
 pub use inspect::{Fault, SandboxStatus};
 pub use process::PauseCommand;
 
+/// How long to wait for other processes' work: set-up and undo may take the time limit of an operation each.
+const LOCK_LIMIT: Duration = Duration::from_secs(2 * super::network::OPERATION_LIMIT.as_secs());
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
     /// `/var/lib/cnimble` as a rule.
@@ -52,8 +55,6 @@ pub struct SandboxOptions {
     pub pause: Option<PauseCommand>,
     /// The control group of a pod is said to be `<root>/pod<UID>`. It is not made.
     pub cgroup_root: Option<String>,
-    /// How long to wait for other processes' work on the same pod.
-    pub lock_limit: Duration,
 }
 
 impl SandboxOptions {
@@ -64,8 +65,6 @@ impl SandboxOptions {
             run_dir: run_dir.into(),
             pause: None,
             cgroup_root: None,
-            // Set-up and undo may take the time limit of an operation each.
-            lock_limit: super::network::OPERATION_LIMIT * 2,
         }
     }
 
@@ -158,23 +157,21 @@ impl Sandboxes {
     }
 
     async fn lock(&self, pod: &PodId) -> Result<PodLock, Causes> {
-        let options = &self.inner.options;
         let in_process = self.inner.pods.lock(pod).await;
-        let dir = options.locks_dir();
-        let wait = Wait::new("work on pods", options.lock_limit);
+        let dir = self.inner.options.locks_dir();
+        let wait = Wait::new("work on pods", LOCK_LIMIT);
         let everything =
             FileLock::take(&dir.join("everything"), Kind::Shared, wait).await.map_err(Cause::from)?;
         let what = format!("pod {pod}");
-        let wait = Wait::new(&what, options.lock_limit);
+        let wait = Wait::new(&what, LOCK_LIMIT);
         let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await;
         let own = own.map_err(Cause::from)?.vanishing();
         Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
     }
 
     async fn lock_everything(&self) -> Result<FileLock, Cause> {
-        let options = &self.inner.options;
-        let wait = Wait::new("work on pods", options.lock_limit);
-        Ok(FileLock::take(&options.locks_dir().join("everything"), Kind::Alone, wait).await?)
+        let path = self.inner.options.locks_dir().join("everything");
+        Ok(FileLock::take(&path, Kind::Alone, Wait::new("work on pods", LOCK_LIMIT)).await?)
     }
 
     async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {

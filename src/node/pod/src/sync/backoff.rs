@@ -2,28 +2,23 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// How long to wait after failures in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BackoffOptions {
-    pub first: Duration,
-    /// Every failure doubles the wait up to this.
-    pub most: Duration,
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct Backoff {
-    options: BackoffOptions,
+    first: Duration,
+    /// Every failure doubles the wait up to this.
+    most: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    pub(super) fn new(options: BackoffOptions) -> Self {
-        Backoff { options, failures: 0 }
+    pub(super) fn new(first: Duration, most: Duration) -> Self {
+        Backoff { first, most, failures: 0 }
     }
 
     pub(super) fn fail(&mut self) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);
-        self.options.first.saturating_mul(factor).min(self.options.most)
+        self.first.saturating_mul(factor).min(self.most)
     }
 
     pub(super) fn reset(&mut self) {
@@ -47,16 +42,16 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_a_limit() {
-        let options = BackoffOptions { first: Duration::from_millis(100), most: Duration::from_secs(5) };
-        let mut backoff = Backoff::new(options);
+        let (first, most) = (Duration::from_millis(100), Duration::from_secs(5));
+        let mut backoff = Backoff::new(first, most);
         let waits: Vec<u128> = (0..8).map(|_| backoff.fail().as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         for _ in 0..100 {
             backoff.fail();
         }
-        assert_eq!(backoff.fail(), options.most);
+        assert_eq!(backoff.fail(), most);
         backoff.reset();
-        assert_eq!(backoff.fail(), options.first);
+        assert_eq!(backoff.fail(), first);
     }
 
     #[test]

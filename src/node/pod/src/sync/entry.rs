@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff::{Backoff, BackoffOptions, jittered};
+use super::backoff::{Backoff, jittered};
 use super::work::Cause;
 use super::worker::{Order, Orders};
 use crate::sandbox::SandboxConfig;
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(orders: Orders, retry: BackoffOptions, all_busy: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(orders: Orders, all_busy: Arc<AtomicUsize>) -> Self {
         Entry {
             orders,
             serial: 0,
@@ -32,7 +32,7 @@ impl Entry {
             all_busy,
             want: None,
             ending: false,
-            backoff: Backoff::new(retry),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
             strikes: 0,
             due: None,
         }

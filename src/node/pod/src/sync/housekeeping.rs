@@ -9,10 +9,13 @@ use super::sync_loop::{Ended, SyncLoop};
 use super::work::Work;
 use super::{Command, Event, Pods};
 
+/// How long a stop waits for work that has been begun.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
 impl<W: Work> SyncLoop<W> {
     /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can be done.
     pub(super) async fn keep_house(&mut self) -> Option<Command> {
-        let mut backoff = Backoff::new(self.options.trouble);
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
         let existing = loop {
             match self.shared.work.existing().await {
                 Ok(existing) => break existing,
@@ -57,7 +60,7 @@ impl<W: Work> SyncLoop<W> {
     /// Finishes work that has begun, or takes everything down.
     pub(super) async fn stop(mut self, pods: Pods) -> Ended {
         let tear_down = pods == Pods::TearDown;
-        let limit = Instant::now() + self.options.stop_limit;
+        let limit = Instant::now() + STOP_LIMIT;
         if tear_down {
             for id in self.pods.keys().cloned().collect::<Vec<_>>() {
                 self.remove(&id);

@@ -29,7 +29,6 @@ use tokio::sync::mpsc;
 use super::PodId;
 use super::sandbox::SandboxConfig;
 
-pub use backoff::BackoffOptions;
 pub use report::{Board, Overall, Phase, PodReport};
 pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};
@@ -52,36 +51,20 @@ pub enum Input {
 
 #[derive(Debug, Clone)]
 pub struct SyncOptions {
-    pub tick: Duration,
-    pub housekeeping: Duration,
-    /// The time between looks for broken sandboxes.
-    pub relist: Duration,
     /// The time between checks of a pod that is up, and a bit more; `None` is never.
     pub check: Option<Duration>,
     /// The time between clean-ups of objects without a pod; `None` is never.
     pub clean: Option<Duration>,
-    pub retry: BackoffOptions,
-    /// The waits when nothing can be done at all.
-    pub trouble: BackoffOptions,
     pub parallel: usize,
-    /// How long a stop waits for work that has been begun.
-    pub stop_limit: Duration,
     pub listener: Listener,
 }
 
 impl Default for SyncOptions {
     fn default() -> Self {
-        let (from_100ms, second) = (Duration::from_millis(100), Duration::from_secs(1));
         SyncOptions {
-            tick: second,
-            housekeeping: Duration::from_secs(2),
-            relist: second,
             check: Some(Duration::from_secs(60)),
             clean: Some(Duration::from_secs(600)),
-            retry: BackoffOptions { first: second, most: Duration::from_secs(60) },
-            trouble: BackoffOptions { first: from_100ms, most: Duration::from_secs(5) },
             parallel: 16,
-            stop_limit: Duration::from_secs(30),
             listener: Listener::default(),
         }
     }
@@ -159,7 +142,7 @@ impl Handle {
         let _ = self.commands.send(Command::CleanNow);
     }
 
-    /// Begins nothing new, and finishes work within [`SyncOptions::stop_limit`].
+    /// Begins nothing new, and finishes work within 30 s.
     pub fn stop(&self, pods: Pods) {
         let _ = self.commands.send(Command::Stop(pods));
     }

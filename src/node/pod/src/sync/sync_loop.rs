@@ -15,6 +15,11 @@ use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
 
+const TICK: Duration = Duration::from_secs(1);
+/// The time between looks for broken sandboxes.
+const RELIST: Duration = Duration::from_secs(1);
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
 /// Brings what is wanted and what there is together.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
@@ -69,9 +74,9 @@ impl<W: Work> SyncLoop<W> {
     /// When the inputs end, the last wanted pods stay wanted.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Ended {
         let (lost, mut losses) = mpsc::channel(16);
-        self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), self.options.relist, lost));
-        let mut tick = ticking(self.options.tick);
-        let mut housekeeping = ticking(self.options.housekeeping);
+        self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), RELIST, lost));
+        let mut tick = ticking(TICK);
+        let mut housekeeping = ticking(HOUSEKEEPING);
         let mut more = true;
         loop {
             let command = tokio::select! {
@@ -190,11 +195,11 @@ impl<W: Work> SyncLoop<W> {
     }
 
     fn entry(&mut self, id: &PodId) -> &mut Entry {
-        let SyncLoop { pods, tasks, shared, options, busy, .. } = self;
+        let SyncLoop { pods, tasks, shared, busy, .. } = self;
         pods.entry(id.clone()).or_insert_with(|| {
             let (orders, received) = watch::channel(None);
             tasks.spawn(Arc::clone(shared).attend(id.clone(), received));
-            Entry::new(orders, options.retry, Arc::clone(busy))
+            Entry::new(orders, Arc::clone(busy))
         })
     }
 
@@ -283,7 +288,7 @@ async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Se
 
 /// A late tick doesn't bring the next ones forward.
 fn ticking(every: Duration) -> tokio::time::Interval {
-    let mut ticks = interval(every.max(Duration::from_millis(1)));
+    let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }

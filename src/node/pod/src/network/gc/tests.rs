@@ -25,7 +25,6 @@ while [ -e "$dir/closed" ]; do sleep 0.02; done
 
 async fn open(bench: &Bench, change: impl FnOnce(&mut NetworkOptions)) -> NetworkPlugin {
     let mut options = NetworkOptions::new(bench.path().join("net.d"), bench.invoker());
-    options.vendor_prefix = None;
     options.shared_caches = Vec::new();
     // Plugins of all these networks are asked.
     options.own_networks = ["a", "b", "pods"].map(str::to_owned).into();
