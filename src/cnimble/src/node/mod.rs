@@ -152,11 +152,8 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         return Err(usage("no source of nodes is given")
             .hint("give an API server (--kubeconfig, or --in-cluster in a pod) or etcd (--cluster-local)"));
     }
-    let server = Api {
-        kubeconfig: given.kubeconfig.clone().unwrap_or_default(),
-        in_cluster: given.in_cluster,
-        context: None,
-    };
+    let kubeconfig = given.kubeconfig.clone().unwrap_or_default();
+    let server = Api { kubeconfig, in_cluster: given.in_cluster };
     let unusable = |err: StartError| Report::because(Exit::Config, NOT_TOLD, err);
     let follower = Follower::new(&server).map_err(unusable)?;
     Ok(Nodes::Api(Box::new(follower)))

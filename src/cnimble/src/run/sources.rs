@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use cnimble_api::Server;
 use cnimble_pod::manifest::Defaults;
 use cnimble_pod::source::{ApiSource, Directory, Sources, UrlSource};
 
@@ -37,10 +38,11 @@ impl run::Sources {
             period,
             ..UrlSource::new(url)
         });
+        let kubeconfig = self.kubeconfig.clone().unwrap_or_default();
         let api = (self.in_cluster || self.kubeconfig.is_some()).then(|| ApiSource {
-            in_cluster: self.in_cluster,
+            server: Server { kubeconfig, in_cluster: self.in_cluster },
             only_managed: Arc::new(AtomicBool::new(self.only_managed)),
-            ..ApiSource::new(self.kubeconfig.clone().unwrap_or_default(), self.node())
+            ..ApiSource::new("", self.node())
         });
         Ok(Sources { directory, url, api })
     }

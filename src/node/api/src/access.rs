@@ -27,7 +27,6 @@ const BUSY_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Default)]
 pub struct Server {
     pub kubeconfig: PathBuf,
-    pub context: Option<String>,
     pub in_cluster: bool,
 }
 
@@ -40,7 +39,7 @@ impl Server {
     fn read(&self) -> Result<Access, StartError> {
         match self.in_cluster {
             true => kubeconfig::in_cluster(),
-            false => kubeconfig::read(&self.kubeconfig, self.context.as_deref()),
+            false => kubeconfig::read(&self.kubeconfig),
         }
     }
 }

@@ -89,9 +89,8 @@ pub(super) enum Credentials {
     Exec(Box<Program>),
 }
 
-/// Reads a kubeconfig. `context` replaces its current context.
-pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartError> {
-    access(path, context).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
+pub(super) fn read(path: &Path) -> Result<Access, StartError> {
+    access(path).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
 }
 
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -114,23 +113,21 @@ pub(super) fn in_cluster() -> Result<Access, StartError> {
     })
 }
 
-fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
+fn access(path: &Path) -> Result<Access, String> {
     // File names are relative to the kubeconfig.
     let dir = path.parent().unwrap_or(Path::new("."));
-    understood(&limited(path)?, context, dir, &limited)
+    understood(&limited(path)?, dir, &limited)
 }
 
 /// `file` reads the files that the kubeconfig names.
 pub(super) fn understood(
     bytes: &[u8],
-    context: Option<&str>,
     dir: &Path,
     file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
 ) -> Result<Access, String> {
     let value = yaml::document(bytes)?;
     let config: Config = typed(&value, "")?;
-    let name = context.map(str::to_owned).or(config.current_context).filter(|name| !name.is_empty());
-    let name = name.ok_or("it has no current-context")?;
+    let name = config.current_context.filter(|name| !name.is_empty()).ok_or("it has no current-context")?;
     let context: Context = find(config.contexts, "context", &name)?;
     let cluster: Cluster = find(config.clusters, "cluster", &context.cluster)?;
     let user: User =
@@ -251,7 +248,7 @@ mod tests {
              clusters:\n- name: k\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
         );
         std::fs::write(&path, text).unwrap();
-        access(&path, None)
+        access(&path)
     }
 
     #[test]
@@ -304,11 +301,11 @@ mod tests {
         let path = dir.path().join("x");
         for (text, words) in [("", "empty"), ("a: [", "line 2"), ("contexts: []", "no current-context")] {
             std::fs::write(&path, text).unwrap();
-            let err = access(&path, None).err().unwrap();
+            let err = access(&path).err().unwrap();
             assert!(err.contains(words), "{err}");
         }
         std::fs::write(&path, "current-context: c").unwrap();
-        assert!(access(&path, Some("d")).err().unwrap().contains("no context \"d\""));
-        assert!(access(dir.path(), None).err().unwrap().contains("regular file"));
+        assert!(access(&path).err().unwrap().contains("no context \"c\""));
+        assert!(access(dir.path()).err().unwrap().contains("regular file"));
     }
 }

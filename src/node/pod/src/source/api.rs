@@ -22,18 +22,17 @@ const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
 /// A server with so many unusable pods is not a Kubernetes API server.
 const BAD: usize = 1000;
+/// The length of a watch is client-go's.
+const WATCH: Duration = Duration::from_secs(300);
+
 #[derive(Debug, Clone)]
 pub struct ApiSource {
     /// Read again for each list and watch, with the files that it names.
-    pub kubeconfig: PathBuf,
-    /// Uses the pod's service account instead of a kubeconfig.
-    pub in_cluster: bool,
-    pub context: Option<String>,
+    pub server: Server,
     /// Pods with this `spec.nodeName` are wanted.
     pub node: String,
     pub backoff: Duration,
     pub max_backoff: Duration,
-    pub watch_limit: Duration,
     /// Whether plugins need all annotations, not only bandwidth limits and a pod's manager. After a change
     /// [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
     pub annotations: Arc<AtomicBool>,
@@ -46,23 +45,13 @@ impl ApiSource {
     /// The times are client-go's.
     pub fn new(kubeconfig: impl Into<PathBuf>, node: impl Into<String>) -> Self {
         ApiSource {
-            kubeconfig: kubeconfig.into(),
-            in_cluster: false,
-            context: None,
+            server: Server::kubeconfig(kubeconfig),
             node: node.into(),
             backoff: Duration::from_millis(800),
             max_backoff: Duration::from_secs(30),
-            watch_limit: Duration::from_secs(300),
             annotations: Arc::new(AtomicBool::new(true)),
             only_managed: Arc::default(),
         }
-    }
-}
-
-impl ApiSource {
-    pub(super) fn server(&self) -> Server {
-        let ApiSource { kubeconfig, context, in_cluster, .. } = self.clone();
-        Server { kubeconfig, context, in_cluster }
     }
 }
 
@@ -73,18 +62,12 @@ pub(super) struct Reader {
     listed: Listed,
 }
 
-enum Step {
-    Listed(String),
-    Over,
-    Gone,
-}
-
 impl Reader {
     pub(super) fn new(source: ApiSource) -> Result<Reader, StartError> {
         if source.node.is_empty() {
             return Err(StartError::NoNode);
         }
-        let connection = Connection::new(&source.server())?;
+        let connection = Connection::new(&source.server)?;
         let annotations = Arc::clone(&source.annotations);
         let only_managed = Arc::clone(&source.only_managed);
         let listed =
@@ -108,15 +91,7 @@ impl Reader {
                 }
             };
             let end = match result {
-                Ok(Step::Listed(from)) => {
-                    version = Some(from);
-                    End::Listed
-                }
-                Ok(Step::Over) => End::Over,
-                Ok(Step::Gone) => {
-                    version = None;
-                    End::Gone
-                }
+                Ok(end) => end,
                 Err(err) => {
                     let mut complaints = vec![Condition::whole(SourceKind::Api, &self.listed.origin, err)];
                     complaints.extend(self.listed.complaints());
@@ -124,6 +99,9 @@ impl Reader {
                     End::Failed
                 }
             };
+            if end == End::Gone {
+                version = None;
+            }
             if let Some(wait) = pace.after(begun, end) {
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
@@ -133,20 +111,20 @@ impl Reader {
         }
     }
 
-    async fn step(&mut self, version: &mut Option<String>, reporter: &Reporter) -> Result<Step, SourceError> {
+    async fn step(&mut self, version: &mut Option<String>, reporter: &Reporter) -> Result<End, SourceError> {
         // Tokens and certificates may have been replaced.
         self.connection.renew().await?;
         match version.clone() {
-            None => self.list(reporter).await,
+            None => {
+                *version = self.list(reporter).await?;
+                Ok(if version.is_some() { End::Listed } else { End::Gone })
+            }
             Some(from) => self.watch(&from, version, reporter).await,
         }
     }
 
-    fn too_much(&self, limit: String) -> SourceError {
-        too_much(self.connection.server(), limit)
-    }
-
-    async fn list(&mut self, reporter: &Reporter) -> Result<Step, SourceError> {
+    /// Returns the version of the list, unless the server has forgotten it.
+    async fn list(&mut self, reporter: &Reporter) -> Result<Option<String>, SourceError> {
         let mut pods = Pods::default();
         let server = self.connection.server().to_owned();
         self.listed.begin();
@@ -165,11 +143,14 @@ impl Reader {
                 None => Ok(()),
             }
         };
-        let Some(version) = self.pods.list(&self.connection, each).await? else { return Ok(Step::Gone) };
+        let version = self.pods.list(&self.connection, each).await?;
+        if version.is_none() {
+            return Ok(None);
+        }
         reporter.set_but(pods.pods, &self.listed.bad()).await;
         reporter.complain(self.listed.complaints());
         self.listed.news();
-        Ok(Step::Listed(version))
+        Ok(version)
     }
 
     async fn watch(
@@ -177,26 +158,26 @@ impl Reader {
         from: &str,
         version: &mut Option<String>,
         reporter: &Reporter,
-    ) -> Result<Step, SourceError> {
-        let watch = self.pods.watch(&self.connection, from, self.source.watch_limit).await?;
-        let Some(mut lines) = watch else { return Ok(Step::Gone) };
+    ) -> Result<End, SourceError> {
+        let watch = self.pods.watch(&self.connection, from, WATCH).await?;
+        let Some(mut lines) = watch else { return Ok(End::Gone) };
         // Earlier problems are over.
         reporter.complain(self.listed.complaints());
         while let Some(line) = lines.next().await? {
             match self.listed.event(&line, version)? {
                 Event::Nothing => {}
                 Event::Pod(change) => self.change(change, reporter).await,
-                Event::Gone => return Ok(Step::Gone),
+                Event::Gone => return Ok(End::Gone),
             }
             if self.listed.bad_pods() > BAD {
                 *version = None;
-                return Err(self.too_much(format!("{BAD} pods that can't be used")));
+                return Err(too_much(self.connection.server(), format!("{BAD} pods that can't be used")));
             }
             if let Some(complaints) = self.listed.news() {
                 reporter.complain(complaints);
             }
         }
-        Ok(Step::Over)
+        Ok(End::Over)
     }
 
     /// Passes on a pod's change, within the limits.

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use hyper::Method;
-use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 
 use cnimble_api::{Connection, HttpError, StartError, encode, http, tame};
@@ -34,7 +33,7 @@ impl std::fmt::Debug for StatusWriter {
 impl StatusWriter {
     /// The source's kubeconfig is read again for each request.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
-        let connection = Connection::new(&source.server())?;
+        let connection = Connection::new(&source.server)?;
         Ok(StatusWriter { connection })
     }
 
@@ -65,7 +64,11 @@ impl StatusWriter {
             self.connection.send(method.clone(), target, kind, body.to_string().into_bytes()).await;
         let response = response.map_err(|err| named(method.as_str(), err.into()))?;
         match response.status().as_u16() {
-            200..=299 => drain(response.into_body()).await,
+            200..=299 => {
+                // An answer that is read whole frees its connection.
+                let _ = http::body(response.into_body(), 1 << 20).await;
+                Ok(())
+            }
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
@@ -77,18 +80,6 @@ impl StatusWriter {
             }
         }
     }
-}
-
-/// An answer that is read whole frees its connection.
-async fn drain(mut body: Incoming) -> Result<(), SourceError> {
-    let mut left: usize = 1 << 20;
-    while let Ok(Some(piece)) = http::piece(&mut body, http::ANSWER_LIMIT).await {
-        match left.checked_sub(piece.len()) {
-            Some(less) => left = less,
-            None => break,
-        }
-    }
-    Ok(())
 }
 
 fn named(method: &str, err: SourceError) -> SourceError {
