@@ -1,7 +1,7 @@
 //! `tree`: draws the networks of the node.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cnimble_doctor::tree::{self as tree, Look, Sources};
 use cnimble_runtime::ConfDir;
@@ -13,9 +13,6 @@ use super::cri::evidence;
 use super::interrupt;
 use super::report::{Exit, Report};
 use super::{Session, doctor, plain, print, print_json};
-
-/// Runtimes keep named namespaces here.
-const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
     let notes = match (&given.cri, given.check) {
@@ -59,9 +56,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
 /// Returns the node's networks, with these notes on their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(&session.conf);
-    let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
-    let sources =
-        Sources { caches: &session.caches(), configured: &configured, netns_dirs: &netns_dirs, notes };
+    let sources = Sources { caches: &session.caches(), configured: &configured, notes };
     tree::read(&sources).map_err(|err| Report::because(Exit::Files, "can't draw the networks", err))
 }
 

@@ -106,10 +106,10 @@ pub fn given_addresses(entry: &Entry) -> Vec<String> {
 }
 
 /// Pods without a cache entry that have an owner's alias on the host's end or on the link in the pod.
-pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) -> Vec<Attached> {
+pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
     let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
-    let namespaces = Namespaces::read(dirs);
+    let namespaces = Namespaces::read();
     let ends = links.iter().filter(|link| link.kind == pair::KIND && !known.contains(&link.index));
     let mut found: Vec<Attached> = ends
         .filter_map(|link| {
@@ -162,11 +162,14 @@ fn of_alias<'n>(
     })
 }
 
+/// Runtimes keep named namespaces here.
+const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
+
 struct Namespaces(Vec<(PathBuf, Vec<Link>)>);
 
 impl Namespaces {
-    fn read(dirs: &[PathBuf]) -> Self {
-        let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+    fn read() -> Self {
+        let entries = NETNS_DIRS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
         let links = |path: PathBuf| {

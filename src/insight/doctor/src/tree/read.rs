@@ -1,7 +1,6 @@
 //! The kernel's links, the cache's entries and the rules, put together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 
 use cnimble_cni::NetworkList;
 use cnimble_netlink::link::{Filter, Link};
@@ -22,8 +21,6 @@ pub struct Sources<'a> {
     pub caches: &'a [Cache],
     /// Networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
-    /// Directories with namespaces of pods that no cache knows.
-    pub netns_dirs: &'a [PathBuf],
     pub notes: &'a Notes,
 }
 
@@ -83,7 +80,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     }
     entries.retain(|of| seen.insert((of.network.clone(), of.container_id.clone(), of.ifname.clone())));
     let mut attached = pods::of_cache(entries, &host.links);
-    attached.extend(pods::of_aliases(&host.links, &attached, sources.netns_dirs));
+    attached.extend(pods::of_aliases(&host.links, &attached));
 
     let mut networks: BTreeMap<String, Builder> = BTreeMap::new();
     for list in sources.configured {

@@ -42,6 +42,9 @@ pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 /// The default limit of a clean-up. It holds everything else up, so it gets less than an operation on one pod.
 pub const GC_LIMIT: Duration = Duration::from_secs(30);
 
+/// How often the directory is read without a sign of a change.
+const POLL: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Clone)]
 pub struct NetworkOptions {
     /// `/etc/cni/net.d` as a rule. Need not exist yet.
@@ -52,8 +55,6 @@ pub struct NetworkOptions {
     pub operation_limit: Duration,
     /// Pods wait during a clean-up.
     pub gc_limit: Duration,
-    /// How often the directory is read without a sign of a change.
-    pub poll: Duration,
     /// Their entries count in a clean-up.
     pub shared_caches: Vec<PathBuf>,
     /// Only there plugins clean up (the verb GC): no other runtime adds pods to these networks.
@@ -69,7 +70,6 @@ impl NetworkOptions {
             pod_cidrs: Vec::new(),
             operation_limit: OPERATION_LIMIT,
             gc_limit: GC_LIMIT,
-            poll: Duration::from_secs(5),
             shared_caches: vec![DEFAULT_CACHE_DIR.into(), DEFAULT_PODS_CACHE_DIR.into()],
             own_networks: Vec::new(),
         }
@@ -117,7 +117,7 @@ impl NetworkPlugin {
         // The watch comes before the read, so that nothing falls in between.
         let options = &plugin.inner.options;
         let dirs = std::iter::once(&options.conf_dir).chain(options.invoker.path()).cloned();
-        let watch = DirWatch::new(dirs, options.poll);
+        let watch = DirWatch::new(dirs, POLL);
         plugin.reload().await;
         tokio::spawn(follow(Arc::downgrade(&plugin.inner), watch));
         plugin
