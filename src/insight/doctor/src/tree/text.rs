@@ -47,6 +47,7 @@ impl Look {
 }
 
 /// A line, lines that belong to it, and what hangs on it.
+#[derive(Default)]
 struct Node {
     line: String,
     details: Vec<String>,
@@ -69,20 +70,13 @@ pub fn text(tree: &Tree, look: Look) -> String {
         [("rules without a pod", &tree.strays), ("what could not be read", &tree.problems)]
     {
         if !lines.is_empty() {
-            let node = |line: &String| Node::new(line.clone());
+            let node = |line: &String| Node { line: line.clone(), ..Node::default() };
             let children = lines.iter().map(node).collect();
             out.push('\n');
-            let line = look.bad(heading);
-            draw(&Node { line, details: Vec::new(), children }, "", "", look, &mut out);
+            draw(&Node { line: look.bad(heading), children, ..Node::default() }, "", "", look, &mut out);
         }
     }
     out
-}
-
-impl Node {
-    fn new(line: String) -> Self {
-        Node { line, details: Vec::new(), children: Vec::new() }
-    }
 }
 
 /// `first` stands before the node's own line, `rest` before all others of it.
@@ -109,7 +103,7 @@ fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
 fn node_of_network(network: &Network, look: Look) -> Node {
     let line = format!("{}  {}", look.bold(&network.name), label::network(network));
     let children = network.places.iter().map(|place| node_of_place(place, look)).collect();
-    Node { line, details: Vec::new(), children }
+    Node { line, children, ..Node::default() }
 }
 
 fn node_of_place(place: &Place, look: Look) -> Node {
@@ -135,13 +129,13 @@ fn node_of_place(place: &Place, look: Look) -> Node {
             None => String::new(),
         };
         let line = format!("{end}{:ifname$}  {}", pod.ifname, look.bold(pod.title()));
-        Node { line, details: rows(pod, look), children: Vec::new() }
+        Node { line, details: rows(pod, look), ..Node::default() }
     });
     let others = place.others.iter().map(|link| {
         let line = format!("{:width$}    {}", label::named(link), look.dim("no pod"));
-        Node::new(line)
+        Node { line, ..Node::default() }
     });
-    Node { line: words.join("  "), details: Vec::new(), children: pods.chain(others).collect() }
+    Node { line: words.join("  "), children: pods.chain(others).collect(), ..Node::default() }
 }
 
 /// A heading stands beside the first of its lines only.
