@@ -154,19 +154,17 @@ impl Connection {
             let answer = self.client.send(method.clone(), &url, &headers, body.clone()).await;
             let answer = answer.map_err(|err| self.error(target, err))?;
             match http::retry_after(&answer).and_then(|wait| Some((wait, left.checked_sub(wait)?))) {
-                None => return Ok(self.heard(answer)),
+                None => {
+                    // The server has refused the credential.
+                    self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
+                    return Ok(answer);
+                }
                 Some((wait, rest)) => {
                     left = rest;
                     tokio::time::sleep(wait).await;
                 }
             }
         }
-    }
-
-    /// Records that the server has refused the credential.
-    fn heard(&self, answer: Response<Incoming>) -> Response<Incoming> {
-        self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
-        answer
     }
 
     fn unusable(&self, reason: String) -> Error {

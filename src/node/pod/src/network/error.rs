@@ -18,13 +18,6 @@ pub struct NetworkNotReady {
 impl NetworkNotReady {
     pub const REASON: &str = "NetworkPluginNotReady";
 
-    pub(super) fn uninitialized(details: Vec<String>) -> Self {
-        NetworkNotReady {
-            message: "Network plugin returns error: cni plugin not initialized".to_owned(),
-            details,
-        }
-    }
-
     pub fn condition(&self) -> String {
         format!(
             "container runtime network not ready: NetworkReady=false reason:{} message:{}",

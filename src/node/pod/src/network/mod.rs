@@ -254,7 +254,8 @@ impl NetworkPlugin {
                 details
                     .push(format!("no CNI configuration file in {dir}. Has your network provider started?"));
             }
-            NetworkNotReady::uninitialized(details)
+            let message = "Network plugin returns error: cni plugin not initialized".to_owned();
+            NetworkNotReady { message, details }
         })
     }
 
