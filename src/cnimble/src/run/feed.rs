@@ -130,7 +130,7 @@ impl Feed {
         let (mut want, mut keep, mut unwant, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for pod in &update.pods {
             self.closing.remove(&pod.id);
-            let writing = self.writing.as_ref().filter(|_| api && pod.is_managed());
+            let writing = self.writing.as_ref().filter(|_| api && pod.facts.managed);
             if update.op == Op::Remove {
                 unwant.push((pod.id.clone(), pod.uid.clone()));
                 self.writing.iter().filter(|_| api).for_each(|writing| writing.forget(pod));

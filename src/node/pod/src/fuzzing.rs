@@ -39,7 +39,7 @@ fn settings(pod: &Manifest) -> SandboxConfig {
         resolv_conf: "/dev/null".into(),
     };
     let config = SandboxConfig::from_manifest(pod, &dns);
-    let _ = (pod.bandwidth(), pod.termination_grace_period(), pod.time_left(std::time::SystemTime::now()));
+    let _ = (pod.termination_grace_period(), pod.time_left(std::time::SystemTime::now()));
     sandbox::resolv_conf(&config.dns);
     config
 }

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -6,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 
 use super::Manifest;
-use crate::network::{Bandwidth, Dns, PortMapping, Protocol};
+use crate::network::{PortMapping, Protocol};
 
 /// Where a pod's name resolution begins, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +16,6 @@ pub enum DnsPolicy {
 }
 
 impl Manifest {
-    /// Whether the pod lives in the node's network namespace.
-    pub fn host_network(&self) -> bool {
-        self.facts.host_network
-    }
-
     /// `spec.hostname`, or the pod's name, cut to 63 bytes as by the kubelet.
     pub fn hostname(&self) -> &str {
         match self.facts.hostname.as_deref() {
@@ -30,44 +24,10 @@ impl Manifest {
         }
     }
 
-    /// The ports with a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
-    pub fn port_mappings(&self) -> &[PortMapping] {
-        &self.facts.ports
-    }
-
-    /// Traffic limits from the annotations.
-    pub fn bandwidth(&self) -> Option<Bandwidth> {
-        Bandwidth::from_annotations(self.annotations()).ok().flatten()
-    }
-
-    /// Under hostNetwork ClusterFirst means Default, as under the kubelet.
-    pub fn dns_policy(&self) -> DnsPolicy {
-        self.facts.dns_policy
-    }
-
-    /// `spec.dnsConfig` adds to [`Manifest::dns_policy`].
-    pub fn dns_config(&self) -> Dns {
-        self.facts.dns.as_deref().cloned().unwrap_or_default()
-    }
-
-    /// A static pod has all. For an API server's see [`ApiSource::annotations`](crate::source::ApiSource::annotations).
-    pub fn annotations(&self) -> &BTreeMap<String, String> {
-        &self.facts.annotations
-    }
-
-    pub(crate) fn shared_annotations(&self) -> Arc<BTreeMap<String, String>> {
-        Arc::clone(&self.facts.annotations)
-    }
-
     pub(crate) fn annotate(&mut self, key: &str, value: &str) {
         if self.facts.annotations.get(key).is_none_or(|old| old != value) {
             Arc::make_mut(&mut self.facts.annotations).insert(key.to_owned(), value.to_owned());
         }
-    }
-
-    /// The annotations may be shared with other pods.
-    pub(crate) fn set_annotations(&mut self, annotations: Arc<BTreeMap<String, String>>) {
-        self.facts.annotations = annotations;
     }
 
     /// The time is 30 s unless the pod says otherwise.
@@ -75,25 +35,10 @@ impl Manifest {
         Duration::from_secs(u64::from(self.facts.grace.unwrap_or(30)))
     }
 
-    /// A deletionTimestamp tells that the API server wants the pod gone.
-    pub fn is_deleting(&self) -> bool {
-        self.facts.deletion.is_some()
-    }
-
     /// The time to the deletionTimestamp, which includes the grace period. If clocks differ, at most the grace period.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))
-    }
-
-    /// Whether the phase is Succeeded or Failed.
-    pub fn has_ended(&self) -> bool {
-        self.facts.ended
-    }
-
-    /// Whether no kubelet looks after the pod: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
-    pub fn is_managed(&self) -> bool {
-        self.facts.managed
     }
 
     /// The bytes of unlimited content, roughly.
@@ -106,7 +51,7 @@ impl Manifest {
             .as_deref()
             .map_or(0, |dns| texts(&dns.servers) + texts(&dns.searches) + texts(&dns.options));
         let annotations: usize =
-            self.annotations().iter().map(|(key, value)| key.len() + value.len() + 64).sum();
+            self.facts.annotations.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
     }
 

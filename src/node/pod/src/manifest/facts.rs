@@ -10,20 +10,27 @@ use super::access::{DnsPolicy, containers_with_ports, mapping};
 use crate::network::{Dns, PortMapping};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Facts {
-    pub(super) host_network: bool,
+pub struct Facts {
+    /// Whether the pod lives in the node's network namespace.
+    pub host_network: bool,
     pub(super) hostname: Option<Box<str>>,
-    pub(super) ports: Box<[PortMapping]>,
-    pub(super) dns_policy: DnsPolicy,
-    pub(super) dns: Option<Box<Dns>>,
-    /// Shared: most pods have the same few.
-    pub(super) annotations: Arc<BTreeMap<String, String>>,
+    /// The ports with a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
+    pub ports: Box<[PortMapping]>,
+    /// Under hostNetwork ClusterFirst means Default, as under the kubelet.
+    pub dns_policy: DnsPolicy,
+    /// `spec.dnsConfig` adds to the policy.
+    pub dns: Option<Box<Dns>>,
+    /// Shared: most pods have the same few. A static pod has all. For an API server's see
+    /// [`ApiSource::annotations`](crate::source::ApiSource::annotations).
+    pub annotations: Arc<BTreeMap<String, String>>,
     /// The grace period in seconds.
     pub(super) grace: Option<u32>,
-    /// The deletionTimestamp in seconds since 1970.
-    pub(super) deletion: Option<u64>,
-    pub(super) ended: bool,
-    pub(super) managed: bool,
+    /// The deletionTimestamp in seconds since 1970: the API server wants the pod gone.
+    pub deletion: Option<u64>,
+    /// Whether the phase is Succeeded or Failed.
+    pub ended: bool,
+    /// Whether no kubelet looks after the pod: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
+    pub managed: bool,
 }
 
 impl Facts {

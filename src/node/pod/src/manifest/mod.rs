@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 pub use access::DnsPolicy;
 pub use error::{ManifestError, Problem};
-use facts::Facts;
+pub use facts::Facts;
 pub(super) use limits::MAX_MEMBERS;
 #[cfg(feature = "fuzzing")]
 pub(super) use parse::whole;
@@ -73,7 +73,7 @@ pub struct Manifest {
     /// Another UID is another pod.
     pub uid: String,
     pub origin: Arc<Origin>,
-    facts: Facts,
+    pub facts: Facts,
 }
 
 /// The result of [`Manifest::parse_each`].

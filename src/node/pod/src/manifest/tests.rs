@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::network::Protocol;
+use crate::network::{Bandwidth, Protocol};
 
 const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c}]}\n";
 
@@ -28,7 +28,7 @@ fn with(meta: &str, spec: &str) -> String {
 fn static_pods_get_the_kubelets_defaults() {
     let pod = one(WEB);
     assert_eq!(pod.id, PodId::new("default", "web"));
-    assert_eq!((pod.uid.len(), pod.annotations()[HASH_ANNOTATION].as_str()), (32, pod.uid.as_str()));
+    assert_eq!((pod.uid.len(), pod.facts.annotations[HASH_ANNOTATION].as_str()), (32, pod.uid.as_str()));
     // The text may change without the pod changing; the pod, the place and the node may not.
     assert_eq!(one(&format!("# comment\n{WEB}")).uid, pod.uid);
     assert_ne!(one(&WEB.replace("name: c", "name: d")).uid, pod.uid);
@@ -156,14 +156,14 @@ fn what_the_network_wants_to_know() {
         "  annotations: {kubernetes.io/egress-bandwidth: 2M}\n",
         "  dnsConfig: {nameservers: [10.0.0.53], searches: [a.b], options: [{name: ndots, value: '2'}, {name: rotate}]}\n",
     ));
-    assert_eq!(pod.bandwidth().unwrap().egress, Some(2_000_000));
-    assert_eq!((pod.dns_policy(), pod.hostname()), (DnsPolicy::ClusterFirst, "web"));
-    assert_eq!(pod.dns_config().options, ["ndots:2", "rotate"]);
+    assert_eq!(Bandwidth::from_annotations(&pod.facts.annotations).unwrap().unwrap().egress, Some(2_000_000));
+    assert_eq!((pod.facts.dns_policy, pod.hostname()), (DnsPolicy::ClusterFirst, "web"));
+    assert_eq!(pod.facts.dns.as_ref().unwrap().options, ["ndots:2", "rotate"]);
     assert_eq!(pod.termination_grace_period().as_secs(), 30);
 
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  hostname: h\n  terminationGracePeriodSeconds: 5\n  containers:\n  - name: c\n    ports: [{containerPort: 80}, {containerPort: 53, hostPort: 5353, protocol: UDP, hostIP: 10.1.2.3}]\n  initContainers:\n  - {name: i, ports: [{containerPort: 1, hostPort: 1}]}\n";
     let pod = one(text);
-    let ports = pod.port_mappings();
+    let ports = &pod.facts.ports;
     // A port has no host port, and a container ends.
     assert_eq!(ports.len(), 1);
     assert_eq!((ports[0].host_port, ports[0].container_port, ports[0].protocol), (5353, 53, Protocol::Udp));
@@ -171,8 +171,8 @@ fn what_the_network_wants_to_know() {
     assert_eq!((pod.hostname(), pod.termination_grace_period().as_secs()), ("h", 5));
 
     let host = one(&with("", "  hostNetwork: true\n"));
-    assert!(host.host_network() && host.port_mappings().is_empty());
-    assert_eq!(host.dns_policy(), DnsPolicy::Default);
+    assert!(host.facts.host_network && host.facts.ports.is_empty());
+    assert_eq!(host.facts.dns_policy, DnsPolicy::Default);
 }
 
 #[test]
@@ -187,13 +187,13 @@ fn a_pod_of_the_api_is_taken_as_it_is() {
     .unwrap();
     let manifest = Manifest::from_pod(pod.clone(), &api).unwrap();
     assert_eq!((manifest.uid.as_str(), manifest.id.namespace.as_str()), ("u", "a"));
-    assert!(manifest.is_managed() && manifest.is_deleting() && !manifest.has_ended());
+    assert!(manifest.facts.managed && manifest.facts.deletion.is_some() && !manifest.facts.ended);
     // Until the deletionTimestamp. With a clock that is behind, no more than the grace period.
     let left = |now| manifest.time_left(SystemTime::UNIX_EPOCH + Duration::from_secs(now)).unwrap().as_secs();
     assert_eq!((left(50), left(60), left(1_000), left(0)), (10, 0, 0, 20));
     for (phase, ended) in [("Pending", false), ("Succeeded", true), ("Failed", true), ("Unknown", false)] {
         pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
-        assert_eq!(Manifest::from_pod(pod.clone(), &api).unwrap().has_ended(), ended, "{phase}");
+        assert_eq!(Manifest::from_pod(pod.clone(), &api).unwrap().facts.ended, ended, "{phase}");
     }
     pod.metadata.uid = None;
     assert!(Manifest::from_pod(pod, &api).unwrap_err().to_string().contains("metadata.uid"));

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::manifest::Manifest;
 
@@ -6,17 +7,18 @@ use super::{DnsOptions, SandboxConfig};
 
 impl SandboxConfig {
     pub fn from_manifest(manifest: &Manifest, dns: &DnsOptions) -> Self {
-        let own = manifest.dns_config();
+        let facts = &manifest.facts;
+        let own = facts.dns.as_deref().cloned().unwrap_or_default();
         SandboxConfig {
             pod: manifest.id.clone(),
             uid: manifest.uid.clone(),
             hostname: manifest.hostname().to_owned(),
-            host_network: manifest.host_network(),
+            host_network: facts.host_network,
             labels: BTreeMap::new(),
             cgroup: None,
-            annotations: manifest.shared_annotations(),
-            ports: manifest.port_mappings().to_vec(),
-            dns: dns.resolve(manifest.dns_policy(), &manifest.id.namespace, &own),
+            annotations: Arc::clone(&facts.annotations),
+            ports: facts.ports.to_vec(),
+            dns: dns.resolve(facts.dns_policy, &manifest.id.namespace, &own),
         }
     }
 }

@@ -21,7 +21,7 @@ fn listed(bytes: &[u8]) {
             assert_eq!(version, None);
         }
         if let Ok(Event::Pod(Change::Put(pod))) = event {
-            assert!(!pod.has_ended() && !pod.annotations().contains_key(MIRROR));
+            assert!(!pod.facts.ended && !pod.facts.annotations.contains_key(MIRROR));
         }
         for complaint in listed.complaints() {
             let text = complaint.error.to_string();

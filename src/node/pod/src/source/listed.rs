@@ -167,11 +167,11 @@ impl Listed {
         match Manifest::from_pod(object.pod(), &self.origin) {
             Ok(mut pod) => {
                 self.good(&id);
-                if pod.has_ended() {
+                if pod.facts.ended {
                     return Some(Change::Drop(id));
                 }
-                match pod.annotations().is_empty() {
-                    true => pod.set_annotations(Arc::clone(&self.usual)),
+                match pod.facts.annotations.is_empty() {
+                    true => pod.facts.annotations = Arc::clone(&self.usual),
                     false => pod.annotate(SOURCE_ANNOTATION, &SourceKind::Api.to_string()),
                 }
                 Some(Change::Put(Arc::new(pod)))

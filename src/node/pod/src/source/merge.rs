@@ -146,7 +146,7 @@ impl Storage {
     }
 
     fn add(&mut self, source: SourceKind, mut pod: Arc<Manifest>) {
-        if pod.annotations().get(SOURCE_ANNOTATION).is_none_or(|of| *of != source.to_string()) {
+        if pod.facts.annotations.get(SOURCE_ANNOTATION).is_none_or(|of| *of != source.to_string()) {
             Arc::make_mut(&mut pod).annotate(SOURCE_ANNOTATION, &source.to_string());
         }
         self.weight += pod.weight();
@@ -248,7 +248,7 @@ impl Storage {
             match (old, new) {
                 (Some(old), Some(new)) if same_pod(old, new) => {
                     if old.1.differs(&new.1) {
-                        change(if new.1.is_deleting() { Op::Delete } else { Op::Update }, new);
+                        change(if new.1.facts.deletion.is_some() { Op::Delete } else { Op::Update }, new);
                     }
                 }
                 (old, new) => {

@@ -43,7 +43,7 @@ fn differences_become_updates() {
     let (a, b) = (pod("a", "", "1"), pod("b", ", uid: b", "1"));
     let (updates, losers) = set(&mut storage, File, vec![a.clone(), b.clone()]);
     assert_eq!((said(&updates), losers), (vec!["Add file a,b".to_owned()], vec![]));
-    assert_eq!(updates[0].pods[0].annotations()[SOURCE_ANNOTATION], "file");
+    assert_eq!(updates[0].pods[0].facts.annotations[SOURCE_ANNOTATION], "file");
     assert!(set(&mut storage, File, vec![b.clone(), a.clone()]).0.is_empty(), "order means nothing");
 
     // Without a UID an edited pod is another.
