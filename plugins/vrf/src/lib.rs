@@ -15,8 +15,8 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{IfPresent as _, Netlink};
 use cnimble_plugin::interface::alone;
-use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::find_own;
+use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::{Call, Plugin, Role};
 
 use config::Config;

@@ -5,7 +5,8 @@
 //!
 //! 1. an alias with an owner: on a veth's end on the host, which the pod cannot write, or on any other interface;
 //! 2. the host's end has the name of the attachment's;
-//! 3. the MAC in prevResult, except of an interface that has its master's, also after a change;
+//! 3. the MAC in prevResult, except of an interface that has its master's, also after a change. Of an ipvlan, one of
+//!    the addresses in prevResult;
 //! 4. without a prevResult, the name and the kind, as for the Go plugins.
 //!
 //! Another interface of that name is not removed. If it has one of the attachment's addresses, DEL fails and the lease
@@ -34,7 +35,7 @@ pub(super) fn remove(
         let is_ours = match judge(call, &link, host.as_deref_mut()) {
             _ if link.alias.is_empty() && Some(link.name.as_str()) == unfinished => true,
             Verdict::Ours => true,
-            Verdict::Unknown => link.name == call.ifname,
+            Verdict::Unknown => link.name == call.ifname && may_be_ours(call, &mut inside, &link)?,
             Verdict::Different | Verdict::Another | Verdict::Sibling => false,
         };
         if is_ours {
@@ -60,18 +61,19 @@ pub(super) fn remove(
 /// Returns the interface with the attachment's name, unless it is another one.
 pub fn find_own(call: &Call, inside: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(None) };
-    Ok(is_own(call, &link)?.then_some(link))
+    Ok(is_own(call, inside, &link)?.then_some(link))
 }
 
 /// Whether the interface `link`, which has the attachment's name, is the attachment's. The path of a dead pod may lead
 /// to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the MAC.
-pub fn is_own(call: &Call, link: &Link) -> Result<bool, Error> {
+pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, Error> {
     if result::told(call, link).is_some_and(|own| result::has_mac(link, own)) {
         return Ok(true);
     }
     let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
     let is_own = match judge(call, link, host.as_mut()) {
-        Verdict::Ours | Verdict::Sibling | Verdict::Unknown => true,
+        Verdict::Ours | Verdict::Sibling => true,
+        Verdict::Unknown => may_be_ours(call, inside, link)?,
         Verdict::Different => link.kind.is_empty(),
         Verdict::Another => false,
     };
@@ -79,6 +81,17 @@ pub fn is_own(call: &Call, link: &Link) -> Result<bool, Error> {
         log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
     }
     Ok(is_own)
+}
+
+/// An ipvlan of the Go plugins has nothing but its addresses that another one lacks.
+fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, Error> {
+    let mut assigned = call.config.prev_result.iter().flat_map(|prev| &prev.ips).peekable();
+    if link.kind != "ipvlan" || assigned.peek().is_none() {
+        return Ok(true);
+    }
+    let present = inside.addrs(link.index)?;
+    Ok(assigned.any(|ip| present.iter().any(|addr| addr.net.ip() == ip.address.ip())))
+}
 }
 
 /// The owner of an interface in the pod, as far as it is known.
