@@ -42,7 +42,7 @@ pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
 pub(crate) fn is_there(prev: &CniResult) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     for name in outside(prev) {
-        if host.find_link(name)?.is_some_and(|link| is_a_pods(&link)) {
+        if host.find_link(name)?.is_some_and(|link| leads_to_a_pod(&link)) {
             return Ok(true);
         }
     }

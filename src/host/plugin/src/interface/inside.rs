@@ -92,7 +92,6 @@ fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, E
     let present = inside.addrs(link.index)?;
     Ok(assigned.any(|ip| present.iter().any(|addr| addr.net.ip() == ip.address.ip())))
 }
-}
 
 /// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
