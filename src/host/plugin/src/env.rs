@@ -65,19 +65,22 @@ impl Env {
             ),
         };
         if matches!(command, Command::Add | Command::Check | Command::Del) {
-            env.validate()?;
+            env.validate(command)?;
         }
         Ok(env)
     }
 
-    fn validate(&self) -> Result<(), Error> {
+    fn validate(&self, command: Command) -> Result<(), Error> {
         if !names::is_identifier(&self.container_id) {
             return Err(invalid(format!(
                 "invalid CNI_CONTAINERID \"{}\": it must start with a letter or digit and hold only letters, digits, _ . -",
                 self.container_id.escape_default()
             )));
         }
-        if let Some(problem) = names::interface_problem(&self.ifname) {
+        // The kernel makes a number of `%d` (`dev_alloc_name`), so the interface would get another name. DEL finds none.
+        let pattern =
+            (command == Command::Add && self.ifname.contains('%')).then_some("interface name contains %");
+        if let Some(problem) = names::interface_problem(&self.ifname).or(pattern) {
             return Err(invalid(format!(
                 "invalid CNI_IFNAME \"{}\": {problem}",
                 self.ifname.escape_default()
@@ -94,6 +97,20 @@ mod tests {
     fn read(command: Command, vars: &[(&str, &str)]) -> Result<Env, Error> {
         let vars: Vec<(String, String)> = vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         Env::read(command, |name| vars.iter().find(|(k, _)| k == name).map(|(_, v)| v.into()))
+    }
+
+    #[test]
+    fn a_pattern_is_no_name_for_a_new_interface() {
+        let vars =
+            [("CNI_CONTAINERID", "a"), ("CNI_NETNS", "/n"), ("CNI_IFNAME", "eth%d"), ("CNI_PATH", "/x")];
+        let err = read(Command::Add, &vars).unwrap_err();
+        assert_eq!(
+            (err.code, err.msg.ends_with("contains %")),
+            (Code::INVALID_ENVIRONMENT, true),
+            "{}",
+            err.msg
+        );
+        assert!(read(Command::Del, &vars).is_ok());
     }
 
     #[test]
