@@ -178,7 +178,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         outcomes.map(|of| (of["kind"].as_str().unwrap(), of["outcome"].as_str().unwrap())).collect();
     let expected = [
         ("missing-rules", "repaired"),
-        ("host-state", "failed"),
+        ("host-state", "repaired"),
         ("sandbox-interface", "failed"),
         ("sandbox-without-lease", "failed"),
         ("sandbox-without-entry", "failed"),

@@ -89,6 +89,22 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     Ok(CniResult::ipam(ips, config.routes, dns))
 }
 
+/// Writes the leases of the addresses in prevResult again. An address that another attachment has by now stays its own.
+pub(crate) fn give_again(call: &Call, config: &Config) -> Result<(), Error> {
+    let attachment = call.attachment();
+    let journal = undo(call, config);
+    let store = Store::lock_or_create(&config.store, &journal)?;
+    let leases = store.leases_of(&attachment.container_id, &[])?;
+    let (content, boot) = (holder::content(&attachment), Boot::current());
+    let mut given = super::in_ranges(call, config);
+    given.retain(|ip| store.owner(*ip).is_none());
+    for ip in &given {
+        journal.give(&store, *ip, &content, &boot)?;
+    }
+    store.note(&leases, &attachment.container_id, &given, &[]);
+    Ok(())
+}
+
 /// Pushed before anything is made: nothing comes between.
 fn undo(call: &Call, config: &Config) -> Journal {
     let journal = Journal::default();

@@ -29,7 +29,7 @@ use cnimble_leases::config::{self, Config};
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{self, Directory, Store, StoreError};
 use cnimble_plugin::interface::remove;
-use cnimble_plugin::{Call, Caps, Plugin, Role};
+use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 
 pub use add::{Source, add_from};
 use ledger::Ledger;
@@ -96,7 +96,8 @@ impl Plugin for HostLocal {
     }
 
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
-        check(call, &Config::read(&call.config, &call.args()?)?)
+        let config = Config::read(&call.config, &call.args()?)?;
+        call.wants(Place::Host, &mut (), |()| check(call, &config), |()| add::give_again(call, &config))
     }
 
     /// Releases leases without a valid attachment, also damaged ones. A lease in the old form, without an interface, is
@@ -170,9 +171,7 @@ impl Plugin for HostLocal {
 /// `config`.
 pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
     let attachment = call.attachment();
-    let added = added(call);
-    let ours = added.into_iter().filter(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
-    let ours: Vec<IpAddr> = ours.collect();
+    let ours = in_ranges(call, config);
     let mut own = Vec::new();
     if let Some(dir) = Directory::open(&config.store)? {
         let has = |ip: &IpAddr| dir.owner(*ip).is_some_and(|owner| owner.is(&attachment));
@@ -195,6 +194,13 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
                 .details(format!("{ip} of the result has no lease of it in {}", config.store.display())))
         }
     }
+}
+
+/// The addresses of `prevResult` in the ranges of `config`.
+fn in_ranges(call: &Call, config: &Config) -> Vec<IpAddr> {
+    let mut added = added(call);
+    added.retain(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
+    added
 }
 
 fn added(call: &Call) -> Vec<IpAddr> {

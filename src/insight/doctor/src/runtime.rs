@@ -128,7 +128,7 @@ impl Look<'_> {
                     "the sandbox is Ready, and {} has no lease: another pod may get it",
                     joined(&unleased)
                 );
-                let remedy = "none of ours: delete the pod before another gets its address";
+                let remedy = "host-state puts it back; else delete the pod before another gets its address";
                 findings.push(finding(Kind::SandboxWithoutLease, sandbox, &entries, why, remedy));
             }
         }

@@ -33,6 +33,34 @@ fn the_way_of_the_host_to_a_macvlan_is_restored() {
     }
 }
 
+/// A removed directory of leases is a frequent accident, and the next pods get addresses of living ones.
+#[test]
+fn lost_leases_of_living_pods_are_given_again() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.1.0/24"));
+    let (one, two, late) = (Pod::new(), Pod::new(), Pod::new());
+    node.add(plugin_dir(), "doc", &one, "one", 8001);
+    node.add(plugin_dir(), "doc", &two, "two", 8002);
+    let leases = node.host.data_dir().join("doc");
+    let content = |ip: &str| fs::read_to_string(leases.join(ip)).unwrap();
+    let before = ["10.213.1.2", "10.213.1.3"].map(content);
+    fs::remove_dir_all(&leases).unwrap();
+    let found = kinds(&findings(&node.doctor(&["--grace", "0"]), 6));
+    assert_eq!(found, ["host-state found one", "host-state found two"]);
+    let repaired = kinds(&findings(&node.doctor(&["--grace", "0", "--repair"]), 0));
+    assert_eq!(repaired, ["host-state repaired one", "host-state repaired two"]);
+    assert_eq!(["10.213.1.2", "10.213.1.3"].map(content), before);
+    let result = node.add(plugin_dir(), "doc", &late, "late", 8003);
+    assert_eq!(result["ips"][0]["address"], "10.213.1.4/24");
+
+    // Another pod has the address by now.
+    fs::write(leases.join("10.213.1.2"), "another\r\neth0").unwrap();
+    let failed = kinds(&findings(&node.doctor(&["--grace", "0", "--repair"]), 7));
+    assert!(failed.contains(&"host-state failed one".to_owned()), "{failed:?}");
+    assert_eq!(content("10.213.1.2"), "another\r\neth0");
+}
+
 #[test]
 fn doctor_repairs_what_our_plugins_left() {
     need!("ip", "nft");
