@@ -1,5 +1,6 @@
-//! Measures the command on a node that gets more and more pods: `add`, `check` and `del` of one pod more, `gc` with
-//! nothing dead, `tree`, `doctor`, and its repair of a flushed ruleset. The network has bridge with ipMasq, portmap with one port, and firewall.
+//! Measures the command on a node that gets more and more pods. `add`, `check` and `del` are of one more pod, and `gc`
+//! finds nothing dead. `doctor --repair` follows a flush of the ruleset. The network has bridge with ipMasq, portmap with
+//! one port, and firewall.
 
 use std::path::PathBuf;
 use std::process::Command;
