@@ -90,8 +90,12 @@ impl Plugin for Firewall {
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());
         // The pod's own interface proves that its addresses are its own, and saves a look at all records.
-        let is_there = LazyCell::new(|| prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true)));
-        let taken = |ip| !*is_there && records::is_anothers(ip, &call.container_id);
+        let is_there = || prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true));
+        let others = LazyCell::new(|| match is_there() {
+            true => Vec::new(),
+            false => records::addresses_of_others(&call.container_id),
+        });
+        let taken = |ip| others.contains(&ip);
         forward::remove(&mut nft, &owner, &leaving, &taken, |interface| {
             port::is_unused(interface, &own, Some(&owner))
         })

@@ -36,10 +36,10 @@ impl Record {
         Owner { network: self.network_name.clone(), attachment }
     }
 
-    fn has(&self, ip: IpAddr) -> bool {
+    fn addrs(&self) -> Vec<IpAddr> {
         let ips = json::get(&self.result, "ips").and_then(Value::as_array);
         let address = |of: &Value| json::get(of, "address")?.as_str()?.parse::<IpNetwork>().ok();
-        ips.into_iter().flatten().filter_map(address).any(|address| address.ip() == ip)
+        ips.into_iter().flatten().filter_map(address).map(|address| address.ip()).collect()
     }
 }
 
@@ -61,11 +61,12 @@ pub fn read(choose: impl Fn(&str) -> bool) -> io::Result<Vec<io::Result<Record>>
     Ok(records)
 }
 
-/// Whether another container than this one has the address, by its record.
-pub fn is_anothers(ip: IpAddr, container_id: &str) -> bool {
+/// The addresses of all containers but this one, by their records.
+pub fn addresses_of_others(container_id: &str) -> Vec<IpAddr> {
     let records = read(|_| true).unwrap_or_else(|err| {
         log::warn!("the cached results were not looked at: {err}");
         Vec::new()
     });
-    records.into_iter().flatten().any(|record| record.container_id != container_id && record.has(ip))
+    let others = records.into_iter().flatten().filter(|record| record.container_id != container_id);
+    others.flat_map(|record| record.addrs()).collect()
 }
