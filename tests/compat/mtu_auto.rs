@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Lan, Network, Pod, Snapshot, go_to_meet, need, plugin_dir, with_kind};
+use cnimble_tests::{
+    Attachment, Host, Lan, Network, Pod, Snapshot, need, need_recent_go, plugin_dir, with_kind,
+};
 
 const KINDS: [&str; 2] = ["bridge", "ptp"];
 
@@ -56,7 +58,7 @@ fn assert_mtu(net: &Network<'_>, expected: u64) {
 }
 
 #[test]
-fn a_pod_has_the_mtu_of_the_default_route_and_the_go_plugins_ignore_the_keys() {
+fn a_pod_has_the_mtu_of_the_default_route() {
     need!("ip");
     for kind in KINDS {
         let (host, _lan) = site(1400);
@@ -66,16 +68,23 @@ fn a_pod_has_the_mtu_of_the_default_route_and_the_go_plugins_ignore_the_keys() {
         assert_mtu(&net, 1400);
         assert_mtu(&net.with("/mtuAuto", json!(false)), 1500);
         assert_mtu(&net.with("/mtuAuto", json!(null)).with("/mtu", json!(1333)), 1333);
-        if let Ok(go) = go_to_meet() {
-            assert_mtu(&less.served_by(go), 1500);
-            assert_mtu(&less.served_by(go).with("/mtu", json!(1333)), 1333);
-        }
         host.ip("link set up0 mtu 9000");
         assert_mtu(&less, 8950);
         host.ip("route replace default via 10.7.0.1 dev up0 mtu 1300");
         assert_mtu(&less, 1250);
         host.ip("route replace default via 10.7.0.1 dev up0 mtu 9500");
         assert_mtu(&net, 9000);
+    }
+}
+
+#[test]
+fn the_go_plugins_ignore_the_keys() {
+    need_recent_go!(go, "ip");
+    for kind in KINDS {
+        let (host, _lan) = site(1400);
+        let theirs = network(&host, go, kind).with("/mtuOverhead", json!(50));
+        assert_mtu(&theirs, 1500);
+        assert_mtu(&theirs.with("/mtu", json!(1333)), 1333);
     }
 }
 

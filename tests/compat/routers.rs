@@ -10,7 +10,7 @@ use nix::sys::socket::{
 use serde_json::{Value, json};
 
 use cnimble_tests::{
-    Attachment, Host, Lan, Network, Ns, PATIENCE, Pod, go_to_meet, need, plugin_dir, wait_until, with_kind,
+    Attachment, Host, Lan, Network, Ns, PATIENCE, Pod, need, need_go, plugin_dir, wait_until, with_kind,
 };
 
 /// The prefix that the router announces, for addresses.
@@ -102,19 +102,50 @@ impl Scene {
 
 #[track_caller]
 fn assert_ignored(kind: &str) {
-    let given = |plugins, accept| Scene::new(kind).given(plugins, &accept);
-    let believes = |given: Vec<String>| {
-        let is_whole =
-            given.len() == 2 && given[0].starts_with(PREFIX) && given[1].starts_with("default via fe80::");
-        assert!(is_whole, "{kind}: {given:?}");
-    };
     for accept in [json!(null), json!(true)] {
-        believes(given(plugin_dir(), accept));
+        assert_accepted(kind, plugin_dir(), &accept);
     }
-    assert_eq!(given(plugin_dir(), json!(false)), Vec::<String>::new(), "{kind}");
-    if let Ok(go) = go_to_meet() {
-        believes(given(go, json!(false)));
+    let given = Scene::new(kind).given(plugin_dir(), &json!(false));
+    assert_eq!(given, Vec::<String>::new(), "{kind}");
+}
+
+/// The router has given the pod one address and one default route.
+#[track_caller]
+fn assert_accepted(kind: &str, plugins: &Path, accept: &Value) {
+    let given = Scene::new(kind).given(plugins, accept);
+    let is_whole =
+        given.len() == 2 && given[0].starts_with(PREFIX) && given[1].starts_with("default via fe80::");
+    assert!(is_whole, "{kind}: {given:?}");
+}
+
+/// The Go plugins do not know the key.
+#[test]
+fn the_go_plugins_ignore_accept_ra() {
+    need_go!(go, "ip");
+    for kind in ["bridge", "ptp"] {
+        assert_accepted(kind, go, &json!(false));
     }
+}
+
+#[test]
+fn the_go_plugin_macvlan_ignores_accept_ra() {
+    with_kind!("macvlan");
+    need_go!(go, "ip");
+    assert_accepted("macvlan", go, &json!(false));
+}
+
+#[test]
+fn the_go_plugin_ipvlan_ignores_accept_ra() {
+    with_kind!("ipvlan");
+    need_go!(go, "ip");
+    assert_accepted("ipvlan", go, &json!(false));
+}
+
+#[test]
+fn the_go_plugin_vlan_ignores_accept_ra() {
+    with_kind!("vlan");
+    need_go!(go, "ip");
+    assert_accepted("vlan", go, &json!(false));
 }
 
 #[test]

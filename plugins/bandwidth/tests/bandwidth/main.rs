@@ -7,7 +7,7 @@ mod reference;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need};
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need, need_go};
 
 /// In bits per second.
 const RATE: u64 = 8_000_000;
@@ -146,17 +146,23 @@ fn add_del_add_on_the_same_interface() {
         }
         chain.assert_state(&before, "both DELs");
     }
-    if let Some(go) = go_plugins().filter(|dir| dir.join("bandwidth").exists()) {
-        let net = chain.net(&both()).with("/cniVersion", json!("1.0.0"));
-        let mut prev = chain.prev.clone();
-        prev["cniVersion"] = json!("1.0.0");
-        let theirs = net.served_by(go).call("ADD", &chain.att, Some(&prev)).run().result();
-        net.served_by(go).deleted(&chain.att, Some(&theirs));
-        let ours = net.call("ADD", &chain.att, Some(&prev)).run().result();
-        net.check(&chain.att, &ours).success();
-        net.deleted(&chain.att, Some(&ours));
-        chain.assert_state(&before, "after the Go plugin's DEL");
-    }
+}
+
+/// The Go plugin's DEL leaves an ifb or a queueing discipline in some cases.
+#[test]
+fn add_replaces_what_a_del_of_the_go_plugin_leaves() {
+    need_go!(go, "ip", "tc");
+    let chain = Chain::new();
+    let before = chain.state();
+    let net = chain.net(&both()).with("/cniVersion", json!("1.0.0"));
+    let mut prev = chain.prev.clone();
+    prev["cniVersion"] = json!("1.0.0");
+    let theirs = net.served_by(go).call("ADD", &chain.att, Some(&prev)).run().result();
+    net.served_by(go).deleted(&chain.att, Some(&theirs));
+    let ours = net.call("ADD", &chain.att, Some(&prev)).run().result();
+    net.check(&chain.att, &ours).success();
+    net.deleted(&chain.att, Some(&ours));
+    chain.assert_state(&before, "after the Go plugin's DEL");
 }
 
 #[test]

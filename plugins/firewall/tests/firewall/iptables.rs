@@ -1,8 +1,12 @@
 //! The Go plugin's chains, beside it and where FORWARD drops.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{
+    Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, need_go, plugin_dir, skip,
+};
 
 use super::{Member, firewall, join, meet, rules};
 
@@ -94,43 +98,51 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
 #[test]
 fn a_repeated_del_leaves_the_rules_of_the_pod_that_has_the_address_by_now() {
     need!("ip", "nft", "iptables-nft-save", "unshare", "mount");
-    for plugins in [Some(plugin_dir()), go_plugins()].into_iter().flatten() {
-        let host = Host::new();
-        let range = json!([[{"subnet": "10.1.1.0/24", "rangeStart": "10.1.1.7", "rangeEnd": "10.1.1.7"}]]);
-        let main = super::bridge(&host, 1).with("/cniVersion", json!("1.0.0")).with("/ipam/ranges", range);
-        let main = main.with("/ipam/routes", json!([])).served_by(plugins);
-        let net = firewall(&host, 1, &json!({ "backend": "iptables" })).with("/cniVersion", json!("1.0.0"));
-        let add = |id: &str, pod: &Pod| {
-            let att = Attachment::new(id, pod);
-            let result = main.added(&att);
-            net.served_by(plugins).call("ADD", &att, Some(&result)).run().success();
-            (att, result)
-        };
-        let (first, second) = (Pod::new(), Pod::new());
-        let (gone, result_of_gone) = add("gone", &first);
-        main.deleted(&gone, Some(&result_of_gone));
-        let (lives, result) = add("lives", &second);
-        let before = rules(&host);
-        assert!(before.contains("-s 10.1.1.7/32 -j ACCEPT"), "{before}");
+    assert_rules_of_the_next_owner_stay(plugin_dir());
+}
 
-        let results = host.dir().join("results");
-        std::fs::create_dir(&results).unwrap();
-        let record =
-            json!({"containerId": "lives", "ifName": "eth0", "networkName": "net1", "result": result});
-        std::fs::write(results.join("net1-lives-eth0"), record.to_string()).unwrap();
-        let script = format!(
-            "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && ln -s {} /var/lib/cni/ && exec \"$0\" \"$@\"",
-            results.display()
-        );
-        let del = |att: &Attachment, prev: &Value| {
-            let call = net.call("DEL", att, Some(prev));
-            call.under(&["unshare", "--mount", "sh", "-c", &script]).run().success();
-        };
-        del(&gone, &result_of_gone);
-        assert_eq!(rules(&host), before, "{}", plugins.display());
-        del(&lives, &result);
-        assert!(!rules(&host).contains("10.1.1.7"), "{}", rules(&host));
-    }
+#[test]
+fn a_repeated_del_by_the_go_plugins_leaves_them_too() {
+    need_go!(go, "ip", "nft", "iptables-nft-save", "unshare", "mount");
+    assert_rules_of_the_next_owner_stay(go);
+}
+
+#[track_caller]
+fn assert_rules_of_the_next_owner_stay(plugins: &Path) {
+    let host = Host::new();
+    let range = json!([[{"subnet": "10.1.1.0/24", "rangeStart": "10.1.1.7", "rangeEnd": "10.1.1.7"}]]);
+    let main = super::bridge(&host, 1).with("/cniVersion", json!("1.0.0")).with("/ipam/ranges", range);
+    let main = main.with("/ipam/routes", json!([])).served_by(plugins);
+    let net = firewall(&host, 1, &json!({ "backend": "iptables" })).with("/cniVersion", json!("1.0.0"));
+    let add = |id: &str, pod: &Pod| {
+        let att = Attachment::new(id, pod);
+        let result = main.added(&att);
+        net.served_by(plugins).call("ADD", &att, Some(&result)).run().success();
+        (att, result)
+    };
+    let (first, second) = (Pod::new(), Pod::new());
+    let (gone, result_of_gone) = add("gone", &first);
+    main.deleted(&gone, Some(&result_of_gone));
+    let (lives, result) = add("lives", &second);
+    let before = rules(&host);
+    assert!(before.contains("-s 10.1.1.7/32 -j ACCEPT"), "{before}");
+
+    let results = host.dir().join("results");
+    std::fs::create_dir(&results).unwrap();
+    let record = json!({"containerId": "lives", "ifName": "eth0", "networkName": "net1", "result": result});
+    std::fs::write(results.join("net1-lives-eth0"), record.to_string()).unwrap();
+    let script = format!(
+        "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && ln -s {} /var/lib/cni/ && exec \"$0\" \"$@\"",
+        results.display()
+    );
+    let del = |att: &Attachment, prev: &Value| {
+        let call = net.call("DEL", att, Some(prev));
+        call.under(&["unshare", "--mount", "sh", "-c", &script]).run().success();
+    };
+    del(&gone, &result_of_gone);
+    assert_eq!(rules(&host), before, "{}", plugins.display());
+    del(&lives, &result);
+    assert!(!rules(&host).contains("10.1.1.7"), "{}", rules(&host));
 }
 
 /// With the comments since 1.7.1, without duplicates. An older Go plugin doesn't recognize those, and adds its own.

@@ -1,14 +1,10 @@
-use cnimble_tests::{Snapshot, need, recent_go_to_meet};
+use cnimble_tests::{Snapshot, need_recent_go};
 
 use super::*;
 
 #[test]
 fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved() {
-    need!("ip");
-    let go = match recent_go_to_meet() {
-        Ok(go) => go,
-        Err(why) => cnimble_tests::skip!("{why}"),
-    };
+    need_recent_go!(go, "ip");
     let mut seen = Vec::new();
     for ours_first in [true, false] {
         let (host, pod) = (Host::hasty(), Pod::new());
@@ -41,11 +37,7 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
 /// prevResult has the MAC of tuning, which has put back the former one.
 #[test]
 fn a_device_that_the_go_plugin_moved_comes_home_with_another_mac_than_prev_result_has() {
-    need!("ip");
-    let go = match recent_go_to_meet() {
-        Ok(go) => go,
-        Err(why) => cnimble_tests::skip!("{why}"),
-    };
+    need_recent_go!(go, "ip");
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let ours = network(&host).with("/cniVersion", json!("1.0.0"));
@@ -61,11 +53,7 @@ fn a_device_that_the_go_plugin_moved_comes_home_with_another_mac_than_prev_resul
 
 #[test]
 fn the_device_of_a_dead_pod_is_not_put_back_by_the_go_plugin_and_is_by_ours() {
-    need!("ip");
-    let go = match recent_go_to_meet() {
-        Ok(go) => go,
-        Err(why) => cnimble_tests::skip!("{why}"),
-    };
+    need_recent_go!(go, "ip");
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let before = Snapshot::of_ns(&host);

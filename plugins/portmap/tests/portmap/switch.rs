@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use cnimble_tests::traffic::{Server, tcp};
-use cnimble_tests::{Network, go_to_meet, need, skip};
+use cnimble_tests::{Network, need, need_go, need_recent_go, skip};
 
 use super::reference::go_table;
 use super::{Site, pod_ip};
@@ -82,11 +82,7 @@ fn served() -> Value {
 
 #[test]
 fn a_port_of_a_go_pod_in_iptables_is_not_taken() {
-    need!("nft", "ip", "iptables-nft-save");
-    let go = match go_to_meet() {
-        Ok(go) => go,
-        Err(why) => skip!("{why}"),
-    };
+    need_go!(go, "nft", "ip", "iptables-nft-save");
     for backend in ["nftables", "iptables"] {
         let site = Site::new();
         let _servers = servers(&site);
@@ -104,29 +100,33 @@ fn a_port_of_a_go_pod_in_iptables_is_not_taken() {
 #[test]
 fn a_port_of_a_go_pod_in_nftables_is_not_taken() {
     need!("nft", "ip");
-    for (release, backend) in
-        [("early", "nftables"), ("1.6.1", "iptables"), ("1.9", "nftables"), ("go", "nftables")]
-    {
+    for (release, backend) in [("early", "nftables"), ("1.6.1", "iptables"), ("1.9", "nftables")] {
         let site = Site::new();
         let _servers = servers(&site);
         let ours =
             site.network(served()).with("/cniVersion", json!("1.0.0")).with("/backend", json!(backend));
         let (att, prev) = (site.attachment(0), plain(&site.results[0]));
-        if release == "go" {
-            let Ok(go) = go_to_meet() else { continue };
-            ours.served_by(go).call("ADD", &att, Some(&prev)).run().result();
-            if !site.ruleset().contains("cni_hostport") {
-                // Not in an older Go plugin.
-                continue;
-            }
-        } else {
-            let table = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
-            site.host.run_with("nft -f -", table.as_bytes()).success();
-        }
+        let table = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
+        site.host.run_with("nft -f -", table.as_bytes()).success();
         assert_kept(&site, &ours, &format!("cni_hostport of {release}, ours {backend}"));
         ours.with("/runtimeConfig", Value::Null).deleted(&att, None);
         assert_free(&site, &ours, release);
     }
+}
+
+/// The table is one that a Go plugin makes here, not a copy of what a release has made.
+#[test]
+fn a_port_of_the_installed_go_plugin_in_nftables_is_not_taken() {
+    need_recent_go!(go, "nft", "ip");
+    let site = Site::new();
+    let _servers = servers(&site);
+    let ours = site.network(served()).with("/cniVersion", json!("1.0.0")).with("/backend", json!("nftables"));
+    let (att, prev) = (site.attachment(0), plain(&site.results[0]));
+    ours.served_by(go).call("ADD", &att, Some(&prev)).run().result();
+    assert!(site.ruleset().contains("cni_hostport"), "{}", site.ruleset());
+    assert_kept(&site, &ours, "cni_hostport");
+    ours.with("/runtimeConfig", Value::Null).deleted(&att, None);
+    assert_free(&site, &ours, "cni_hostport");
 }
 
 #[test]
@@ -156,10 +156,7 @@ fn a_port_of_a_go_pod_in_legacy_iptables_is_not_taken() {
     if site.host.run("iptables-legacy -t nat -S").status != 0 {
         skip!("this kernel has no legacy iptables");
     }
-    let go = match go_to_meet() {
-        Ok(go) => go,
-        Err(why) => skip!("{why}"),
-    };
+    need_go!(go, "ip");
     let _servers = servers(&site);
     let bin = site.host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cnimble_tests::{keep_silent, need, recent_go_to_meet};
+use cnimble_tests::{keep_silent, need, need_recent_go};
 
 use super::*;
 
@@ -58,11 +58,7 @@ fn twenty_adds_at_once_have_twenty_tables() {
 
 #[test]
 fn adds_of_both_sets_at_once_have_twenty_tables() {
-    need!("ip");
-    let go = match recent_go_to_meet() {
-        Ok(go) => go,
-        Err(why) => cnimble_tests::skip!("{why}"),
-    };
+    need_recent_go!(go, "ip");
     let site = Site::new();
     let theirs = site.sbr().served_by(go);
     all_at_once(&site, &theirs);

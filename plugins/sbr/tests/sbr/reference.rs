@@ -1,4 +1,4 @@
-use cnimble_tests::{need, recent_go_to_meet};
+use cnimble_tests::need_recent_go;
 
 use super::*;
 
@@ -18,11 +18,7 @@ fn routes(site: &Site, table: &str) -> Vec<String> {
 
 #[test]
 fn either_set_makes_the_same_and_checks_and_removes_what_the_other_made() {
-    need!("ip");
-    let go = match recent_go_to_meet() {
-        Ok(go) => go,
-        Err(why) => cnimble_tests::skip!("{why}"),
-    };
+    need_recent_go!(go, "ip");
     for keys in [json!({}), json!({"table": 88})] {
         let mut seen = Vec::new();
         for ours_first in [true, false] {

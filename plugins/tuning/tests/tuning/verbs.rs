@@ -1,7 +1,10 @@
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use cnimble_tests::{
-    Attachment, Host, Lan, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip, with_kind,
+    Attachment, Host, Lan, Network, Pod, Snapshot, configs, go_plugins, need, need_go, plugin_dir, skip,
+    with_kind,
 };
 
 use super::{Chain, MAC};
@@ -60,34 +63,42 @@ fn del_in_every_shape() {
 #[test]
 fn the_pod_that_an_old_path_leads_to_keeps_its_settings() {
     need!("ip", "iptables");
-    for (plugins, knows_result) in
-        [Some((plugin_dir(), true)), Some((plugin_dir(), false)), go_plugins().map(|go| (go, true))]
-            .into_iter()
-            .flatten()
-    {
-        let host = Host::new();
-        let bridge = Network::by(plugins, &host, configs::dual(&host)).with("/cniVersion", json!("1.0.0"));
-        let tuning = |mtu: u32| {
-            let keys =
-                json!({"type": "tuning", "dataDir": host.dir().join("tuning"), "mtu": mtu, "promisc": true});
-            let mut config = json!({"cniVersion": "1.0.0", "name": "net64"});
-            config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-            Network::new(&host, config)
-        };
-        let (gone, live) = (Pod::new(), Pod::new());
-        let add = |id: &str, pod: &Pod, mtu: u32| {
-            let att = Attachment::new(id, pod);
-            let prev = bridge.added(&att);
-            tuning(mtu).call("ADD", &att, Some(&prev)).run().result()
-        };
-        let result = add("gone", &gone, 1400);
-        add("live", &live, 1300);
-        let before = Snapshot::of_ns(&live);
-        let astray = Attachment::new("gone", &gone).netns(live.path());
-        tuning(1400).deleted(&astray, Some(&result).filter(|_| knows_result));
-        before.assert_same(&Snapshot::of_ns(&live), &format!("{}", plugins.display()));
-        assert!(!host.dir().join("tuning/gone_eth0.json").exists());
+    for knows_result in [true, false] {
+        assert_another_pod_keeps_its_settings(plugin_dir(), knows_result);
     }
+}
+
+#[test]
+fn so_does_a_pod_of_the_go_plugins() {
+    need_go!(go, "ip", "iptables");
+    assert_another_pod_keeps_its_settings(go, true);
+}
+
+/// The bridge of these plugins is in front of our tuning, whose DEL has a path that leads to another pod.
+#[track_caller]
+fn assert_another_pod_keeps_its_settings(plugins: &Path, knows_result: bool) {
+    let host = Host::new();
+    let bridge = Network::by(plugins, &host, configs::dual(&host)).with("/cniVersion", json!("1.0.0"));
+    let tuning = |mtu: u32| {
+        let keys =
+            json!({"type": "tuning", "dataDir": host.dir().join("tuning"), "mtu": mtu, "promisc": true});
+        let mut config = json!({"cniVersion": "1.0.0", "name": "net64"});
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        Network::new(&host, config)
+    };
+    let (gone, live) = (Pod::new(), Pod::new());
+    let add = |id: &str, pod: &Pod, mtu: u32| {
+        let att = Attachment::new(id, pod);
+        let prev = bridge.added(&att);
+        tuning(mtu).call("ADD", &att, Some(&prev)).run().result()
+    };
+    let result = add("gone", &gone, 1400);
+    add("live", &live, 1300);
+    let before = Snapshot::of_ns(&live);
+    let astray = Attachment::new("gone", &gone).netns(live.path());
+    tuning(1400).deleted(&astray, Some(&result).filter(|_| knows_result));
+    before.assert_same(&Snapshot::of_ns(&live), &format!("{}", plugins.display()));
+    assert!(!host.dir().join("tuning/gone_eth0.json").exists());
 }
 
 /// An interface of the Go plugin macvlan has no alias, and the MAC of tuning in prevResult.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use cnimble_plugin::{Aim, Examination, Plugin};
 use cnimble_tests::traffic::{Server, tcp};
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, go_to_meet, need, plugin_dir};
+use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, need, need_recent_go, plugin_dir};
 
 static PLUGINS: [&dyn Plugin; 1] = [cnimble_bridge::PLUGIN];
 const PORT: u16 = 7000;
@@ -110,8 +110,7 @@ fn assert_clean(host: &Host, case: &str) {
 /// The Go plugins translate everything to the address of the way out.
 #[test]
 fn the_go_plugins_ignore_the_keys() {
-    need!("ip", "iptables");
-    let Ok(go) = go_to_meet() else { return };
+    need_recent_go!(go, "ip", "iptables");
     for kind in ["bridge", "ptp"] {
         let (host, pod) = (Host::new(), Pod::new());
         let outside = outside(&host);
