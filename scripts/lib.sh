@@ -164,27 +164,84 @@ fetch_netavark() (
     mv "$work/tree/usr/lib/podman/netavark" "$dir/netavark"
 )
 
-# Cargo with a toolchain that is new enough, and what it needs for linking.
+# need_cargo: cargo with a Rust that is new enough, and what it needs for linking. A toolchain that is there is never
+# replaced, and nothing is installed before its version is known to be new enough.
 need_cargo() {
     # A rustup that was installed a moment ago is not in PATH yet.
     local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
     [[ ! -d $bin || :$PATH: == *:$bin:* ]] || PATH=$bin:$PATH
-    local advice="get Rust with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
-    if ! command -v cargo >/dev/null; then
-        command -v apt-get >/dev/null || die "cargo is missing; $advice"
-        # The packages cargo and rustc are as old as the Debian. These are what it builds browsers with:
-        # new in Debian 12 and 13, and in its security updates. Crates come over https.
-        need_packages cargo-web rustc-web ca-certificates
-    fi
     local have want
-    have=$(rustc --version | cut -d' ' -f2)
     want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
-    [[ $(printf '%s\n%s\n' "$want" "${have%%-*}" | sort -V | head -n 1) == "$want" ]] ||
-        die "Rust $have is too old, $want is needed; $advice"
+    if command -v cargo >/dev/null && command -v rustc >/dev/null; then
+        have=$(rustc --version | cut -d' ' -f2)
+        is_at_least "${have%%-*}" "$want" || die "Rust $have is too old, $want is needed; $(rust_update "$want")"
+    else
+        install_rust "$want"
+    fi
     # A linker, and the static C library (its name alone is what cc prints if it has none).
     if ! command -v cc >/dev/null || [[ $(cc -print-file-name=libc.a) == libc.a ]]; then
         need_packages gcc libc6-dev
     fi
+}
+
+RUSTUP="get Rust with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+
+# is_at_least VERSION LEAST
+is_at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
+
+# candidate PACKAGE: the upstream version that apt would install; nothing if apt has no such package.
+candidate() {
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null |
+        sed -n 's/^ *Candidate: \(.*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'
+}
+
+# rust_package LEAST: Debian's package of a Rust that is at least as new; nothing if there is none. Debian 12 and 13 build
+# browsers with rustc-web, which is newer than rustc.
+rust_package() {
+    local package version
+    for package in rustc rustc-web; do
+        version=$(candidate "$package")
+        if [[ -n $version ]] && is_at_least "$version" "$1"; then
+            printf '%s\n' "$package"
+            return 0
+        fi
+    done
+}
+
+# rust_update LEAST: the command that replaces a toolchain that is too old, for its user to decide.
+rust_update() {
+    local package replaced
+    if command -v rustup >/dev/null; then
+        echo "update it with: rustup update stable"
+        return 0
+    fi
+    package=$(rust_package "$1")
+    if [[ -z $package ]]; then
+        echo "$RUSTUP"
+        return 0
+    fi
+    # rustc-web conflicts with the packages rustc, cargo and rustup.
+    replaced=$(LC_ALL=C apt-get --simulate install "${package/rustc/cargo}" "$package" 2>/dev/null |
+        sed -n 's/^Remv \([^ ]*\).*/\1/p' | paste -sd' ')
+    echo "update it with: apt-get install ${package/rustc/cargo} $package${replaced:+ (this removes: $replaced)}"
+}
+
+# install_rust LEAST: Debian's packages of a Rust that is at least as new.
+install_rust() {
+    local package
+    command -v apt-get >/dev/null || die "cargo is missing; $RUSTUP"
+    # The package lists of a fresh machine are empty.
+    [[ -n $(candidate rustc) ]] || [[ $(id -u) -ne 0 ]] || apt-get update >/dev/null 2>&1 || true
+    package=$(rust_package "$1")
+    [[ -n $package ]] || die "Rust $1 is needed, and apt has none that is new enough (rustc $(candidate_or_none rustc), rustc-web $(candidate_or_none rustc-web)); $RUSTUP"
+    # Crates come over https.
+    need_packages "${package/rustc/cargo}" "$package" ca-certificates
+}
+
+candidate_or_none() {
+    local version
+    version=$(candidate "$1")
+    printf '%s' "${version:-missing}"
 }
 
 # need_cross MACHINE: what builds for another kind of machine (x86_64, aarch64) takes; sets BUILD_FOR, and RUN_BY, which

@@ -8,5 +8,6 @@ mod nft;
 mod package;
 mod pages;
 mod scripts;
+mod toolchain;
 mod uninstall;
 mod vm;

@@ -142,8 +142,30 @@ fn packages_have_every_plugin_unit_page_and_licence() {
             for said in ["\nserde ", "\nnix ", "MIT OR Apache-2.0", "Permission is hereby granted"] {
                 assert!(licences.contains(said), "{name}: no {said:?}");
             }
+            assert_links_lead_somewhere(&package.join("usr/share/doc").join(name));
         }
     }
+}
+
+/// Each link of an installed page leads to a page beside it, or to a file of the repository on the web.
+#[track_caller]
+fn assert_links_lead_somewhere(dir: &Path) {
+    let web = format!("{}/blob/main/", env!("CARGO_PKG_REPOSITORY"));
+    let mut broken = Vec::new();
+    for name in names(dir).into_iter().filter(|name| name.ends_with(".md")) {
+        let page = fs::read_to_string(dir.join(&name)).unwrap();
+        for link in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap();
+            let leads = match path.strip_prefix(&web) {
+                Some(path) => script("..").join(path).exists(),
+                None => path.is_empty() || path.contains("://") || dir.join(path).exists(),
+            };
+            if !leads {
+                broken.push(format!("{name}: {link}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere in {}:\n{}", dir.display(), broken.join("\n"));
 }
 
 #[test]
