@@ -110,6 +110,35 @@ fn the_book_has_every_page() {
     assert_eq!(listed, pages, "book/SUMMARY.md has other pages than the repository");
 }
 
+/// Returns the cells of the page's table rows that begin with this text.
+fn table_rows(page: &str, begin: &str) -> Vec<Vec<String>> {
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    page.lines().filter(|line| line.starts_with(begin)).map(cells).collect()
+}
+
+/// The README shows the run in the middle of the three runs in docs/PERFORMANCE.md.
+#[test]
+fn the_readme_has_the_figures_of_the_page_about_performance() {
+    let readme = read(Path::new("README.md"));
+    let performance = read(Path::new("docs/PERFORMANCE.md"));
+    let mut shown: Vec<Vec<String>> = table_rows(&readme, "| ADD, ");
+    shown.extend(table_rows(&readme, "| DEL, "));
+    assert!(shown.len() >= 4, "{shown:?}");
+    for row in shown {
+        let measured = table_rows(&performance, &format!("|{}|", row[0]));
+        assert_eq!(measured.len(), 1, "docs/PERFORMANCE.md has no row {:?}", row[0]);
+        for (figure, runs) in row[1..].iter().zip(&measured[0][1..]) {
+            let middle = runs.split('/').nth(1).unwrap_or_else(|| panic!("{runs} are not three runs"));
+            assert_eq!(figure, &format!("{middle} ms"), "{}", row[0]);
+        }
+    }
+    let date = performance.split("Three idle runs on ").nth(1).unwrap().split(',').next().unwrap();
+    assert!(
+        readme.contains(&format!(", {date}: of three idle runs")),
+        "the README has another date than {date}"
+    );
+}
+
 /// Words that a quick start may have, as `wc -w` counts.
 const QUICK: usize = 300;
 
