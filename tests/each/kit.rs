@@ -1,10 +1,12 @@
 //! The examples of the plugin kit and of the runtime library (`examples/` of both crates), on a real kernel.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cnimble_plugin::testing::Trial;
 use cnimble_tests::{
-    Attachment, Host, LIMIT, Network, Outcome, Pod, configs, copy, need, plugin_dir, run_limited, skip,
+    Attachment, Host, LIMIT, Network, Outcome, Pod, configs, copy, in_vm, need, plugin_dir, run_limited,
+    script, skip,
 };
 use serde_json::json;
 
@@ -69,6 +71,144 @@ fn the_kit_walks_a_plugin_through_all_versions_and_kills_it_at_each_step() {
     let trial = Trial::chained(examples.join("anycast"), json!({"address": "192.0.2.80/32"}));
     trial.walk();
     trial.kill_at_each_step();
+}
+
+/// A plugin that runs a command for ADD, in the namespace of the pod or on the host, and removes nothing.
+fn forgetful(dir: &Path, place: &str, command: &str) -> PathBuf {
+    let plugin = dir.join("forgetful");
+    let enter = if place == "pod" { "nsenter --net=$CNI_NETNS" } else { "" };
+    script(
+        &plugin,
+        &format!(
+            r#"#!/bin/bash
+PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
+config=$(cat)
+if [[ $CNI_COMMAND == VERSION ]]; then
+    echo '{{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}}'
+elif [[ $config != *'"cniVersion":"1.0.0"'* ]]; then
+    echo '{{"cniVersion":"1.0.0","code":1,"msg":"incompatible version"}}'
+    exit 1
+elif [[ $CNI_COMMAND == ADD ]]; then
+    {enter} sh -ec '{command}' >&2 || exit 9
+    echo '{{"cniVersion":"1.0.0"}}'
+fi
+"#
+        ),
+    );
+    plugin
+}
+
+/// A trial whose host and pod have a bridge `br0` with a port `port0`.
+fn trial_with_bridge(plugin: PathBuf) -> Trial {
+    let trial = Trial::new(plugin, json!({}));
+    for ns in [trial.host(), trial.pod()] {
+        let lines = "link add br0 type bridge\nlink add port0 type veth peer name far0\nlink set port0 master br0 up\nlink set far0 up\nlink set br0 up\n";
+        let outcome =
+            ns.enter(|| run_limited(Command::new("ip").args(["-batch", "-"]), lines.as_bytes(), LIMIT));
+        Outcome::from("ip -batch", outcome.unwrap()).success();
+    }
+    trial
+}
+
+/// Asserts that the harness names what a forgetful plugin leaves.
+#[track_caller]
+fn assert_named(place: &str, kind: &str, command: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let trial = trial_with_bridge(forgetful(dir.path(), place, command));
+    let outcome = std::thread::spawn(move || trial.walk()).join();
+    let text = *outcome.expect_err(command).downcast::<String>().unwrap();
+    let named = if kind == "file" { "file: ".to_owned() } else { format!("{place}: {kind}: ") };
+    assert!(text.contains(&named) && text.contains("left behind"), "{command} in the {place}: {text}");
+}
+
+#[test]
+fn the_kit_names_each_kind_of_object_that_a_plugin_forgets() {
+    need!("ip", "bridge", "tc", "nft", "nsenter");
+    let mut cases = Vec::new();
+    for place in ["host", "pod"] {
+        for (kind, command) in [
+            ("link", "ip link add left type bridge"),
+            ("link", "ip address add 192.0.2.9/24 dev lo"),
+            ("link", "ip link set br0 mtu 1400"),
+            ("route", "ip route add 198.51.100.0/24 dev lo"),
+            ("route", "ip -6 route add 2001:db8:7::/64 dev lo table 77"),
+            ("rule", "ip rule add from 192.0.2.9 table 77"),
+            ("rule", "ip -6 rule add from 2001:db8::9 table 77"),
+            ("neighbour", "ip neighbour add 192.0.2.7 lladdr 02:00:00:00:00:01 dev br0 nud permanent"),
+            ("proxy neighbour", "ip neighbour add proxy 192.0.2.8 dev br0"),
+            ("forwarding entry", "bridge fdb add 02:00:00:00:00:02 dev port0 master static"),
+            ("traffic control", "tc qdisc add dev br0 root pfifo"),
+            (
+                "traffic control",
+                "tc qdisc add dev port0 ingress; tc filter add dev port0 ingress u32 match u32 0 0",
+            ),
+            ("packet rule", "nft add table inet left"),
+            ("sysctl", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"),
+            (
+                "sysctl",
+                "echo 1 >/proc/sys/net/ipv6/conf/br0/accept_dad; echo 0 >/proc/sys/net/ipv6/conf/br0/accept_ra",
+            ),
+        ] {
+            cases.push((place, kind, command));
+        }
+    }
+    cases.push(("host", "file", "echo x >/run/left"));
+    cases.push(("host", "file", "echo x >/var/lib/left"));
+    // Most of a case is a wait for the difference to go.
+    for some in cases.chunks(8) {
+        std::thread::scope(|scope| {
+            for (place, kind, command) in some {
+                scope.spawn(|| assert_named(place, kind, command));
+            }
+        });
+    }
+}
+
+mod vlans_in_vm {
+    use super::*;
+
+    /// A kernel without VLANs in bridges cannot have such an object.
+    #[test]
+    fn the_kit_names_a_vlan_that_a_plugin_forgets() {
+        in_vm!();
+        let command = "ip link set br0 type bridge vlan_filtering 1; bridge vlan add vid 7 dev port0";
+        assert_named("host", "VLAN", command);
+    }
+}
+
+/// Returns the paths of all files that plugins write.
+fn files_of_the_machine() -> Vec<PathBuf> {
+    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            found.push(entry.path());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                collect(&entry.path(), found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for dir in ["/run/cni", "/run/cnimble", "/var/lib/cni"] {
+        collect(Path::new(dir), &mut found);
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn trials_at_once_do_not_meet_and_leave_nothing_on_the_machine() {
+    need!("ip", "bridge", "tc", "nft");
+    let Some(examples) = examples() else { skip!("the example is not built: cargo build --examples") };
+    let before = files_of_the_machine();
+    let count = std::env::var("CNIMBLE_TRIALS").ok().and_then(|count| count.parse().ok()).unwrap_or(8);
+    std::thread::scope(|scope| {
+        for number in 0..count {
+            let anycast = examples.join("anycast");
+            scope.spawn(move || {
+                Trial::chained(anycast, json!({"address": format!("192.0.2.{number}/32")})).walk()
+            });
+        }
+    });
+    assert_eq!(files_of_the_machine(), before);
 }
 
 #[test]

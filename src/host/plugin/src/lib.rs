@@ -17,6 +17,7 @@ mod env;
 pub mod interface;
 mod log;
 mod restrain;
+pub mod saved;
 mod start;
 #[cfg(feature = "testing")]
 pub mod testing;

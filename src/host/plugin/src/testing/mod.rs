@@ -1,7 +1,10 @@
 //! A harness for the tests of a plugin. Needs root, and the feature `testing`.
 //!
 //! A [`Trial`] runs the plugin's executable in a network namespace that stands for the host, with another one as the
-//! pod. Both end with it, so nothing of the machine changes.
+//! pod. In each call `/run` and `/var/lib` are directories of the trial, which are empty at first. All of it ends with
+//! the trial, so nothing of the machine changes, and trials do not meet each other.
+//!
+//! The harness looks at what a plugin can leave behind with `ip`, `bridge` and `tc` (iproute2) and `nft`.
 //!
 //! ```no_run
 //! use cnimble_plugin::testing::Trial;
@@ -15,10 +18,15 @@
 // A test stops at the first surprise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod directories;
+mod state;
+
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command as Process, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
@@ -27,19 +35,27 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, IpConfig, Owner, Verb, Version, cidr};
-use cnimble_netlink::link::{self, Change, Filter, NewVeth};
+use cnimble_netlink::link::{self, Change, NewVeth};
 use cnimble_netlink::{NetNs, Netlink, addr};
 use cnimble_os::files::begun;
 
-const CONTAINER: &str = "trial";
+use directories::Directories;
+use state::State;
+
+const NETWORK: &str = "trial";
 const IFNAME: &str = "eth0";
 const VETH: &str = "veth-trial";
 const ADDRESS: &str = "192.0.2.2/24";
 
-/// A plugin, its configuration, and two namespaces.
+/// The pauses in milliseconds before a state that differs is looked at again.
+const PAUSES: [u64; 3] = [50, 350, 1500];
+
+/// A plugin, its configuration, two namespaces, and the directories that it writes to.
 pub struct Trial {
     program: PathBuf,
     config: Value,
+    container: String,
+    directories: Directories,
     host: NetNs,
     pod: NetNs,
     prev: Option<CniResult>,
@@ -51,8 +67,17 @@ impl Trial {
     /// # Panics
     /// Panics without the privilege to make a namespace, as all methods do if something is not as it should be.
     pub fn new(program: impl Into<PathBuf>, config: Value) -> Self {
-        let ns = || NetNs::create().expect("a new network namespace: run the test as root");
-        let trial = Trial { program: program.into(), config, host: ns(), pod: ns(), prev: None };
+        static TRIALS: AtomicUsize = AtomicUsize::new(0);
+        let number = TRIALS.fetch_add(1, Ordering::Relaxed);
+        let trial = Trial {
+            program: program.into(),
+            config,
+            container: format!("trial-{}-{number}", std::process::id()),
+            directories: Directories::new(),
+            host: NetNs::create().expect("a new network namespace: run the test as root"),
+            pod: NetNs::create().unwrap(),
+            prev: None,
+        };
         for ns in [&trial.host, &trial.pod] {
             let mut netlink = Netlink::open_in(ns).unwrap();
             set_up(&mut netlink, "lo");
@@ -113,10 +138,14 @@ impl Trial {
     }
 
     /// Walks through the plugin's contract in each version that it supports: ADD, CHECK, STATUS, GC that keeps the
-    /// attachment, and DEL twice. Afterwards host and pod are as before. Other versions are refused.
+    /// attachment, and DEL twice. Other versions are refused.
+    ///
+    /// Afterwards host and pod are as before: links, addresses, routes, rules, permanent neighbours, forwarding entries,
+    /// VLANs, traffic control, packet rules and sysctls, and files below `/run` and `/var/lib`. Connection tracking is
+    /// not looked at, nor are locks, and files elsewhere.
     ///
     /// # Panics
-    /// Panics at the first violation.
+    /// Panics at the first violation, and names what was left.
     pub fn walk(&self) {
         let versions = self.versions();
         for version in Version::ALL {
@@ -127,7 +156,7 @@ impl Trial {
             }
             let before = self.state();
             self.walk_through(*version);
-            assert_eq!(self.state(), before, "after ADD and DEL in {version}");
+            self.assert_state(&before, &format!("after ADD and DEL in {version}"));
         }
     }
 
@@ -149,13 +178,14 @@ impl Trial {
         }
         must(Verb::Del, Some(&result));
         assert!(
-            self.prev.is_none() || begun::is_noted(&self.tag()),
+            self.prev.is_none() || self.is_del_noted(),
             "a plugin behind another one has `Role::Chained`, because the departure goes on after its DEL"
         );
         must(Verb::Del, Some(&result));
     }
 
-    /// Kills ADD, and then DEL, after each of its system calls in turn. The next DEL leaves host and pod as before.
+    /// Kills ADD, and then DEL, after each of its system calls in turn. The next DEL leaves host and pod as before, as in
+    /// [`Trial::walk`].
     ///
     /// # Panics
     /// Panics if that DEL fails or leaves something.
@@ -170,7 +200,7 @@ impl Trial {
                 let killed = self.killed_after(victim, version, step);
                 let cleaned = self.call(Verb::Del, version, self.prev.as_ref());
                 cleaned.unwrap_or_else(|err| panic!("DEL after {victim}, killed at step {step}: {err}"));
-                assert_eq!(self.state(), before, "after {victim}, killed at step {step}, and DEL");
+                self.assert_state(&before, &format!("after {victim}, killed at step {step}, and DEL"));
                 if !killed {
                     break;
                 }
@@ -212,9 +242,11 @@ impl Trial {
         Version::ALL.iter().copied().filter(|version| list.contains(&json!(version.as_str()))).collect()
     }
 
-    fn tag(&self) -> String {
-        let attachment = Attachment { container_id: CONTAINER.into(), ifname: IFNAME.into() };
-        Owner { network: CONTAINER.into(), attachment }.tag()
+    /// Returns whether the DEL of a chained plugin is noted, as the skeleton does it.
+    fn is_del_noted(&self) -> bool {
+        let attachment = Attachment { container_id: self.container.clone(), ifname: IFNAME.into() };
+        let tag = Owner { network: NETWORK.into(), attachment }.tag();
+        self.directories.path_of(begun::DIR).join(tag).exists()
     }
 
     /// The path of the pod's namespace.
@@ -226,10 +258,10 @@ impl Trial {
         let mut config = self.config.clone();
         let keys = config.as_object_mut().expect("the configuration is an object");
         keys.insert("cniVersion".into(), version.as_str().into());
-        keys.insert("name".into(), CONTAINER.into());
+        keys.insert("name".into(), NETWORK.into());
         let name = self.program.file_name().expect("the name of the plugin").to_string_lossy();
         keys.entry("type").or_insert_with(|| name.into_owned().into());
-        let this = json!([{"containerID": CONTAINER, "ifname": IFNAME}]);
+        let this = json!([{"containerID": self.container, "ifname": IFNAME}]);
         keys.insert("cni.dev/valid-attachments".into(), this);
         if let Some(prev) = prev {
             keys.insert("prevResult".into(), prev.to_value(version).unwrap());
@@ -242,42 +274,43 @@ impl Trial {
         let mut command = Process::new(&self.program);
         command
             .env("CNI_COMMAND", verb.as_str())
-            .env("CNI_CONTAINERID", CONTAINER)
+            .env("CNI_CONTAINERID", &self.container)
             .env("CNI_NETNS", self.netns())
             .env("CNI_IFNAME", IFNAME)
             .env("CNI_ARGS", "")
             .env("CNI_PATH", dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let spawned = self.host.enter(|| command.spawn()).unwrap();
-        spawned.unwrap_or_else(|err| panic!("{}: {err}", self.program.display()))
+        self.directories.spawn(&mut command, &self.host)
     }
 
-    /// Without the kernel's own of IPv6.
-    fn state(&self) -> Vec<String> {
-        let mut state = Vec::new();
-        for (place, ns) in [("host", &self.host), ("pod", &self.pod)] {
-            let mut netlink = Netlink::open_in(ns).unwrap();
-            for link in netlink.links(&Filter { master: None, kind: None }).unwrap() {
-                state.push(format!("{place}: link {} {} {} {}", link.name, link.kind, link.up, link.alias));
-                let addrs = netlink.addrs(link.index).unwrap().into_iter().map(|addr| addr.net.to_string());
-                let routes = netlink.routes(link.index, None).unwrap().into_iter();
-                let routes =
-                    routes.map(|route| format!("{} via {:?} {:?}", route.dst, route.via, route.table));
-                let own = |text: &String| !text.starts_with("fe80:") && !text.starts_with("ff00:");
-                let found = addrs.chain(routes).filter(own);
-                state.extend(found.map(|text| format!("{place}: {}: {text}", link.name)));
-            }
+    fn state(&self) -> State {
+        let mut state = state::of_namespace("host", &self.host);
+        state.extend(state::of_namespace("pod", &self.pod));
+        for seen in ["/run", "/var/lib"] {
+            state::add_files(&self.directories.path_of(seen), seen.as_ref(), &mut state);
         }
-        state.sort();
         state
     }
-}
 
-/// No plugin in front of it removes the note that DEL has begun.
-impl Drop for Trial {
-    fn drop(&mut self) {
-        let _ = begun::clear(&self.tag());
+    /// Asserts that host and pod are as `before`. The kernel completes some removals a moment later, so a difference is
+    /// one if it lasts.
+    #[track_caller]
+    fn assert_state(&self, before: &State, when: &str) {
+        let mut now = self.state();
+        for pause in PAUSES {
+            if now == *before {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+            now = self.state();
+        }
+        if now == *before {
+            return;
+        }
+        let left: Vec<&String> = now.difference(before).collect();
+        let lost: Vec<&String> = before.difference(&now).collect();
+        panic!("{when}: left behind: {left:#?}, lost: {lost:#?}");
     }
 }
 
