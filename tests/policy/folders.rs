@@ -39,6 +39,42 @@ fn a_plugins_folder_has_all_that_is_asked_of_one() {
     }
 }
 
+/// Returns the keys in the first cells of a page's tables, without the mark of those that the Go plugins lack.
+fn keys_of_page(page: &str) -> BTreeSet<String> {
+    // A table of keys has five columns.
+    let rows = page.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() >= 6);
+    let cells = rows.filter_map(|line| line.split('|').nth(1));
+    let keys = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    keys.map(str::to_owned).collect()
+}
+
+/// A new key is due in several files. CONTRIBUTING.md, "Adding a key", lists those that no test can ask for.
+#[test]
+fn each_key_of_a_plugin_is_compared_with_the_go_plugin() {
+    let mut due = Vec::new();
+    for (path, name) in folders() {
+        let page = std::fs::read_to_string(path.join("README.md")).unwrap();
+        // No Go plugin is to be compared with, if there is no such file.
+        let Ok(rows) = std::fs::read_to_string(path.join("compat.json")) else { continue };
+        let rows: Value = serde_json::from_str(&rows).unwrap();
+        let rows = rows["rows"].as_array().unwrap().iter();
+        let compared: BTreeSet<&str> =
+            rows.flat_map(|row| row["keys"].as_array().unwrap()).filter_map(Value::as_str).collect();
+        for key in keys_of_page(&page).iter().filter(|key| !compared.contains(key.as_str())) {
+            due.push(format!(
+                "{name}'s key {key} has no row in compat.json: add one, and write the page COMPATIBILITY.md"
+            ));
+        }
+    }
+    assert!(due.is_empty(), "{}", due.join("\n"));
+}
+
+#[test]
+fn keys_are_found_in_tables() {
+    let page = "| Key | Type |\n| `mtu`, `vlan`† | integer | none | 1 | Sets it. |\n| `one` | two |\n";
+    assert_eq!(keys_of_page(page), BTreeSet::from(["mtu".to_owned(), "vlan".to_owned()]));
+}
+
 /// Plugin names that are also kinds of links or common words.
 const WORDS: &[&str] = &["bridge", "dummy", "ipvlan", "macvlan", "static", "tap", "vlan", "vrf"];
 
