@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 set -euo pipefail
+# Root executes what the scripts install. So only root may write to it, with any umask of the caller.
+umask 022
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/debian.sh

@@ -112,6 +112,22 @@ fn a_file_that_cant_be_opened_keeps_no_pod_from_its_network_and_a_bad_level_no_d
     let added = net.add(&att).success();
     assert!(added.stderr.contains("can't open the log file"), "{}", added.describe());
 
+    // Whoever can write to the directory could name another file of root by a link, and the working directory is the
+    // runtime's.
+    let target = host.dir().join("target");
+    std::fs::write(&target, "mine").unwrap();
+    let link = host.dir().join("link.log");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    for (path, why) in
+        [(link.to_str().unwrap(), "it is a symbolic link"), ("cni-relative.log", "it is no absolute path")]
+    {
+        let outcome = net.with("/logFile", json!(path)).check(&att, &added.result()).success();
+        let told = format!("can't open the log file {path}: {why}");
+        assert!(outcome.stderr.contains(&told), "{}", outcome.describe());
+    }
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+    assert!(!std::path::Path::new("cni-relative.log").exists());
+
     let file = host.dir().join("cni.log");
     let loud = Network::new(&host, configs::dual(&host))
         .with("/logFile", json!(file))

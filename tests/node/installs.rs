@@ -280,3 +280,27 @@ fn callers_find_a_plugin_at_any_moment_of_an_install() {
         caller.join().unwrap();
     });
 }
+
+/// Root executes what is installed, so nobody else may write there, with any umask of the caller.
+#[test]
+fn nobody_else_may_write_to_what_is_installed() {
+    let node = Node::new();
+    let without_mask = |command: &Command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+        shell
+    };
+    let by_script = node.command(&[]);
+    for (way, command) in [("script", by_script), ("binary", node.binary("--install"))] {
+        let output = without_mask(&command).output().unwrap();
+        assert!(output.status.success(), "{way}: {}", String::from_utf8_lossy(&output.stderr));
+        let kept = node.path("bin/.replaced-by-cnimble");
+        for path in [kept.clone(), kept.join("installed"), node.path("bin/host-local")] {
+            let mode = fs::metadata(&path).unwrap().mode();
+            assert_eq!(mode & 0o022, 0, "{way}: {} has mode {mode:o}", path.display());
+        }
+        if way == "script" {
+            node.install_ok(&["--uninstall"]);
+        }
+    }
+}

@@ -2,10 +2,14 @@
 //! tests with the command.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cnimble_tests::{PATIENCE, wait_until};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use cnimble_tests::{LIMIT, PATIENCE, run_limited, wait_until};
 
 use crate::scripts::{Node, contents};
 
@@ -125,4 +129,21 @@ fn uninstall_that_was_killed_anywhere_can_be_called_again() {
         killed += 1;
     }
     assert!(killed > 10, "only {killed} were killed");
+}
+
+/// A pipe has nothing to read without a writer.
+#[test]
+fn uninstall_puts_a_pipe_back_without_waiting_for_a_writer() {
+    let node = Node::new();
+    node.record("");
+    let pipe = node.path("bin/bridge");
+    fs::remove_file(&pipe).unwrap();
+    mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    node.install_ok(&[]);
+    node.install_ok(&[]);
+    assert!(fs::metadata(&pipe).unwrap().is_file());
+    let mut command = node.command(&["--uninstall"]);
+    let output = run_limited(&mut command, b"", LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
 }

@@ -11,8 +11,8 @@ use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{IfPresent, Netlink, addr};
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::check;
 use cnimble_plugin::interface::host::{forward, forward_from};
+use cnimble_plugin::interface::{check, protected};
 
 use crate::config::Config;
 use crate::context::Context;
@@ -113,6 +113,7 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
             }
             replace(call, host, link, other.net)?;
         }
+        refuse_harmful(call, config, host, link, *wanted)?;
         match host.execute(addr::add(link.index, &link.name, *wanted)) {
             Ok(()) => {
                 let (index, name, net) = (link.index, link.name.clone(), *wanted);
@@ -128,6 +129,40 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
         }
     }
     Ok(())
+}
+
+/// Fails with code 102 if the host would send packets for others to the pods, because of the route to a new network of
+/// the bridge. A network of all addresses is the default route. Any other is the administrator's choice, unless the
+/// author of the pod asks for the address with its prefix: only IPAM plugins with ranges bound that.
+fn refuse_harmful(
+    call: &Call,
+    config: &Config,
+    host: &mut Netlink,
+    link: &Link,
+    net: IpNetwork,
+) -> Result<(), Error> {
+    let refused = |why: String| {
+        let msg = format!("\"{}\" can't be the gateway of {}: {why}", link.name, cidr::network_of(net));
+        Err(Error::new(Code::CONFLICT, msg).details(
+            "the host would send packets for it to the pods; hint: ask for an address with a longer prefix",
+        ))
+    };
+    if net.prefix() == 0 {
+        return refused("every address is in it".to_owned());
+    }
+    if config.ipam.as_deref() != Some("static") || !protected::is_requested(call)? {
+        return Ok(());
+    }
+    let own = host.addrs(link.index)?;
+    let others = host.all_addrs()?.into_iter().filter(|addr| !own.contains(addr)).map(|addr| addr.net.ip());
+    let is_in = |ip: &IpAddr| net.contains(*ip) && !protected::is_of_one_link(*ip);
+    if let Some(ip) = others.into_iter().find(is_in) {
+        return refused(format!("the host has {ip} on another link"));
+    }
+    match host.next_hops()?.into_iter().find(is_in) {
+        Some(ip) => refused(format!("{ip} is a next hop of the host's routes")),
+        None => Ok(()),
+    }
 }
 
 fn foreign(gateway: IpAddr, bridge: &str) -> Error {
@@ -152,8 +187,11 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
 
 /// Adds a route to the pods' network: a link-local gateway gives the host none.
 fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
-    let (call, host) = (cx.call, &mut cx.host);
+    let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewRoute::to(net, link.index);
+    if !host.routes(link.index, None)?.iter().any(|route| route.dst == net) {
+        refuse_harmful(call, config, host, link, net)?;
+    }
     match host.execute(route::add(&wanted, &link.name)) {
         Ok(()) => {
             let name = link.name.clone();

@@ -15,6 +15,7 @@ mod bridge;
 mod check;
 mod config;
 mod context;
+mod dependents;
 mod gateway;
 mod gc;
 mod ours;

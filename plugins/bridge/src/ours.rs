@@ -15,6 +15,10 @@ const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
 const UPLINKED: &str = "bridge with an uplink, made by cnimble";
 const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
 
+/// The same, with an uplink that was down before, and goes down with the bridge.
+pub(crate) const WAKES_UPLINK: &str =
+    "bridge with an uplink that was down, made by cnimble, goes with its last pod";
+
 pub(crate) fn alias(config: &Config) -> &'static str {
     match (config.uplink.is_some(), config.remove_unused) {
         (false, false) => OURS,
@@ -30,11 +34,15 @@ pub(crate) fn is_ours(bridge: &Link) -> bool {
 }
 
 pub(crate) fn has_uplink(bridge: &Link) -> bool {
-    [UPLINKED, UPLINKED_REMOVABLE].contains(&bridge.alias.as_str())
+    [UPLINKED, UPLINKED_REMOVABLE, WAKES_UPLINK].contains(&bridge.alias.as_str())
+}
+
+pub(crate) fn wakes_uplink(bridge: &Link) -> bool {
+    bridge.alias == WAKES_UPLINK
 }
 
 pub(crate) fn is_removable(bridge: &Link) -> bool {
-    [OURS_REMOVABLE, UPLINKED_REMOVABLE].contains(&bridge.alias.as_str())
+    [OURS_REMOVABLE, UPLINKED_REMOVABLE, WAKES_UPLINK].contains(&bridge.alias.as_str())
 }
 
 /// Of a bridge that has lost its last port. It can't be set.

@@ -20,7 +20,7 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
 use crate::config::{Config, vlan_gateway_name};
-use crate::{ours, vlan_gateway};
+use crate::{ours, uplink, vlan_gateway};
 
 const DIR: &str = "/run/cnimble";
 const FILE: &str = "/run/cnimble/bridges.lock";
@@ -66,6 +66,11 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     }
     for link in links? {
         remove::delete(host, &link)?;
+        if ours::wakes_uplink(&link)
+            && let Some(uplink) = &config.uplink
+        {
+            uplink::take_down(host, uplink)?;
+        }
     }
     Ok(())
 }

@@ -1,14 +1,13 @@
 //! An interface of the host that is a port of a new bridge (`uplink`), so that the pods are on its network.
 
-use ipnetwork::IpNetwork;
-
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::{IfPresent, Netlink};
 
 use crate::context::Context;
+use crate::{dependents, ours};
 
-/// Fails with code 102 if the interface has an address, which would be cut off, or is a port already.
+/// Fails with code 102 if the interface is a port already, or if a part of the host depends on it and would be cut off.
 pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<(), Error> {
     let uplink = cx.host.link(name)?;
     if uplink.master == Some(bridge.index) {
@@ -21,13 +20,14 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
             "take it off, or name another interface",
         );
     }
-    let stays = |net: IpNetwork| matches!(net, IpNetwork::V6(net) if net.ip().is_unicast_link_local());
-    if let Some(addr) = cx.host.addrs(uplink.index)?.into_iter().find(|addr| !stays(addr.net)) {
-        let hint =
-            "a port gets no packets for its addresses; remove them, or give the bridge to the host yourself";
-        return refused(format!("uplink: {name} has the address {}", addr.net), hint);
+    if let Some(dependent) = dependents::find_dependent(&mut cx.host, &uplink)? {
+        return refused(format!("uplink: {name} {}", dependent.what), dependent.hint);
     }
     let up = (!uplink.up).then_some(true);
+    if up.is_some() && cx.config.remove_unused {
+        let alias = Change { alias: Some(ours::WAKES_UPLINK), ..Change::default() };
+        cx.host.execute(link::set(bridge.index, &bridge.name, &alias))?;
+    }
     let change = Change { master: Some(bridge.index), up, ..Change::default() };
     cx.host.execute(link::set(uplink.index, name, &change))?;
     let (index, bridge_index, name) = (uplink.index, bridge.index, name.to_owned());
@@ -41,6 +41,21 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
         }
         Ok(())
     });
+    Ok(())
+}
+
+/// Takes the uplink of a removed bridge down again, unless the host uses it by now.
+pub(crate) fn take_down(host: &mut Netlink, name: &str) -> Result<(), Error> {
+    let Some(uplink) = host.find_link(name)?.filter(|uplink| uplink.up && uplink.master.is_none()) else {
+        return Ok(());
+    };
+    let all = host.links(&Filter { master: None, kind: None })?;
+    let carries = all.iter().any(|other| other.peer == Some(uplink.index) && other.kind != "veth");
+    if carries || dependents::find_dependent(host, &uplink)?.is_some() {
+        return Ok(());
+    }
+    let down = Change { up: Some(false), ..Change::default() };
+    host.execute(link::set(uplink.index, name, &down)).if_present()?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use cnimble_os::files::IfPresent as _;
 use cnimble_plugins::PLUGINS;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{Mode, umask};
 use sha2::{Digest, Sha256};
 
 const USAGE: &str = "usage: cnimble-plugins --list-plugins
@@ -46,6 +47,8 @@ type Failure = String;
 /// Returns the exit status, if the arguments are for this module.
 pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
+    // Root executes the installed files. So only root may write to them at any moment, with any umask of the caller.
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
     let done = match (first.to_str()?, rest) {
         ("--install", [dir, options @ ..]) => install_as(Path::new(dir), options),
         ("--uninstall", [dir]) => uninstall(Path::new(dir)),

@@ -7,7 +7,7 @@ mod gone;
 
 use std::net::SocketAddr;
 
-use cnimble_cni::{Attachment, CniResult, Error, owner};
+use cnimble_cni::{Attachment, CniResult, Code, Error, owner};
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::sysctl;
@@ -59,6 +59,7 @@ impl Plugin for Portmap {
             log::warn!("prevResult has no address of {}: no port can lead there", call.ifname);
             return Ok(prev.clone());
         }
+        refuse_loopback(&forward)?;
         call.step("map host ports", || map(call, &mut Nft::new(), &config, &forward))?;
         warn_of_listeners(&forward);
         Ok(prev.clone())
@@ -109,6 +110,16 @@ impl Plugin for Portmap {
             published::status(&mut Nft::new())?;
         }
         portmap::status(config.backend, &mut Nft::new())
+    }
+}
+
+/// Fails with code 102 for an address that every host has itself, which the author of a pod may ask for. The port would
+/// lead to a process of the host that listens on localhost: kube-proxy lets such packets in (`route_localnet`).
+fn refuse_loopback(forward: &Forward) -> Result<(), Error> {
+    match forward.addrs.iter().map(|net| net.ip()).find(|ip| ip.is_loopback() || ip.is_unspecified()) {
+        None => Ok(()),
+        Some(ip) => Err(Error::new(Code::CONFLICT, format!("the pod has the address {ip} of the host"))
+            .details("no port can lead there; hint: IPAM must give the pod an address of its own")),
     }
 }
 

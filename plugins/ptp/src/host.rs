@@ -1,11 +1,36 @@
+use std::net::IpAddr;
+
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::{IfPresent as _, Netlink, addr, route, sysctl};
 use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
+use cnimble_plugin::interface::protected;
 
 use crate::path::{self, Path};
+
+/// Fails with code 102 if the host needs the address of a pod or its gateway itself: the author of the pod may have
+/// chosen it.
+pub(crate) fn refuse_protected(host: &mut Netlink, paths: &[Path]) -> Result<(), Error> {
+    let refused = |whose: &str, ip: IpAddr, why: &str| {
+        Err(Error::new(Code::CONFLICT, format!("IPAM gave the pod {whose} {ip}, which {why}"))
+            .details("hint: take it out of the IPAM plugin's range, or ask for another address"))
+    };
+    for path in paths {
+        let ip = path.address.ip();
+        let towards = host.route_towards(ip)?;
+        if let Some(why) = protected::find_reason(host, ip, towards.as_ref())? {
+            return refused("the address", ip, why);
+        }
+        // The host's ends of other pods have the gateway already.
+        let towards = host.route_towards(path.gateway)?.filter(|towards| !towards.is_own());
+        if let Some(why) = protected::find_reason(host, path.gateway, towards.as_ref())? {
+            return refused("the gateway", path.gateway, why);
+        }
+    }
+    Ok(())
+}
 
 /// The undo of the pair removes it.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {

@@ -76,6 +76,7 @@ impl Plugin for Ptp {
         let result = delegate::assigned(call, &config.ipam)?.result;
         config.mtu.carries(mtu, &result)?;
         let paths = path::paths(&result, &config.ipam)?;
+        host::refuse_protected(&mut host, &paths)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 
         let mut inside = call.step(&format!("configure {} in the pod", call.ifname), || {

@@ -41,6 +41,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 
 use cnimble_runtime::locks::{self as locks, Locks};
@@ -127,6 +128,9 @@ impl Session {
 }
 
 fn main() -> ExitCode {
+    // Only root may write to a directory that root makes, with any umask of the caller.
+    let others = Mode::S_IWGRP | Mode::S_IWOTH;
+    umask(umask(others) | others);
     if let Some(answered) = learn::answer() {
         return answered;
     }

@@ -275,6 +275,13 @@ fn counts_are_in_the_node_exporters_file_and_replaced_whole() {
     del(&node, plugin_dir(), &pod, "web");
     assert!(wait_until(PATIENCE, || has("cnimble_events_total{network=\"net\",event=\"del\"} 1\n")));
 
+    // A service manager starts it again if it fails.
+    cnimble_tests::script(&bin.join("cnimble"), "#!/bin/sh\nkill -9 $$\n");
+    let mut command = node.host.command(&example);
+    command.arg(&file).env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
+    let ended = cnimble_tests::run_limited(&mut command, b"", cnimble_tests::LIMIT);
+    assert_eq!(ended.status.code(), Some(1));
+
     let both = node.cnimble(plugin_dir(), &["events", "--metrics", "--json"]).run();
     assert_eq!(both.status, 2, "{}", both.describe());
 }

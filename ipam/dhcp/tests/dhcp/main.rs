@@ -9,6 +9,7 @@ mod gateway;
 mod in_vm;
 mod kea;
 mod killed;
+mod lies;
 mod life;
 mod lifetime;
 mod on_link;

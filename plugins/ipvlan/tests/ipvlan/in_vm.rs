@@ -314,6 +314,7 @@ fn the_host_reaches_its_pods_by_a_shim_in_each_mode() {
         let (host, pod) = (Host::hasty(), Pod::new());
         let _lan = Lan::behind(&host, "uplink");
         host.ip("address add 10.7.0.2/24 dev uplink");
+        host.ip("address add fd00:7::2/64 dev uplink nodad");
         let before = Snapshot::of(&host).without("leases");
         let network = Network::new(&host, config(&host)).with("/mode", json!(mode));
         let network = network.with("/ipam/routes", json!([])).with("/hostShim", json!(true));

@@ -116,3 +116,28 @@ fn check_says_what_is_missing() {
         site.network(json!([{"hostPort": 8080, "containerPort": 81}])).check(&attachment, &site.results[0]);
     assert!(err.error().all().contains("leads elsewhere"));
 }
+
+/// With `route_localnet`, as kube-proxy sets it, the port would lead to what the host keeps on localhost.
+#[test]
+fn no_port_leads_to_the_hosts_own_localhost() {
+    need!("nft", "ip");
+    let (host, pod) = (Host::new(), Ns::new());
+    let attachment = Attachment::new("c", &pod);
+    let net = Network::new(
+        &host,
+        json!({"cniVersion": "1.0.0", "name": "n", "type": "portmap",
+            "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 2379}]}}),
+    );
+    let before = Snapshot::of(&host);
+    for ip in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0"] {
+        let prefix = if ip.contains(':') { 128 } else { 8 };
+        let prev = json!({"cniVersion": "1.0.0", "ips": [{"address": format!("{ip}/{prefix}")}]});
+        let err = net.call("ADD", &attachment, Some(&prev)).run().error();
+        assert!(
+            err.code == 102 && err.msg.contains(&format!("the pod has the address {ip} of the host")),
+            "{err:?}"
+        );
+        before.assert_same(&Snapshot::of(&host), ip);
+        net.deleted(&attachment, Some(&prev));
+    }
+}

@@ -155,3 +155,40 @@ fn an_add_that_fails_or_dies_anywhere() {
         assert!((fewest..100).contains(&faults), "{fault}: {faults} of {hits}");
     }
 }
+
+/// Whoever chose the address, the host keeps its own addresses and its routers.
+#[test]
+fn the_host_gives_no_pod_an_address_that_it_needs() {
+    need!("ip");
+    let (host, world) = (Host::new(), Pod::new());
+    host.cable("up0", &world, "eth0");
+    world.ip("addr add 192.0.2.1/24 dev eth0");
+    host.ip("addr add 192.0.2.2/24 dev up0");
+    host.ip("route add default via 192.0.2.1");
+    host.ip("route add 10.66.0.0/16 via 192.0.2.66");
+    host.ip("route add 198.51.100.0/24 via 172.16.0.1 dev up0 onlink");
+    let net = Network::new(&host, config(&host));
+    let pod = Pod::new();
+    let att = Attachment::new("a", &pod);
+    let with = |address: &str, gateway: &str| {
+        net.with("/ipam", json!({"type": "static", "addresses": [{"address": address, "gateway": gateway}]}))
+    };
+    let before = state(&host);
+    for (address, gateway, why) in [
+        ("192.0.2.2/32", "10.5.0.1", "the address 192.0.2.2, which is an address of the host"),
+        ("127.0.0.1/8", "127.0.0.2", "the address 127.0.0.1, which is an address of the host"),
+        ("192.0.2.1/32", "10.5.0.1", "the address 192.0.2.1, which is a next hop of the host's routes"),
+        ("10.5.0.2/16", "192.0.2.66", "the gateway 192.0.2.66, which is a next hop of the host's routes"),
+    ] {
+        let err = with(address, gateway).add(&att).error();
+        assert!(err.code == 102 && err.msg.contains(why), "{err:?}");
+        before.assert_same(&state(&host), why);
+        assert_eq!(pod.links(), ["lo"]);
+    }
+    // Any link has its own fe80::1.
+    host.ip("-6 route add default via fe80::1 dev up0");
+    for (address, gateway) in [("10.5.0.2/16", "10.5.0.1"), ("fd00:5::2/64", "fe80::1")] {
+        net.deleted(&att, None);
+        with(address, gateway).added(&att);
+    }
+}

@@ -5,7 +5,10 @@ use super::route_read::Wanted;
 use super::tc::{filter, htb, qdisc, subnet};
 use super::uapi::nfnetlink::NFGENMSG;
 use super::wire::{Ack, Attributes, Message, Messages};
-use super::{addr, conntrack, counters, fdb, link, listeners, monitor, neigh, netconf, port, rule};
+use super::{
+    addr, conntrack, counters, fdb, link, listeners, monitor, neigh, netconf, next_hop, port, route_read,
+    rule,
+};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -20,7 +23,8 @@ pub(super) fn read(message: &Message<'_>) {
     let _ = (counters::read(message), counters::read_drops(message), netconf::read(message));
     let _ = (neigh::read(message, 1), fdb::read(message), listeners::read(message));
     let _ = (qdisc::read(message), htb::read(message), filter::effect(message), subnet::read(message));
-    let _ = (rule::read(message), rule::read_table(message));
+    let _ = (rule::read(message), rule::read_table(message), rule::read_about(message, "x"));
+    let _ = (next_hop::read(message), route_read::towards(message));
     let _ = (port::read_vlan(message, 1), port::read_link(message, 1));
     for (table, family) in [(254, 2), (254, 10), (255, 2), (255, 10)] {
         let _ = Wanted { index: 1, table }.read(message, family);

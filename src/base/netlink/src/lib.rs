@@ -35,6 +35,7 @@ pub mod neigh;
 mod netconf;
 mod netlink;
 pub mod netns;
+pub mod next_hop;
 pub mod nft;
 pub mod packet;
 mod procfs;

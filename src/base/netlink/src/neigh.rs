@@ -8,8 +8,10 @@ use nix::errno::Errno;
 
 use super::request::{Mode, encode};
 use super::uapi::netlink::NLM_F_REQUEST;
-use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
-use super::wire::{Attributes, Malformed, Message, Parsed, ip, u16_ne, u32_ne};
+use super::uapi::rtnetlink::{
+    NDMSG, NTF_ROUTER, NUD_FAILED, NUD_NOARP, NUD_PERMANENT, NUD_REACHABLE, NUD_STALE, RTM_NEWNEIGH,
+};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
 pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
@@ -29,11 +31,69 @@ pub fn add(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewNeighbour(message))
 }
 
+/// `ip neighbour change IP lladdr MAC dev LINK nud probe`: the kernel asks the neighbour at once whether it is there.
+pub fn probe(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = entry(index, ip);
+    message.header.state = NeighbourState::Probe;
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+    Request::new(
+        format!("probe neighbour {ip} of {link}"),
+        Mode::Change,
+        RouteNetlinkMessage::NewNeighbour(message),
+    )
+}
+
+/// An entry of the neighbour table of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The address.
+    pub ip: IpAddr,
+    /// The hardware address, if the kernel knows it.
+    pub mac: Option<Mac>,
+    /// Whether the neighbour has told that it is a router of IPv6 (NTF_ROUTER).
+    pub is_router: bool,
+    /// `NUD_…` of rtnetlink(7).
+    state: u16,
+}
+
+impl Neighbour {
+    /// Whether the neighbour has answered lately (NUD_REACHABLE), or is configured (NUD_PERMANENT).
+    pub fn is_known(&self) -> bool {
+        self.state & (NUD_REACHABLE | NUD_PERMANENT) != 0
+    }
+
+    /// Whether the neighbour was known, and nobody has asked again (NUD_STALE).
+    pub fn is_stale(&self) -> bool {
+        self.state & NUD_STALE != 0
+    }
+
+    /// Whether the kernel has given up after probes without an answer (NUD_FAILED), or has no entry yet (NUD_NONE).
+    pub fn is_failed(&self) -> bool {
+        self.state == 0 || self.state & NUD_FAILED != 0
+    }
+}
+
 impl Netlink {
     /// `ip neighbour show dev LINK`: those with a known hardware address.
     pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
         let what = format!("list neighbours of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
+    }
+
+    /// `ip neighbour show dev LINK`: all entries, also those without a hardware address.
+    pub fn neighbour_entries(&mut self, index: u32) -> Result<Vec<Neighbour>> {
+        let what = format!("list neighbours of link number {index}");
+        self.dump(&what, query(index), |message| read_entry(message, index))
+    }
+
+    /// `ip neighbour get IP dev LINK`: the entry, if there is one. Since Linux 5.0.
+    ///
+    /// # Errors
+    /// Fails with EOPNOTSUPP on an older kernel.
+    pub fn neighbour_entry(&mut self, index: u32, ip: IpAddr) -> Result<Option<Neighbour>> {
+        let what = format!("look up neighbour {ip} on link number {index}");
+        let message = encode(RouteNetlinkMessage::GetNeighbour(entry(index, ip)), NLM_F_REQUEST);
+        self.find(&what, message, &[Errno::ENOENT], |message| read_entry(message, index))
     }
 
     /// `ip neighbour get IP dev LINK`: its hardware address, if the kernel knows one. Since Linux 5.0.
@@ -56,11 +116,16 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
 
 /// A neighbour on link `wanted` from RTM_NEWNEIGH.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr, Mac)>> {
+    Ok(read_entry(message, wanted)?.and_then(|entry| Some((entry.ip, entry.mac?))))
+}
+
+pub(super) fn read_entry(message: &Message<'_>, wanted: u32) -> Parsed<Option<Neighbour>> {
     let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     let state = u16_ne(message.body, 8).unwrap_or(0);
     if message.kind != RTM_NEWNEIGH || index != wanted || state & NUD_NOARP != 0 {
         return Ok(None);
     }
+    let is_router = u8_at(message.body, 10).unwrap_or(0) & NTF_ROUTER != 0;
     let (mut address, mut mac) = (None, None);
     for attribute in Attributes::behind(message.body, NDMSG) {
         let (kind, value) = attribute?;
@@ -70,5 +135,5 @@ pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr,
             _ => {}
         }
     }
-    Ok(address.zip(mac))
+    Ok(address.map(|ip| Neighbour { ip, mac, is_router, state }))
 }

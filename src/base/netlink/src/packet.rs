@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::link::Mac;
 
 /// The types of linux/if_ether.h.
+const ETH_P_ALL: u16 = 0x0003;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 
@@ -44,6 +45,40 @@ const TAKE: libc::sock_filter = instruction(RET, 0, 0, u32::MAX);
 
 const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
+}
+
+/// The protocol of a packet socket: IPv4, or any (ETH_P_IP, ETH_P_ALL of linux/if_ether.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listens {
+    /// As a DHCP client does.
+    Ipv4,
+    /// As some DHCP clients, and programs that record packets do.
+    Everything,
+}
+
+/// `ss -0`: packet sockets of this namespace that are bound to the interface with this index, and get IPv4.
+///
+/// # Errors
+/// Fails if `/proc` is not mounted.
+pub fn bound_to(index: u32) -> io::Result<Vec<Listens>> {
+    match std::fs::read_to_string("/proc/thread-self/net/packet") {
+        // A kernel without packet sockets, or without the module, lists none.
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => Ok(read?.lines().filter_map(|line| listens(line, index)).collect()),
+    }
+}
+
+/// A line of `/proc/net/packet`: `sk RefCnt Type Proto Iface R Rmem User Inode`.
+fn listens(line: &str, wanted: u32) -> Option<Listens> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let protocol = u16::from_str_radix(fields.next()?, 16).ok()?;
+    let index: u32 = fields.next()?.parse().ok()?;
+    match protocol {
+        _ if index != wanted => None,
+        ETH_P_IP => Some(Listens::Ipv4),
+        ETH_P_ALL => Some(Listens::Everything),
+        _ => None,
+    }
 }
 
 /// A packet socket of one interface.
@@ -170,5 +205,39 @@ impl From<Socket> for OwnedFd {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Netlink;
+    use crate::link::{Change, set};
+    use crate::testing::in_netns;
+
+    #[test]
+    fn a_bound_socket_is_listed_for_its_link() {
+        in_netns("a_bound_socket", || {
+            let up = Change { up: Some(true), ..Change::default() };
+            Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
+            assert_eq!(bound_to(1).unwrap(), []);
+            let _arp = Socket::open(Kind::Arp, 1).unwrap();
+            assert_eq!(bound_to(1).unwrap(), []);
+            let _dhcp = Socket::open(Kind::Dhcp, 1).unwrap();
+            assert_eq!(bound_to(1).unwrap(), [Listens::Ipv4]);
+            assert_eq!(bound_to(2).unwrap(), []);
+        });
+    }
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let line = "00000000f1e2d3c4 3      3    0003   2     1 0      0      31415 ";
+        assert_eq!(listens(line, 2), Some(Listens::Everything));
+        assert_eq!(listens(line, 3), None);
+        for other in
+            ["sk       RefCnt Type Proto  Iface R Rmem   User   Inode", "", "1 2 3 0800", "1 2 3 88cc 2"]
+        {
+            assert_eq!(listens(other, 2), None, "{other}");
+        }
     }
 }

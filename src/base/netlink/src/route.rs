@@ -9,6 +9,8 @@ use netlink_packet_route::route::{
 };
 use rtnetlink::RouteMessageBuilder;
 
+pub use super::route_read::Towards;
+
 use super::Request;
 use super::request::Mode;
 use super::uapi::rtnetlink::{RT_TABLE_MAIN, RT_TABLE_UNSPEC};

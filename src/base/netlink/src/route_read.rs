@@ -12,7 +12,7 @@ use super::route::NewRoute;
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{
     RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_UNSPEC, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_CLONED,
-    RTM_NEWROUTE, RTMSG, RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK, RTPROT_RA,
+    RTM_NEWROUTE, RTMSG, RTN_LOCAL, RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK, RTPROT_RA,
 };
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{IfPresent as _, Netlink, Result};
@@ -35,7 +35,7 @@ impl Netlink {
         self.routes_of_both("list routes", &MAIN)
     }
 
-    fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
+    pub(super) fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
         // One family at a time: for all, the kernel also asks families that refuse the filters (MPLS).
         let mut routes = self.routes_of(AddressFamily::Inet, what, wanted)?;
         routes.extend(self.routes_of(AddressFamily::Inet6, what, wanted)?);
@@ -93,16 +93,65 @@ impl Netlink {
         Ok(Vec::new())
     }
 
-    /// `ip route get ADDRESS`: the index of the link for packets of this host to `to`. `None` without a route.
-    pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
+    /// `ip route get ADDRESS`: the route that packets of this host to `to` take. `None` without a route, or with one
+    /// that refuses or drops packets.
+    pub fn route_towards(&mut self, to: IpAddr) -> Result<Option<Towards>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::from(to);
         message.header.destination_prefix_length = IpNetwork::from(to).prefix();
         message.attributes = vec![RouteAttribute::Destination(to.into())];
         let what = format!("look up the route to {to}");
         let message = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST);
-        self.find(&what, message, &[Errno::ENETUNREACH, Errno::EHOSTUNREACH], link_of)
+        // The kernel answers with the error of an unreachable, prohibited or blackhole route.
+        let none = [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::EACCES, Errno::EINVAL];
+        self.find(&what, message, &none, towards)
     }
+
+    /// The index of the link for packets of this host to `to`. `None` without a route.
+    pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
+        Ok(self.route_towards(to)?.map(|found| found.index))
+    }
+}
+
+/// The route that packets of this host take to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Towards {
+    /// The index of the link. For an address of this host it is that of lo.
+    pub index: u32,
+    /// The next hop, unless the address is on the link.
+    pub via: Option<IpAddr>,
+    /// The type of the route (`RTN_…`, rtnetlink(7)).
+    kind: u8,
+}
+
+impl Towards {
+    /// Whether the address is this host's.
+    pub fn is_own(&self) -> bool {
+        self.kind == RTN_LOCAL
+    }
+
+    /// Whether the address is that of one other host, which is on the link.
+    pub fn is_on_link(&self) -> bool {
+        self.kind == RTN_UNICAST && self.via.is_none()
+    }
+}
+
+/// The route in the RTM_NEWROUTE that answers a look-up.
+pub(super) fn towards(message: &Message<'_>) -> Parsed<Option<Towards>> {
+    if message.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let kind = u8_at(message.body, 7).ok_or(SHORT)?;
+    let (mut index, mut via) = (None, None);
+    for attribute in Attributes::behind(message.body, RTMSG) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::RTA_OIF => index = u32_ne(value, 0),
+            libc::RTA_GATEWAY | RTA_VIA => via = next_hop(kind, value),
+            _ => {}
+        }
+    }
+    Ok(index.map(|index| Towards { index, via, kind }))
 }
 
 /// The index of the link that the route in an RTM_NEWROUTE leaves by.

@@ -7,15 +7,17 @@ use ipnetwork::IpNetwork;
 use netlink_packet_route::route::{RouteMessage, RouteProtocol};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
 
 use super::request::Mode;
 use super::route_read::hops;
 use super::uapi::fib_rules::{
-    FIB_RULE_HDR, FR_ACT_TO_TBL, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
+    FIB_RULE_HDR, FR_ACT_TO_TBL, FRA_IIFNAME, FRA_OIFNAME, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC,
+    FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
 use super::uapi::rtnetlink::{RTM_F_CLONED, RTM_NEWROUTE, RTM_NEWRULE, RTMSG};
-use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u32_ne};
-use super::{Netlink, Request, Result};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, text, u8_at, u32_ne};
+use super::{IfPresent as _, Netlink, Request, Result};
 
 const SHORT: Malformed = Malformed("a rule message is too short");
 
@@ -64,6 +66,14 @@ impl Netlink {
         self.dump("list rules", RouteNetlinkMessage::GetRule(RuleMessage::default()), read)
     }
 
+    /// `ip rule show`: the priority of the first rule that is for packets from or to the link (`iif`, `oif`). A kernel
+    /// with only one routing table has none.
+    pub fn rule_about(&mut self, link: &str) -> Result<Option<u32>> {
+        let message = RouteNetlinkMessage::GetRule(RuleMessage::default());
+        let found = self.dump("list rules", message, |message| read_about(message, link));
+        Ok(found.default_for(&[Errno::EOPNOTSUPP])?.into_iter().min())
+    }
+
     /// `ip route show table all`: the tables that have routes, with the numbers of the links that these leave by.
     pub fn tables(&mut self) -> Result<BTreeMap<u32, BTreeSet<u32>>> {
         let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
@@ -104,6 +114,23 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     let whole = |from: &IpAddr| length == IpNetwork::from(*from).prefix();
     let table = if action == FR_ACT_TO_TBL { table } else { 0 };
     Ok(Some(Rule { from: from.filter(whole).filter(|_| plain), table, protocol }))
+}
+
+/// The priority of the rule in an RTM_NEWRULE, if it is about the link.
+pub(super) fn read_about(message: &Message<'_>, link: &str) -> Parsed<Option<u32>> {
+    if message.kind != RTM_NEWRULE || !is_inet(message)? {
+        return Ok(None);
+    }
+    let (mut is_about, mut priority) = (false, 0);
+    for attribute in Attributes::behind(message.body, FIB_RULE_HDR) {
+        let (kind, value) = attribute?;
+        match kind {
+            FRA_IIFNAME | FRA_OIFNAME => is_about |= text(value) == link,
+            FRA_PRIORITY => priority = u32_ne(value, 0).ok_or(SHORT)?,
+            _ => {}
+        }
+    }
+    Ok(is_about.then_some(priority))
 }
 
 /// Table and links of the route in an RTM_NEWROUTE.

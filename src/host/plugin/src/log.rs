@@ -129,10 +129,18 @@ fn target(path: &str) -> io::Result<Target> {
         socket.connect(JOURNAL_SOCKET)?;
         return Ok(Target::Journal(socket));
     }
-    // A FIFO without a reader would stop the call.
+    // The working directory is the runtime's, and may be any.
+    if !path.starts_with('/') {
+        return Err(io::Error::other("it is no absolute path"));
+    }
+    // Who can write to the directory could name any file of the host by a link. A FIFO without a reader would stop the
+    // call.
     let mut options = File::options();
-    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
-    options.open(path).map(Target::File)
+    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    options.open(path).map(Target::File).map_err(|err| match err.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+        _ => err,
+    })
 }
 
 /// An unknown level of `CNIMBLE_LOG` counts as `warn`.

@@ -63,7 +63,7 @@ struct Status {
     expiration_timestamp: Option<Time>,
     token: Option<Secret>,
     client_certificate_data: Option<String>,
-    client_key_data: Option<String>,
+    client_key_data: Option<Secret>,
 }
 
 impl Credential {
@@ -131,8 +131,9 @@ impl Program {
         }
         let status = answer.status.ok_or("its answer has no status")?;
         let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let client = match (some(status.client_certificate_data), some(status.client_key_data)) {
-            (Some(chain), Some(key)) => Some((chain.into_bytes(), key.into_bytes())),
+        let key = status.client_key_data.filter(|key| !key.expose().is_empty());
+        let client = match (some(status.client_certificate_data), key) {
+            (Some(chain), Some(key)) => Some((chain.into_bytes(), key.expose().as_bytes().to_vec())),
             (None, None) => None,
             _ => return Err("a client certificate and its key need each other"),
         };

@@ -62,7 +62,7 @@ struct User {
     client_certificate: Option<PathBuf>,
     client_certificate_data: Option<String>,
     client_key: Option<PathBuf>,
-    client_key_data: Option<String>,
+    client_key_data: Option<Secret>,
     username: Option<String>,
     password: Option<Secret>,
     exec: Option<Value>,
@@ -151,25 +151,26 @@ pub(super) fn understood(
         _ => None,
     };
     let server = parse_url(cluster.server.trim_end_matches('/')).map_err(|err| format!("server: {err}"))?;
-    let pem = |what: &str, data: Option<String>, path: Option<PathBuf>| match path {
-        _ if data.as_ref().is_some_and(|data| !data.is_empty()) => {
-            inline(what, &data.unwrap_or_default()).map(Some)
-        }
-        Some(path) if !path.as_os_str().is_empty() => {
+    let pem = |what: &str, data: Option<&str>, path: Option<PathBuf>| match (data.unwrap_or_default(), path) {
+        (data, _) if !data.is_empty() => inline(what, data).map(Some),
+        (_, Some(path)) if !path.as_os_str().is_empty() => {
             file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
         }
         _ => Ok(None),
     };
-    let authorities =
-        pem("certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?;
+    let authorities = pem(
+        "certificate-authority",
+        cluster.certificate_authority_data.as_deref(),
+        cluster.certificate_authority,
+    )?;
     if cluster.insecure_skip_tls_verify && authorities.is_some() {
         return Err(format!(
             "cluster \"{}\": a certificate authority and insecure-skip-tls-verify exclude each other",
             context.cluster
         ));
     }
-    let chain = pem("client-certificate", user.client_certificate_data, user.client_certificate)?;
-    let key = pem("client-key", user.client_key_data, user.client_key)?;
+    let chain = pem("client-certificate", user.client_certificate_data.as_deref(), user.client_certificate)?;
+    let key = pem("client-key", user.client_key_data.as_ref().map(Secret::expose), user.client_key)?;
     let client = match (chain, key) {
         (Some(chain), Some(key)) => Some((chain, key)),
         (None, None) => None,

@@ -165,3 +165,43 @@ fn an_uplink_goes_on_to_hear_its_router_when_forwarding_is_switched_on() {
     net.added(&Attachment::new("two", &Pod::new()));
     assert_eq!(state(), ["1", "1", "0"]);
 }
+
+/// The author of a pod asks for an address with its prefix (capability `ips`).
+#[test]
+fn no_pod_gives_the_bridge_a_network_that_the_host_needs() {
+    need!("ip");
+    let (host, world) = (Host::new(), Pod::new());
+    host.cable("up0", &world, "eth0");
+    host.ip("addr add 192.0.2.2/24 dev up0");
+    host.ip("route add default via 192.0.2.1 metric 100");
+    host.ip("addr add 172.20.0.9/32 dev up0");
+    host.ip("route add 10.66.0.0/16 via 172.30.0.1 dev up0 onlink");
+    let pod = Pod::new();
+    let att = Attachment::new("one", &pod);
+    let net = Network::new(&host, configs::v4(&host)).with("/ipam", json!({"type": "static"}));
+    let with = |ip: &str| net.with("/runtimeConfig", json!({"ips": [ip]}));
+    let before = Snapshot::settled(&host);
+    let api = host.ip("route get 198.51.100.10");
+    for (ip, why) in [
+        ("198.51.100.10/0", "\"br0\" can't be the gateway of 0.0.0.0/0: every address is in it"),
+        (
+            "198.51.100.10/1",
+            "\"br0\" can't be the gateway of 128.0.0.0/1: the host has 192.0.2.2 on another link",
+        ),
+        ("172.20.1.1/16", "the host has 172.20.0.9 on another link"),
+        ("172.30.0.5/24", "172.30.0.1 is a next hop of the host's routes"),
+    ] {
+        let err = with(ip).add(&att).error();
+        assert!(err.code == 102 && err.msg.contains(why), "{err:?}");
+        before.assert_same(&Snapshot::settled(&host), ip);
+        assert_eq!(host.ip("route get 198.51.100.10"), api);
+    }
+    let plain = with("10.1.2.9/24");
+    plain.added(&att);
+    assert_eq!(host.addrs("br0"), ["10.1.2.1/24"]);
+    plain.deleted(&att, None);
+    // An administrator may choose as before.
+    let own = json!({"type": "static", "addresses": [{"address": "172.20.1.5/16", "gateway": "172.20.1.1"}]});
+    net.with("/ipam", own).with("/forceAddress", json!(true)).added(&att);
+    assert_eq!(host.addrs("br0"), ["172.20.1.1/16"]);
+}

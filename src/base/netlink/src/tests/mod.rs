@@ -11,6 +11,7 @@ mod malformed;
 mod monitor;
 mod neigh;
 mod netns;
+mod next_hop;
 mod nft;
 mod port;
 mod route;

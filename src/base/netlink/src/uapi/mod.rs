@@ -11,6 +11,7 @@ pub(crate) mod if_tun;
 pub(crate) mod inet_diag;
 pub(crate) mod netconf;
 pub(crate) mod netlink;
+pub(crate) mod nexthop;
 pub(crate) mod nf_conntrack;
 pub(crate) mod nf_tables;
 pub(crate) mod nfnetlink;

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 15] = [
+const FILES: [&str; 16] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
@@ -10,6 +10,7 @@ const FILES: [&str; 15] = [
     include_str!("inet_diag.rs"),
     include_str!("netconf.rs"),
     include_str!("netlink.rs"),
+    include_str!("nexthop.rs"),
     include_str!("nf_conntrack.rs"),
     include_str!("nf_tables.rs"),
     include_str!("nfnetlink.rs"),
@@ -19,7 +20,7 @@ const FILES: [&str; 15] = [
     include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 27] = [
+const HEADERS: [&str; 28] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
@@ -42,6 +43,7 @@ const HEADERS: [&str; 27] = [
     "linux/netfilter/nfnetlink_conntrack.h",
     "linux/netfilter/xt_comment.h",
     "linux/netfilter/xt_conntrack.h",
+    "linux/nexthop.h",
     "linux/pkt_cls.h",
     "linux/pkt_sched.h",
     "linux/rtnetlink.h",

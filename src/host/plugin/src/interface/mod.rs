@@ -14,6 +14,7 @@
 //! - [`pod`] and [`host`] set the switches and routes of the pod's interface and of the host, with their undo.
 //! - [`pair_mtu`] chooses the MTU of a pair, also of one that follows the host's default route.
 //! - [`check`] compares the state with the result, for CHECK.
+//! - [`protected`] knows the addresses that no route of a pod may take from the host.
 //! - [`shim`] leads the host to a pod on a macvlan or an ipvlan.
 //! - [`remove`] implements DEL and GC. `inside` finds the owner of an interface in the pod.
 
@@ -28,6 +29,7 @@ pub mod pair;
 pub mod pair_mtu;
 pub mod pinned;
 pub mod pod;
+pub mod protected;
 pub mod remove;
 mod result;
 pub mod shim;

@@ -7,6 +7,9 @@
 //! ```
 //! With `arp_filter` the shim answers its pod only, so other hosts see one hardware address for the master's address.
 //! Neighbour discovery has no such filter, so an IPv6 pod sees a link-local address of the shim instead.
+//!
+//! A DHCP server on the LAN, which may be any host there, or the author of the pod may have chosen the address. So the
+//! host's route to it must lead to the master's link already, and no other host on that link may have it.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,11 +19,11 @@ use nix::errno::Errno;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, PluginConfig, cidr, hash16};
 use cnimble_netlink::addr::{self, Addr};
 use cnimble_netlink::kind::{self, IpvlanMode, Kind, Macvlan, MacvlanMode, NewLink};
-use cnimble_netlink::link::{self, ArpSwitch, Change, Link};
+use cnimble_netlink::link::{self, ArpSwitch, Change, Link, Mac};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{Netlink, neigh, sysctl};
 
-use super::{check, host, master, remove};
+use super::{check, host, master, protected, remove};
 use crate::{Call, Place};
 
 /// The first address of the network of link-local addresses (RFC 4291, section 2.5.6).
@@ -63,9 +66,16 @@ fn name(owner: &Owner) -> String {
     format!("shim{}", hash16(&owner.tag()).get(..11).unwrap_or_default())
 }
 
-/// Makes the shim, with its undo. Fails with code 100 if the master has no address in a network of the pod. Fails with
-/// code 102 if the host has another route to the pod.
-pub(super) fn add(call: &Call, shim: Shim, master: &Link, result: &CniResult) -> Result<(), Error> {
+/// Makes the shim, with its undo. `pod` is the hardware address of the pod's interface, if it is known. Fails with code
+/// 100 if the master has no address in a network of the pod. Fails with code 102 if the host has another route to the
+/// pod, or needs the address itself.
+pub(super) fn add(
+    call: &Call,
+    shim: Shim,
+    master: &Link,
+    pod: Option<Mac>,
+    result: &CniResult,
+) -> Result<(), Error> {
     let (owner, mut netlink) = (call.owner(), Netlink::open()?);
     let Shim { kind, mtu } = shim;
     let name = name(&owner);
@@ -85,6 +95,10 @@ pub(super) fn add(call: &Call, shim: Shim, master: &Link, result: &CniResult) ->
     netlink.execute(link::set(shim.index, &name, &claimed))?;
     host::ignore_router_advertisements_on_new(&shim)?;
     let routes = routes(&owner, shim.index, master, &netlink.addrs(master.index)?, result)?;
+    result
+        .ips
+        .iter()
+        .try_for_each(|ip| protected::check_on_link(&mut netlink, master, pod, ip.address.ip()))?;
     let up = Change { up: Some(true), ..Change::default() };
     let mut requests =
         vec![link::set_arp(shim.index, &name, ArpSwitch::Filter), link::set(shim.index, &name, &up)];
@@ -173,7 +187,9 @@ pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &Cni
         let wanted: Vec<_> = ours.ips.iter().map(|ip| to_pod(ip.address.ip())).collect();
         check::routes(netlink, &link, &wanted, "on the host (hostShim)")
     };
+    let told = prev.interfaces.iter().find(|told| told.name == call.ifname && told.sandbox == call.netns);
+    let pod = told.and_then(|told| Mac::parse(&told.mac));
     call.wants(Place::Host, &mut Netlink::open()?, verify, |netlink| {
-        add(call, shim, &master.look(netlink)?, &ours)
+        add(call, shim, &master.look(netlink)?, pod, &ours)
     })
 }

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use cnimble_cni::{Code, Error};
 use cnimble_leases::cluster::config::{self, Cluster};
+use cnimble_os::files::{self, Links};
 
 use crate::record::{Fence, unix_now};
 use crate::{BlocksError, Result};
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAGE: i64 = 1000;
 /// How often the offset is read before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
+/// Of a file with certificates or a key, in bytes.
+const PEM_LIMIT: usize = 1 << 20;
 
 /// A key as it was read or written.
 #[derive(Debug, Clone)]
@@ -220,7 +223,8 @@ fn options(etcd: &config::Etcd, url: &str) -> Result<ConnectOptions> {
         return Ok(options);
     }
     let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
+        files::read(path, PEM_LIMIT, Links::Follow)
+            .map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
     };
     let mut tls = TlsOptions::new();
     if let Some(ca) = &etcd.ca {

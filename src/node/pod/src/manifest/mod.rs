@@ -39,12 +39,19 @@ pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 
 /// Where a manifest comes from.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     File(PathBuf),
     Url(String),
     Api(String),
     Other(String),
+}
+
+/// Hides the same as `Display`.
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Origin({:?})", self.to_string())
+    }
 }
 
 impl fmt::Display for Origin {

@@ -4,6 +4,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use cnimble_os::files::{self, Links};
+
 use crate::manifest::DnsPolicy;
 use crate::network::Dns;
 
@@ -12,6 +14,8 @@ const MAX_SERVERS: usize = 3;
 /// Kubernetes' limits of search lists.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+/// Of the node's file, in bytes.
+const LIMIT: usize = 1 << 20;
 
 /// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +48,9 @@ impl Default for DnsOptions {
 impl DnsOptions {
     /// `own` is the pod's `dnsConfig`. Warns of entries over the limits and drops them.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
-        let node = || match fs::read_to_string(&self.resolv_conf) {
-            Ok(text) => parse(&text),
+        // A pipe would keep every pod waiting.
+        let node = || match files::read(&self.resolv_conf, LIMIT, Links::Follow) {
+            Ok(text) => parse(&String::from_utf8_lossy(&text)),
             Err(err) => {
                 log::warn!("{}: {err}: pods have no name servers from it", self.resolv_conf.display());
                 Dns::default()

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,9 @@ const HEADERS: usize = 64 << 10;
 
 /// Asked again and again for manifests. An empty answer means no pods; after a failure, nonsense or too much they stay.
 /// The system's certificate authorities are trusted; proxies are not used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct UrlSource {
+    /// Its query may have a password.
     pub url: String,
     /// `NAME: VALUE` each. Another host gets none after a redirection.
     pub headers: Vec<String>,
@@ -32,6 +34,13 @@ pub struct UrlSource {
     pub defaults: Defaults,
     /// 20 s under the kubelet.
     pub period: Duration,
+}
+
+impl fmt::Debug for UrlSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = Origin::Url(self.url.clone());
+        f.debug_struct("UrlSource").field("url", &url).finish_non_exhaustive()
+    }
 }
 
 impl UrlSource {
@@ -171,12 +180,9 @@ fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
     let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
     let (name, value) = text.split_once(':').ok_or_else(wrong)?;
     let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
-    // A server may repeat it, with or without the scheme.
+    // A server may repeat it, or a word of it.
     if !is_public(&name) {
-        [value.trim()]
-            .into_iter()
-            .chain(value.trim().rsplit(' ').next())
-            .for_each(|part| drop(Secret::new(part)));
+        drop(Secret::new(value.trim()));
     }
     let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
     value.set_sensitive(true);
@@ -229,6 +235,14 @@ mod tests {
         ] {
             assert_eq!(follow(&from, place).map(|url| url.to_string()).as_deref(), to, "{place}");
         }
+    }
+
+    #[test]
+    fn a_source_that_is_printed_hides_its_secrets() {
+        let mut source = UrlSource::new("http://a.example/pods?token=hunter22");
+        source.headers.push("X-Key: hunter23".to_owned());
+        let shown = format!("{source:?} {:?}", Origin::Url(source.url.clone()));
+        assert!(shown.contains("http://a.example/pods") && !shown.contains("hunter"), "{shown}");
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! The parts of the host that depend on an interface, which is to become a port of a bridge (`uplink`). A port gets no
+//! packets for the host. cnimble moves nothing to the bridge, so such an interface is refused.
+//!
+//! A DHCP client that waits has no address yet. The kernel shows its socket. Without a carrier a client has none, and
+//! the files of systemd-networkd and NetworkManager tell what these wait for.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use cnimble_cni::Error;
+use cnimble_netlink::addr::Addr;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::packet::{self, Listens};
+use cnimble_netlink::route::{ANY_TABLE, NewRoute};
+use cnimble_netlink::{Netlink, listeners};
+use cnimble_os::files::{self, Links};
+use cnimble_plugin::interface::protected;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// The port of DHCP clients (RFC 2131).
+const CLIENT_PORT: u16 = 68;
+
+/// State files of interfaces, by index.
+const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
+const NETWORKD_LEASES: &str = "/run/systemd/netif/leases";
+const NETWORK_MANAGER: &str = "/run/NetworkManager/devices";
+/// A state file has less than a kilobyte.
+const FILE_LIMIT: usize = 64 << 10;
+
+/// A part of the host that depends on an interface.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Dependent {
+    /// It ends a sentence that begins with the name of the interface.
+    pub(crate) what: String,
+    pub(crate) hint: &'static str,
+}
+
+impl Dependent {
+    fn new(what: impl Into<String>, hint: &'static str) -> Option<Self> {
+        Some(Dependent { what: what.into(), hint })
+    }
+}
+
+/// Returns the first part of the host that is found to depend on the link.
+pub(crate) fn find_dependent(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
+    if let Some(found) = find_in_kernel(host, link)? {
+        return Ok(Some(found));
+    }
+    match find_listener(host, link)? {
+        Some(found) => Ok(Some(found)),
+        None => find_client(link),
+    }
+}
+
+fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
+    let stays = |addr: &Addr| protected::is_of_one_link(addr.net.ip());
+    if let Some(addr) = host.addrs(link.index)?.into_iter().find(|addr| !stays(addr)) {
+        let hint =
+            "a port gets no packets for its addresses; remove them, or give the bridge to the host yourself";
+        return Ok(Dependent::new(format!("has the address {}", addr.net), hint));
+    }
+    if let Some(route) = host.routes(link.index, Some(ANY_TABLE))?.into_iter().find(is_of_host) {
+        let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+        let table = route.table.filter(|table| *table != MAIN).map(|table| format!(" in table {table}"));
+        let what = format!("has the host's route to {}{via}{}", route.dst, table.unwrap_or_default());
+        let hint =
+            "the host would lose it; move the routes to another interface, or use another one for the pods";
+        return Ok(Dependent::new(what, hint));
+    }
+    if host.next_hop_objects()?.iter().any(|hop| hop.index == link.index) {
+        let hint = "`ip nexthop` lists it; move it to another interface, or use another one for the pods";
+        return Ok(Dependent::new("has a nexthop object of the host", hint));
+    }
+    if let Some(priority) = host.rule_about(&link.name)? {
+        let hint = "`ip rule` lists it; remove the rule, or use another interface for the pods";
+        return Ok(Dependent::new(format!("is named by the host's rule of priority {priority}"), hint));
+    }
+    // A router of IPv6 that advertises itself is known (stale) without any use.
+    let entries = host.neighbour_entries(link.index)?;
+    let is_in_use = |entry: &&cnimble_netlink::neigh::Neighbour| {
+        !entry.is_failed() && !(entry.is_router && entry.is_stale())
+    };
+    Ok(entries.iter().find(is_in_use).and_then(|entry| {
+        let hint = "`ip neighbour` lists it; use another interface for the pods, or flush the table if nothing needs it";
+        Dependent::new(format!("leads to {}, which the host knows there", entry.ip), hint)
+    }))
+}
+
+/// The table that `ip route` shows (RT_TABLE_MAIN).
+const MAIN: u32 = 254;
+
+/// The kernel makes the route to fe80::/64 for each link. Older kernels show the one to multicast addresses as well.
+fn is_of_host(route: &NewRoute) -> bool {
+    !protected::is_of_one_link(route.dst.ip()) && !route.dst.ip().is_multicast()
+}
+
+/// A program that waits at a link-local address of the link, as a client of DHCPv6 does.
+fn find_listener(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
+    let own: Vec<IpAddr> = host.addrs(link.index)?.into_iter().map(|addr| addr.net.ip()).collect();
+    for protocol in [UDP, TCP] {
+        if let Some(found) =
+            listeners::listeners(protocol, None)?.into_iter().find(|found| own.contains(&found.ip))
+        {
+            let hint = "`ss -lntup` names the program; stop it, or use another interface for the pods";
+            return Ok(Dependent::new(
+                format!("has a program at its address {}, port {}", found.ip, found.port),
+                hint,
+            ));
+        }
+    }
+    Ok(None)
+}
+
+/// A DHCP client, by its socket or by its files.
+fn find_client(link: &Link) -> Result<Option<Dependent>, Error> {
+    let hint =
+        "a port gets no answers of DHCP; stop the client for it, or use another interface for the pods";
+    let sockets = packet::bound_to(link.index).map_err(|err| {
+        Error::new(cnimble_cni::Code::IO, "uplink: list packet sockets").details(err.to_string())
+    })?;
+    // A program that records packets has the same socket as some clients, but no port.
+    let has_port = || Ok::<_, Error>(!listeners::listeners(UDP, Some(CLIENT_PORT))?.is_empty());
+    if sockets.contains(&Listens::Ipv4) || sockets.contains(&Listens::Everything) && has_port()? {
+        return Ok(Dependent::new("has a DHCP client (`ss -0lp` names it)", hint));
+    }
+    let file = |dir: &str| {
+        let bytes = files::read(&Path::new(dir).join(link.index.to_string()), FILE_LIMIT, Links::Refuse);
+        bytes.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let has = |dir: &str, wanted: fn(&str) -> bool| file(dir).is_some_and(|text| text.lines().any(wanted));
+    if file(NETWORKD_LEASES).is_some() || has(NETWORKD_LINKS, |line| line == "ADMIN_STATE=configuring") {
+        let hint =
+            "`networkctl status` tells more; set Unmanaged=yes for it, or use another interface for the pods";
+        return Ok(Dependent::new("is being configured by systemd-networkd", hint));
+    }
+    let is_connected =
+        |line: &str| line.strip_prefix("connection-uuid=").is_some_and(|uuid| !uuid.is_empty());
+    if has(NETWORK_MANAGER, is_connected) {
+        let hint = "`nmcli device set NAME managed no` frees it, or use another interface for the pods";
+        return Ok(Dependent::new("has a connection of NetworkManager", hint));
+    }
+    Ok(None)
+}
