@@ -147,6 +147,31 @@ fn killed_in_the_first_bridge() {
 }
 
 #[test]
+fn killed_in_the_first_bridge_with_keys() {
+    for key in ["uplink", "removeUnusedBridge"] {
+        deaths(&format!("first bridge with {key}"), &[Verb::Add, Verb::Del, Verb::Gc], 10);
+    }
+}
+
+#[test]
+fn killed_in_bridge_with_keys() {
+    for key in ["uplink", "mtuAuto", "keepFor", "ipMasqExclude"] {
+        deaths(&format!("bridge with {key}"), &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);
+    }
+    if std::process::Command::new("iptables").arg("--version").output().is_ok() {
+        deaths("bridge and portmap with acceptPublished", &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);
+    }
+}
+
+/// Needs a kernel whose bridges filter vlans.
+pub fn deaths_beside_a_vlan_gateway() {
+    let all = [Verb::Add, Verb::Del, Verb::Gc];
+    deaths("first bridge with vlan and removeUnusedBridge", verbs_inside(true, &all, &all), 8);
+    deaths("bridge with vlan", verbs_inside(false, &all, &[Verb::Add]), FEWEST);
+    deaths("first bridge with vlan", verbs_inside(false, &all, &[Verb::Add]), FEWEST);
+}
+
+#[test]
 fn killed_in_ptp() {
     deaths("ptp", &[Verb::Add, Verb::Del, Verb::Gc], 20);
 }
