@@ -54,7 +54,8 @@ fn what_killed_verbs_left_beside_a_pod_is_removed() {
     let expected = ["empty-rules found -", "unfinished-bridge found -", "unfinished-file found -"];
     assert_eq!(kinds(&found), expected, "{found:#?}");
     findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
-    fs::remove_dir(&leases).unwrap();
+    assert!(!leases.join(".cnimble-index").exists());
+    fs::remove_dir_all(&leases).unwrap();
     same(&healthy, &node.state(), "after the repair");
 }
 
