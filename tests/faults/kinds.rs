@@ -66,13 +66,6 @@ const KEYS: &[Key] = &[
         values: &[("/acceptPublished", "true")],
         host: &["iptables -A FORWARD -j DROP", "ip6tables -A FORWARD -j DROP"],
     },
-    Key { name: "vlan", at: 0, values: &[("/vlan", "100")], host: &[] },
-    Key {
-        name: "vlan and removeUnusedBridge",
-        at: 0,
-        values: &[("/vlan", "100"), ("/removeUnusedBridge", "true")],
-        host: &[],
-    },
 ];
 
 impl Key {
