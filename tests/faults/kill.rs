@@ -147,6 +147,23 @@ fn killed_in_the_first_bridge() {
 }
 
 #[test]
+fn killed_in_the_first_bridge_with_keys() {
+    for key in ["uplink", "removeUnusedBridge"] {
+        deaths(&format!("first bridge with {key}"), &[Verb::Add, Verb::Del, Verb::Gc], 10);
+    }
+}
+
+#[test]
+fn killed_in_bridge_with_keys() {
+    for key in ["uplink", "mtuAuto", "keepFor", "ipMasqExclude"] {
+        deaths(&format!("bridge with {key}"), &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);
+    }
+    if std::process::Command::new("iptables").arg("--version").output().is_ok() {
+        deaths("bridge and portmap with acceptPublished", &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);
+    }
+}
+
+#[test]
 fn killed_in_ptp() {
     deaths("ptp", &[Verb::Add, Verb::Del, Verb::Gc], 20);
 }

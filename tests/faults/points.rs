@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cnimble_tests::trace::untraceable;
-use cnimble_tests::{announce, need, skip};
+use cnimble_tests::{announce, need, seclude_thread, skip};
 
 use crate::kinds::Kind;
 use crate::site::{Site, Verb};
@@ -131,13 +131,16 @@ pub fn share<T: Sync>(list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + 
     share_by(2, list, work);
 }
 
-/// Processes a list with `hands` threads.
+/// Processes a list with `hands` threads, each with a `/run` of its own.
 pub fn share_by<T: Sync>(hands: usize, list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
     let next = AtomicUsize::new(0);
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     std::thread::scope(|scope| {
         for _ in 0..hands {
-            let hand = || work(&mut std::iter::from_fn(|| list.get(next.fetch_add(1, Ordering::Relaxed))));
+            let hand = || {
+                seclude_thread();
+                work(&mut std::iter::from_fn(|| list.get(next.fetch_add(1, Ordering::Relaxed))));
+            };
             std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, hand).unwrap();
         }
     });

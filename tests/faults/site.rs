@@ -45,6 +45,8 @@ pub struct Site {
     secluded: bool,
     /// Whether a pod holds a device of the host.
     lends: bool,
+    leaves_nothing: bool,
+    has_uplink: bool,
     plugins: PathBuf,
     pub victim: Pod,
     neighbour: Option<(Pod, Vec<Value>)>,
@@ -52,8 +54,8 @@ pub struct Site {
     pod_before: Snapshot,
 }
 
-/// The files with the last address and the index, which are not leases.
-const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index"];
+/// The files with the last address, the index and former addresses, which are not leases.
+const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index", ".cnimble-kept"];
 
 /// The texts that only a pod has. The addresses are those of the first pod.
 const OF_THE_FIRST: &[&str] = &["victim", "veth", "10.1.2.2", "fd00:1:2::2", ".cnimble-new"];
@@ -61,6 +63,12 @@ const OF_THE_FIRST: &[&str] = &["victim", "veth", "10.1.2.2", "fd00:1:2::2", ".c
 /// Returns the matches of `text`: whole words for addresses, any part of a line for other texts.
 fn told(now: &Snapshot, text: &str) -> Vec<String> {
     if text.contains("1:2::") || text.contains("1.2.") { now.mentions(text) } else { now.lines_with(text) }
+}
+
+/// The state without what a network leaves when it has no pods: forwarding, and an empty directory for leases.
+fn network_left(now: &Snapshot) -> Snapshot {
+    let now = now.clone().without("sysctl").without_lines("net64/lock ");
+    now.without_lines("net64/ 755")
 }
 
 impl Site {
@@ -73,12 +81,14 @@ impl Site {
         let host = Host::hasty();
         let victim = kind.chain.pod();
         let mut site = Site {
-            chain: kind.chain.configs(&host, 0),
-            beside: kind.chain.configs(&host, 1000),
+            chain: kind.configs(&host, 0),
+            beside: kind.configs(&host, 1000),
             ifname: kind.chain.ifname(),
             wait: kind.wait,
             secluded: kind.chain.is_picky(),
             lends: kind.chain.lends(),
+            leaves_nothing: kind.leaves_nothing(),
+            has_uplink: kind.has_uplink(),
             before: Snapshot::of_ns(&victim),
             pod_before: Snapshot::of_ns(&victim),
             plugins: plugins.to_owned(),
@@ -88,7 +98,8 @@ impl Site {
         };
         if kind.neighbour {
             let pod = kind.chain.pod();
-            let results = site.added(&Attachment::new("neighbour", &pod).ifname(site.ifname)).unwrap();
+            let results =
+                site.added(&Kind::named(Attachment::new("neighbour", &pod)).ifname(site.ifname)).unwrap();
             site.neighbour = Some((pod, results));
         }
         for n in 0..kind.leases {
@@ -133,7 +144,7 @@ impl Site {
     }
 
     fn named(&self, id: &str) -> Attachment {
-        Attachment::new(id, &self.victim).ifname(self.ifname)
+        Kind::named(Attachment::new(id, &self.victim)).ifname(self.ifname)
     }
 
     pub fn attachment(&self) -> Attachment {
@@ -142,7 +153,7 @@ impl Site {
 
     fn neighbour_attachment(&self) -> Attachment {
         let (pod, _) = self.neighbour.as_ref().unwrap();
-        Attachment::new("neighbour", pod).ifname(self.ifname)
+        Kind::named(Attachment::new("neighbour", pod)).ifname(self.ifname)
     }
 
     /// Calls ADD of the first `count` plugins, and returns their results.
@@ -185,6 +196,24 @@ impl Site {
             if outcome.status != 0 {
                 return Err(format!("CHECK: {}", outcome.describe()));
             }
+        }
+        self.bridge_is_complete()
+    }
+
+    /// Checks what CHECK can't know: whether the bridge was to be marked as cnimble's, and to have an uplink.
+    fn bridge_is_complete(&self) -> Result<(), String> {
+        if self.plugin(0) != "bridge" || self.plugins != plugin_dir() {
+            return Ok(());
+        }
+        let bridge = self.host.link(self.chain[0]["bridge"].as_str().unwrap());
+        if !bridge["ifalias"].as_str().is_some_and(|alias| alias.contains("made by cnimble")) {
+            return Err(format!("the bridge has no alias: {bridge}"));
+        }
+        if bridge["group"] != "default" {
+            return Err(format!("the bridge is still marked as unfinished: {bridge}"));
+        }
+        if self.has_uplink && self.host.link("up0")["master"] != bridge["ifname"] {
+            return Err("the uplink is not on the bridge".to_owned());
         }
         Ok(())
     }
@@ -273,6 +302,7 @@ impl Site {
             let now = self.look();
             diff = match &self.neighbour {
                 Some(_) => self.before.diff(&now),
+                None if self.leaves_nothing => network_left(&self.before).diff(&network_left(&now)),
                 None => OF_THE_FIRST.iter().flat_map(|text| told(&now, text)).collect(),
             };
             diff.is_empty()

@@ -256,24 +256,37 @@ fn fill(command: &mut Command) {
 
 /// Gives `command` mounts of its own: an empty `/run`, and these.
 fn seclude(command: &mut Command, pins: Vec<(CString, CString)>) {
-    let mount = |source: &CStr, target: &CStr, kind: &CStr, flags| {
-        // SAFETY: the texts end with a NUL and live until the call returns; no data is passed.
-        match unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) }
-        {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: unshare(2) and mount(2) are plain system calls, safe between fork and exec, and nothing is
-    // allocated there.
+    // SAFETY: only system calls are made, and nothing is allocated there.
     unsafe {
         command.pre_exec(move || {
-            if libc::unshare(libc::CLONE_NEWNS) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_PRIVATE)?;
-            mount(c"none", c"/run", c"tmpfs", 0)?;
+            empty_run()?;
             pins.iter().try_for_each(|(source, target)| mount(source, target, c"none", libc::MS_BIND))
         });
+    }
+}
+
+/// Gives this thread, and the programs that it starts, mounts of its own with an empty `/run`. Locks there are the
+/// node's: a verb that stands still would hold up those of other nodes.
+///
+/// # Panics
+/// If the kernel refuses it.
+pub fn seclude_thread() {
+    empty_run().expect("an empty /run");
+}
+
+fn empty_run() -> std::io::Result<()> {
+    // SAFETY: unshare(2) is a plain system call.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"none", c"/run", c"tmpfs", 0)
+}
+
+fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> std::io::Result<()> {
+    // SAFETY: the texts end with a NUL and live until the call returns; no data is passed.
+    match unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }

@@ -43,7 +43,7 @@ pub mod vm;
 #[cfg(feature = "cri")]
 pub use cri::Cri;
 pub use crowd::{Company, Crowd};
-pub use host::{Call, Host};
+pub use host::{Call, Host, seclude_thread};
 pub use lan::Lan;
 pub use network::{Attachment, Network};
 pub use node::Node;

@@ -8,6 +8,7 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::pair::is_a_pods;
+use cnimble_rules::objects::bridge::{UNFINISHED, is_unfinished};
 
 use crate::context::Context;
 use crate::{ours, port, unused, uplink};
@@ -45,7 +46,13 @@ pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Res
 /// its MAC doesn't follow its ports.
 pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Error> {
     let config = cx.config;
-    let (bridge, origin) = match cx.host.find_link(&config.bridge)? {
+    let found = cx.host.find_link(&config.bridge)?;
+    let is_complete = found.as_ref().is_some_and(|bridge| !is_unfinished(bridge));
+    // Held until a new bridge is complete: an unfinished one is a killed ADD's then.
+    let _alone = if is_complete { None } else { unused::lock_if_possible()? };
+    let found = if is_complete { found } else { cx.host.find_link(&config.bridge)? };
+    let (mut bridge, origin) = match found {
+        Some(bridge) if is_unfinished(&bridge) => (bridge, Origin::Unfinished),
         Some(bridge) => (bridge, Origin::Found),
         None => create(cx, mac)?,
     };
@@ -58,9 +65,12 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
     if bridge.accept_ra != Some(0) {
         ignore_router_advertisements(cx.call, &bridge.name)?;
     }
-    switch_on(cx, &bridge, origin)?;
+    switch_on(cx, &bridge, origin, mac)?;
+    if origin == Origin::Unfinished {
+        bridge = cx.host.link_at(bridge.index)?;
+    }
     if let Some(name) = &config.uplink
-        && (origin == Origin::Made || ours::has_uplink(&bridge))
+        && (origin != Origin::Found || ours::has_uplink(&bridge))
     {
         uplink::join(cx, &bridge, name)?;
     }
@@ -70,12 +80,14 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Made,
+    /// An ADD that was killed has made it.
+    Unfinished,
     /// Or a concurrent ADD has made it.
     Found,
 }
 
 /// Sets the MAC at the creation. Otherwise the kernel would change it to the lowest one of the ports and break the
-/// pods' neighbour entries.
+/// pods' neighbour entries. The group marks the bridge until it has an alias.
 fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
@@ -83,12 +95,13 @@ fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Erro
         mtu: cx.mtu,
         mac: mac.unwrap_or_else(Mac::random),
         vlan_filtering: config.filters_vlans,
+        group: Some(UNFINISHED),
     };
     match host.create_link(link::add_bridge(&wanted)) {
         Ok(bridge) => {
-            let (index, name, is_removable) = (bridge.index, bridge.name.clone(), config.remove_unused);
+            let (index, name) = (bridge.index, bridge.name.clone());
             call.undo.push(format!("remove bridge {name}"), move || {
-                let _alone = is_removable.then(unused::lock).transpose()?;
+                let _alone = unused::lock_if_possible()?;
                 let mut host = Netlink::open()?;
                 // Another pod may have joined it meanwhile.
                 if !has_ports(&mut host, index)? {
@@ -98,7 +111,7 @@ fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Erro
             });
             Ok((bridge, Origin::Made))
         }
-        // A concurrent ADD made it.
+        // A concurrent ADD made it, without the lock.
         Err(err) if err.is(Errno::EEXIST) => Ok((host.link(&config.bridge)?, Origin::Found)),
         Err(err) if config.filters_vlans => Err(explain(err)),
         Err(err) => Err(err.into()),
@@ -109,17 +122,22 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// The alias of a new bridge says who made it.
-fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin) -> Result<(), Error> {
-    let (config, is_new) = (cx.config, origin == Origin::Made);
+/// The alias of a new bridge says who made it. One message writes it and takes the mark of an unfinished bridge away.
+fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Mac>) -> Result<(), Error> {
+    let (config, is_new) = (cx.config, origin != Origin::Found);
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
-    let mac = ours::mac_to_hold(bridge).filter(|_| !is_new);
-    if up.is_none() && promisc.is_none() && mac.is_none() {
+    let (mac, mtu) = match origin {
+        Origin::Made => (None, None),
+        // The creation set those of a configuration that may have changed since.
+        Origin::Unfinished => (mac, cx.mtu.filter(|mtu| *mtu != bridge.mtu)),
+        Origin::Found => (ours::mac_to_hold(bridge), None),
+    };
+    if !is_new && up.is_none() && promisc.is_none() && mac.is_none() {
         return Ok(());
     }
-    let alias = is_new.then_some(ours::alias(config));
-    let change = Change { up, promisc, mac, alias, ..Change::default() };
+    let (alias, group) = (is_new.then_some(ours::alias(config)), is_new.then_some(0));
+    let change = Change { up, promisc, mac, mtu, alias, group, ..Change::default() };
     cx.host.execute(link::set(bridge.index, &bridge.name, &change))?;
     if up.is_none() && promisc.is_none() {
         return Ok(());

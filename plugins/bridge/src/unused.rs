@@ -1,55 +1,59 @@
 //! Bridges that are removed with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
 //!
 //! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. So ADD holds a lock
-//! from the look for the bridge until its port exists, and DEL and GC from the look for ports until it is gone. Only
-//! such a bridge, marked by its alias, needs it, with any configuration of the ADD.
-
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+//! from the look for the bridge until its port exists, and DEL and GC from the look for ports until it is gone. Such a
+//! bridge, marked by its alias, needs it with any configuration of the ADD. Any ADD that makes a bridge holds it, too,
+//! until the bridge is complete: one that finds an unfinished bridge knows then that its maker was killed.
 
 use ipnetwork::IpNetwork;
-use nix::fcntl::OFlag;
 use serde::Deserialize;
 
 use cnimble_cni::{Code, Error, cidr};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, IfPresent, Netlink};
-use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
+use cnimble_plugin::{Call, Command};
+use cnimble_rules::objects::bridge::{LOCK, is_left_over, open_lock};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::{ours, uplink, vlan_gateway};
 
-const DIR: &str = "/run/cnimble";
-const FILE: &str = "/run/cnimble/bridges.lock";
 /// Tries while concurrent DELs remove the listed links.
 const ATTEMPTS: usize = 20;
 
+/// Waits for the lock of all bridges.
 pub(crate) fn lock() -> Result<Lock, Error> {
-    open().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
+    wait().map_err(|why| match why {
         LockError::Stopped(err) => err,
-        LockError::Io(err) => {
-            Error::new(Code::IO, format!("removeUnusedBridge: lock {FILE}")).details(err.to_string())
-        }
+        LockError::Io(err) => Error::new(Code::IO, format!("lock {LOCK}")).details(err.to_string()),
     })
 }
 
-fn open() -> io::Result<File> {
-    DirBuilder::new().recursive(true).mode(0o755).create(DIR)?;
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(FILE)
+/// The same, for a bridge that can be made without the lock, where `/run` is read-only.
+pub(crate) fn lock_if_possible() -> Result<Option<Lock>, Error> {
+    match wait() {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Stopped(err)) => Err(err),
+        Err(LockError::Io(err)) => {
+            log::warn!("lock {LOCK}: {err}");
+            Ok(None)
+        }
+    }
+}
+
+fn wait() -> Result<Lock, LockError> {
+    open_lock().map_err(LockError::Io).and_then(Lock::wait)
 }
 
 pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> {
     Ok(host.link_at(bridge.index).if_present()?.is_none())
 }
 
-/// If that is configured, and they are unused.
+/// Removes them if that is configured, and they are unused. GC also removes a bridge that a killed ADD has left.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
-    let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
+    let is_asked = |config: &Config| config.remove_unused || call.command == Command::Gc;
+    let Some(config) = Config::read(&call.config).ok().filter(is_asked) else {
         return Ok(());
     };
     // Other DELs remove their ports, and the first look is done, without the lock.
@@ -79,9 +83,13 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
-    let Some(bridge) = bridge.filter(|link| link.kind == "bridge" && ours::is_removable(link)) else {
+    let Some(bridge) = bridge.filter(|link| link.kind == "bridge") else { return Ok(unused) };
+    if is_left_over(host, &bridge)? {
+        return Ok(vec![bridge]);
+    }
+    if !config.remove_unused || !ours::is_removable(&bridge) {
         return Ok(unused);
-    };
+    }
     let gateways = gateways(call);
     let mut ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     // The kernel takes it off with the bridge.
@@ -91,7 +99,7 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
         let port = vlan_gateway::port_name(&name);
         let gateway = host.find_link(&name)?;
         let gateway =
-            gateway.filter(|link| link.alias == vlan_gateway::lasting(vlan) && link.master.is_none());
+            gateway.filter(|link| vlan_gateway::may_be_removed(link, vlan) && link.master.is_none());
         if let Some(gateway) = gateway
             && let Some(at) = ports.iter().position(|link| link.name == port)
             && !is_in(host, vlan, ports.iter().filter(|link| link.name != port))?

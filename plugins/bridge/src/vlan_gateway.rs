@@ -14,7 +14,7 @@ use cnimble_plugin::{Call, Place};
 
 use crate::config::vlan_gateway_name;
 use crate::context::Context;
-use crate::{ours, port};
+use crate::{ours, port, unused};
 
 const NEW: &str = "new ";
 
@@ -36,11 +36,35 @@ fn is_new(gateway: &Link) -> bool {
     gateway.alias.starts_with(NEW)
 }
 
+/// Whether a gateway without pods may go with its bridge. An ADD that was killed has left the alias of a new one, or
+/// none. The port of a living ADD is in the vlan before the gateway is made.
+pub(crate) fn may_be_removed(gateway: &Link, vlan: u16) -> bool {
+    gateway.alias == lasting(vlan) || is_new(gateway) || gateway.alias.is_empty()
+}
+
+/// Finds the port of a gateway that its ADD has not completed, because it was killed or is at it. The port's name is a
+/// hash, so the pair is no administrator's. The alias is the last thing that an ADD writes.
+fn unfinished(host: &mut Netlink, gateway: &Link) -> Result<Option<Link>, Error> {
+    if gateway.kind != "veth" || !gateway.alias.is_empty() {
+        return Ok(None);
+    }
+    let port = host.find_link(&port_name(&gateway.name))?;
+    Ok(port.filter(|port| port.far.is_none() && gateway.far.is_none() && port.peer == Some(gateway.index)))
+}
+
 pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let name = vlan_gateway_name(&bridge.name, vlan);
-    match cx.host.find_link(&name)? {
-        Some(found) => share(cx, found, vlan),
-        None => create(cx, bridge, vlan, &name),
+    if let Some(found) = cx.host.find_link(&name)?
+        && unfinished(&mut cx.host, &found)?.is_none()
+    {
+        return share(cx, found, vlan);
+    }
+    // Its ADD may still be making it.
+    let _alone = unused::lock_if_possible()?;
+    let Some(found) = cx.host.find_link(&name)? else { return create(cx, bridge, vlan, &name) };
+    match unfinished(&mut cx.host, &found)? {
+        Some(port) => complete(cx, bridge, vlan, &port, &name),
+        None => share(cx, found, vlan),
     }
 }
 
@@ -93,7 +117,7 @@ fn share(cx: &mut Context<'_>, found: Link, vlan: u16) -> Result<Link, Error> {
 }
 
 fn create(cx: &mut Context<'_>, bridge: &Link, vlan: u16, name: &str) -> Result<Link, Error> {
-    let (call, host) = (cx.call, &mut cx.host);
+    let host = &mut cx.host;
     let here = NetNs::current()?;
     let port_name = port_name(name);
     let port = host.create_link(link::add_veth(&NewVeth {
@@ -115,9 +139,15 @@ fn create(cx: &mut Context<'_>, bridge: &Link, vlan: u16, name: &str) -> Result<
         }
         Err(err) => return Err(err.into()),
     };
-    let alias = fresh(vlan, call);
-    let (index, made, own) = (port.index, name.to_owned(), alias.clone());
-    call.undo.push(format!("remove {name}"), move || {
+    complete(cx, bridge, vlan, &port, name)
+}
+
+/// Gives a new gateway all that it needs, and the alias last.
+fn complete(cx: &mut Context<'_>, bridge: &Link, vlan: u16, port: &Link, name: &str) -> Result<Link, Error> {
+    let alias = fresh(vlan, cx.call);
+    let (index, port_name, made, own) = (port.index, port.name.clone(), name.to_owned(), alias.clone());
+    cx.call.undo.push(format!("remove {name}"), move || {
+        let _alone = unused::lock_if_possible()?;
         let mut host = Netlink::open()?;
         match host.find_link(&made)? {
             Some(gateway) if gateway.alias == own || gateway.alias.is_empty() => {
@@ -126,10 +156,10 @@ fn create(cx: &mut Context<'_>, bridge: &Link, vlan: u16, name: &str) -> Result<
             _ => Ok(()),
         }
     });
-    ours::hold(cx, &mut bridge.clone(), &port)?;
-    ignore_router_advertisements_on_new(&port)?;
-    switch_on(&mut cx.host, &port, None)?;
-    port::configure_vlans(cx, bridge, &port, &[port::untagged(vlan)])?;
+    ours::hold(cx, &mut bridge.clone(), port)?;
+    ignore_router_advertisements_on_new(port)?;
+    switch_on(&mut cx.host, port, None)?;
+    port::configure_vlans(cx, bridge, port, &[port::untagged(vlan)])?;
     let gateway = cx.host.link(name)?;
     ignore_router_advertisements_on_new(&gateway)?;
     switch_on(&mut cx.host, &gateway, Some(&alias))?;

@@ -317,6 +317,58 @@ fn fifty_pods_cost_as_much_as_one() {
     }
 }
 
+/// Behind a main plugin of others, each DEL leaves a note ([`cnimble_os::files::begun`]).
+#[test]
+fn a_del_costs_the_same_among_the_notes_of_many() {
+    need_strace!();
+    let host = Host::new();
+    let base = Network::new(&host, configs::v4(&host));
+    let mut net = Network::new(
+        &host,
+        json!({"cniVersion": configs::newest(), "name": "net4", "type": "portmap", "backend": "nftables",
+            "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}),
+    );
+    let pod = Pod::new();
+    let prev = base.added(&Attachment::new("counted0", &pod));
+    let mut counts = |first: usize, rounds: usize| -> Vec<usize> {
+        let one = |number: usize| {
+            let att = Attachment::new(&format!("counted{number}"), &pod);
+            net.config["runtimeConfig"]["portMappings"][0]["hostPort"] = json!(8080 + number);
+            net.call("ADD", &att, Some(&prev)).run().success();
+            traced(&net, "DEL", &att, Some(&prev)).1.total()
+        };
+        (first..first + rounds).map(one).collect()
+    };
+    let alone = counts(0, 3);
+    let dir = std::path::Path::new(cnimble_os::files::begun::DIR);
+    let notes = |dir: &std::path::Path| std::fs::read_dir(dir).map_or(0, Iterator::count);
+    let name = |number: usize| format!("{number:016x}-{number:016x}");
+    (0..NOTES).for_each(|number| std::fs::write(dir.join(name(number)), "").unwrap());
+    let few = *alone.iter().min().unwrap();
+    for count in counts(3, 5) {
+        assert!(count <= few + CALLS_FOR_NOTES, "{count} calls among {NOTES} notes, {few} alone");
+    }
+    assert!(notes(dir) < 10, "they are {} in the directory that each DEL looks at", notes(dir));
+    // Once the directory is large again, each DEL removes a few of the old notes.
+    let old = dir.with_file_name("begun-dels.old");
+    (0..MANY_NOTES).for_each(|number| std::fs::write(dir.join(name(number)), "").unwrap());
+    let before = notes(&old);
+    for count in counts(8, 5) {
+        assert!(count <= few + CALLS_FOR_NOTES, "{count} calls beside {before} old notes, {few} alone");
+    }
+    assert!(notes(&old) + 50 < before, "{} of {before} are left", notes(&old));
+    for path in (0..NOTES).flat_map(|number| [dir, &old].map(|dir| dir.join(name(number)))) {
+        drop(std::fs::remove_file(path));
+    }
+}
+
+/// Notes of DELs, as many as a busy node makes in weeks.
+const NOTES: usize = 20_000;
+/// More than the directory may have.
+const MANY_NOTES: usize = 1100;
+/// The calls for sixteen old notes, and for the directories.
+const CALLS_FOR_NOTES: usize = 30;
+
 /// Rules and links of the administrator or of other software are not listed.
 #[test]
 fn a_crowded_host_costs_as_much_as_an_empty_one() {

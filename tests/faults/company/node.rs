@@ -30,7 +30,7 @@ impl Node {
     pub fn new(kind: &Kind, before: &[usize]) -> Self {
         let host = Host::hasty();
         let pods = [(); 2].map(|()| kind.chain.pod());
-        let mut chains = [0, 1].map(|number| kind.chain.configs(&host, number));
+        let mut chains = [0, 1].map(|number| kind.configs(&host, number));
         if kind.edited {
             host.ip("link add br0 type bridge");
             host.ip("address add 10.7.7.1/24 dev br0");
@@ -58,7 +58,7 @@ impl Node {
     }
 
     fn attachment(&self, who: usize) -> Attachment {
-        Attachment::new(IDS[who], &self.pods[who]).ifname(self.ifname)
+        Kind::named(Attachment::new(IDS[who], &self.pods[who])).ifname(self.ifname)
     }
 
     /// Returns the call of plugin `at` in a verb.

@@ -112,7 +112,7 @@ impl Daemon {
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
-            if !self.pods.is_empty() || !self.unresolved.is_empty() || !self.connections.is_empty() {
+            if self.is_busy() {
                 self.last_busy = now;
             } else if self.flags.once && now >= self.last_busy + IDLE {
                 break;
@@ -141,15 +141,25 @@ impl Daemon {
         self.store
     }
 
-    fn wait(&self, now: u64) {
+    /// It has work that keeps it from its exit.
+    fn is_busy(&self) -> bool {
+        !self.pods.is_empty() || !self.unresolved.is_empty() || !self.connections.is_empty()
+    }
+
+    /// When something is due, unless something arrives before.
+    fn next(&self) -> u64 {
         let idle =
             if self.pods.is_empty() && self.unresolved.is_empty() { u64::MAX } else { self.next_round };
         let times = self
             .pods
             .values()
             .flat_map(|pod| [pod.speaker.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
-        let exit = if self.flags.once && self.pods.is_empty() { self.last_busy + IDLE } else { u64::MAX };
-        let next = times.chain([idle, exit, self.connections.next()]).min().unwrap_or(u64::MAX);
+        let exit = if self.flags.once && !self.is_busy() { self.last_busy + IDLE } else { u64::MAX };
+        times.chain([idle, exit, self.connections.next()]).min().unwrap_or(u64::MAX)
+    }
+
+    fn wait(&self, now: u64) {
+        let next = self.next();
         // The clock is rounded down.
         let remaining = next.saturating_sub(now).min(60_000);
         let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
@@ -284,4 +294,26 @@ fn without_lease(pod: &Pod, limit: u64) -> Error {
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };
     let msg = format!("no {word} server has given an address to {ifname} within {time}");
     Error::new(Code::TRY_AGAIN_LATER, msg).details(pod.speaker.tried())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It would wake up each second, to find that it must not exit.
+    #[test]
+    fn a_lease_that_can_not_be_extended_now_waits_for_the_next_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("dhcp.sock");
+        let flags = Flags { once: true, socket: socket.clone(), ..Flags::default() };
+        let store = Store::open(&socket).unwrap().unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut daemon = Daemon::new(flags, Journal::system(), store, listener).unwrap();
+        assert_eq!(daemon.next(), daemon.last_busy + IDLE);
+        let record = r#"{"boot":"","wanted":{"whose":{"network":"lan","container":"c1","ifname":"eth0"},"netns":"/x",
+            "provide":[],"request":[],"priority":null},"mac":[2,0,0,0,0,9],"lease":null}"#;
+        daemon.unresolved.push((serde_json::from_str(record).unwrap(), String::new()));
+        assert_eq!(daemon.next(), daemon.next_round);
+        assert!(daemon.next_round > daemon.last_busy + IDLE);
+    }
 }

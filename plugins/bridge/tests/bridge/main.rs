@@ -4,6 +4,7 @@
 mod filters;
 mod gc_status;
 mod ipam;
+mod killed;
 mod life;
 mod masquerade;
 mod neighbours;

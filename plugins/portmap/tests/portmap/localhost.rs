@@ -4,8 +4,11 @@ use std::net::{TcpListener, UdpSocket};
 
 use serde_json::json;
 
+use nix::errno::Errno;
+
+use cnimble_tests::trace::{Fate, untraceable};
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut, udp, udp_is_shut};
-use cnimble_tests::{Snapshot, need};
+use cnimble_tests::{Call, Snapshot, need, skip};
 
 use super::Site;
 
@@ -172,4 +175,46 @@ fn localhost_stays_open_for_others() {
     nets[0].deleted(&att, Some(&site.results[0]));
     let _inside = Server::start(&site.pods[1], 80, "pod1");
     assert_eq!(tcp(&site.host, "127.0.0.1:9090").unwrap(), "pod1 10.1.2.1");
+}
+
+/// Runs a verb whose `nth` write fails as with a kernel that takes only 0 and 1 for `route_localnet`.
+fn refused(call: &Call<'_>, write: u64, nth: usize) -> bool {
+    let (outcome, traced) = call.traced(&Fate::Told { call: write, nth, error: Errno::EINVAL });
+    outcome.status == 0 && traced.met
+}
+
+/// The kernel here takes any number. So the write of a 2 is refused in its place, and other writes in other rounds.
+#[test]
+fn localhost_is_closed_where_a_switch_is_only_on_or_off() {
+    need!("nft", "ip");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let site = Site::new();
+    let net = site.network(json!([{"hostPort": 8080, "containerPort": 80}]));
+    let (att, prev) = (site.attachment(0), Some(&site.results[0]));
+    let switch = || site.host.sysctl("ipv4/conf/br0/route_localnet");
+    let before = Snapshot::of_ns(&site.host);
+    let (_, watched) = net.call("ADD", &att, prev).traced(&Fate::Watched);
+    let write = watched.calls.iter().find(|call| call.name() == "write").unwrap().number;
+    net.deleted(&att, prev);
+    let mut closed = 0;
+    for nth in 0..4 {
+        // The first write of an ADD that is refused and fails nothing.
+        let opened = (0..4).any(|nth| {
+            let is_on = refused(&net.call("ADD", &att, prev), write, nth) && switch() == "1";
+            if !is_on {
+                net.deleted(&att, prev);
+            }
+            is_on
+        });
+        assert!(opened, "no refused write leaves the switch at 1");
+        if refused(&net.call("DEL", &att, prev), write, nth) && switch() == "0" {
+            before.assert_same(&Snapshot::of_ns(&site.host), "DEL");
+            closed += 1;
+        }
+        net.deleted(&att, prev);
+        site.host.set_sysctl("ipv4/conf/br0/route_localnet", "0");
+    }
+    assert_eq!(closed, 1, "one write asks the kernel what it takes");
 }

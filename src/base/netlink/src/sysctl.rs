@@ -364,6 +364,7 @@ mod tests {
                 mtu: None,
                 mac: link::Mac::random(),
                 vlan_filtering: false,
+                group: None,
             };
             netlink.create_link(link::add_bridge(&bridge)).unwrap();
             let key = "net/ipv6/conf/br.100/accept_ra";

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cnimble_cni::Error;
+use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Identity, Store};
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
@@ -28,7 +29,9 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
         _ => {}
     }
     let action = Action { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
+    let is_index = lease.path.file_name().is_some_and(|name| name == INDEX);
     let why = match lease.held {
+        None if is_index => "it is the index of leases, and its directory has none".to_owned(),
         None => "a process that wrote it was killed before it was done".to_owned(),
         Some(_) => why,
     };

@@ -56,6 +56,8 @@ pub enum Kind {
     /// The host end of a veth pair that leads to no pod.
     Veth,
     Ifb,
+    /// A bridge whose ADD was killed before it was complete.
+    UnfinishedBridge,
     /// Packet rules of a removed pod.
     Rules,
     EmptyRules,
@@ -209,6 +211,7 @@ impl Doctor<'_> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
         findings.extend(leases::findings(&sight.node.leases));
         findings.extend(links::findings(&sight.node)?);
+        findings.extend(links::unfinished_bridges(&sight.node)?);
         findings.extend(stale_rules::findings(sight));
         Ok(findings)
     }

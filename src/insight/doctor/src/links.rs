@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use cnimble_cni::Error;
+use cnimble_leases::lock::{Lock, LockError};
 use cnimble_liveness::Verdict;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::link::{self, Link};
 use cnimble_netlink::{IfPresent, Netlink};
-use cnimble_rules::objects::{Judge, Orphan, ifb};
+use cnimble_rules::objects::{Judge, Orphan, bridge, ifb};
 use cnimble_rules::survey;
 
 use super::{Finding, Kind, stale_rules};
@@ -19,6 +20,8 @@ pub(super) struct Action {
 
 impl Action {
     pub(super) fn run(&self) -> Result<(), Error> {
+        // An ADD may be about to use a bridge.
+        let _alone = (self.found.kind == bridge::KIND).then(lock_bridges).transpose()?;
         let mut host = Netlink::open()?;
         let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(()) };
         let same =
@@ -66,6 +69,30 @@ pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
             .extend(cnimble_rules::objects::orphan(&judge, link)?.map(|orphan| finding(kind, link, orphan)));
     }
     Ok(findings)
+}
+
+/// Finds bridges that a killed ADD has left. Without the lock, their ADD may still live.
+pub(super) fn unfinished_bridges(node: &Node) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for found in node.candidates.iter().filter(|link| bridge::is_unfinished(link)) {
+        let _alone = lock_bridges()?;
+        let mut host = Netlink::open()?;
+        let now = host.link_at(found.index).if_present()?;
+        if let Some(link) = now.filter(|link| link.name == found.name)
+            && bridge::is_left_over(&mut host, &link)?
+        {
+            let why = "its ADD was killed before it was complete, and it has no port";
+            findings.push(finding(Kind::UnfinishedBridge, &link, Orphan { why, doubt: None }));
+        }
+    }
+    Ok(findings)
+}
+
+fn lock_bridges() -> Result<Lock, Error> {
+    bridge::open_lock().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
+        LockError::Stopped(err) => err,
+        LockError::Io(err) => Error::io("lock", bridge::LOCK.as_ref(), &err),
+    })
 }
 
 fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {

@@ -8,7 +8,7 @@ use cnimble_cni::Error;
 use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Directory, Found, Identity, StoreError};
-use cnimble_leases::{address, is_temporary};
+use cnimble_leases::{INDEX, address, is_temporary};
 
 use super::cache_entries::Known;
 use super::{Evidence, Verdict};
@@ -61,8 +61,9 @@ impl JudgedLeases {
                     "other machines may have this file system, too, and pods with leases on it".to_owned()
                 });
                 let files = dir.names()?;
+                let is_empty = !files.iter().any(|name| address(name).is_some());
                 let found = files.iter().filter_map(|name| {
-                    lease(&dir, name, &boot).unwrap_or_else(|err| {
+                    lease(&dir, name, is_empty, &boot).unwrap_or_else(|err| {
                         log::warn!("{err}");
                         None
                     })
@@ -97,9 +98,15 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// `None` if the file is no lease, or is gone.
-fn lease(dir: &Directory, name: &str, boot: &Boot) -> Result<Option<JudgedLease>, StoreError> {
+fn lease(
+    dir: &Directory,
+    name: &str,
+    is_empty: bool,
+    boot: &Boot,
+) -> Result<Option<JudgedLease>, StoreError> {
     let (path, verdict) = (dir.path().join(name), Verdict::Lives);
-    if is_temporary(name) {
+    // The index goes with the last lease, unless its DEL was killed between the two.
+    if is_temporary(name) || is_empty && name == INDEX {
         let found = dir.identity(name)?;
         return Ok(found.map(|found| JudgedLease { path, held: None, found, before_boot: false, verdict }));
     }

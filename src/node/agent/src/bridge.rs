@@ -10,7 +10,8 @@ pub(crate) fn ensure(netlink: &mut Netlink) -> netlink::Result<u32> {
     let bridge = match netlink.find_link(BRIDGE)? {
         Some(bridge) => bridge,
         None => {
-            let new = NewBridge { name: BRIDGE, mtu: None, mac: Mac::random(), vlan_filtering: false };
+            let new =
+                NewBridge { name: BRIDGE, mtu: None, mac: Mac::random(), vlan_filtering: false, group: None };
             match netlink.create_link(link::add_bridge(&new)) {
                 Err(err) if err.is(nix::errno::Errno::EEXIST) => netlink.link(BRIDGE)?,
                 made => made?,

@@ -2,16 +2,18 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use cnimble_tests::stream::Stream;
-use cnimble_tests::{Background, Lan, PATIENCE, Pod, need, plugin_dir, wait_until};
+use cnimble_tests::trace::{self, Fate, untraceable};
+use cnimble_tests::{Background, LIMIT, Lan, PATIENCE, Pod, announce, need, plugin_dir, skip, wait_until};
 
 use super::faults::network;
-use super::{Node, findings, kinds, veths};
+use super::{Node, findings, kinds, same, veths};
 
 /// The argument of a damage, and the damage.
 type Fault<'a> = (String, &'a dyn Fn(&str));
@@ -23,11 +25,14 @@ struct Guard {
 }
 
 impl Guard {
+    fn command(node: &Node) -> Command {
+        let data = node.host.data_dir();
+        node.cnimble(plugin_dir(), &["guard", "--data-dir", data.to_str().unwrap()]).command
+    }
+
     fn start(node: &Node) -> Self {
         let log = node.host.dir().join("guard.log");
-        let data = node.host.data_dir();
-        let mut command =
-            node.cnimble(plugin_dir(), &["guard", "--data-dir", data.to_str().unwrap()]).command;
+        let mut command = Guard::command(node);
         command.stderr(File::create(&log).unwrap());
         Guard { process: Background::start(&mut command), log }
     }
@@ -211,4 +216,59 @@ fn both_ends_of_a_pair_follow_the_uplink() {
     guard.wait_for("mtuAuto: the pod would have 50 of the 100 bytes of up0");
     assert_eq!(mtus(&node, &pods[0], &ends[0]), expected);
     guard.stop();
+}
+
+/// The points of a sample. `CNIMBLE_STRESS` is a number, or `all`.
+const POINTS: usize = 12;
+
+/// Whatever it has done by then, the next look repairs the rest, and nothing is there twice.
+#[test]
+fn a_guard_may_be_killed_at_any_call_of_a_repair() {
+    need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.31.0/24"));
+    let pods = [Pod::new(), Pod::new()];
+    let port = veths(&node.add(plugin_dir(), "doc", &pods[0], "one", 8001)).remove(0);
+    node.add(plugin_dir(), "doc", &pods[1], "two", 8002);
+    // Tables that come back may stand in another order.
+    let state = || {
+        let mut rules: Vec<String> = node.host.nft("-s list ruleset").lines().map(str::to_owned).collect();
+        rules.sort();
+        (node.state().0.without("nft"), rules)
+    };
+    let healthy = state();
+    let is_whole = || node.doctor(&["--grace", "0"]).status == 0;
+    let killed_at = |n: usize| {
+        node.host.nft("flush ruleset");
+        node.host.ip(&format!("link set {port} nomaster"));
+        node.host.ip("-4 addr flush dev br1");
+        trace::run(&mut Guard::command(&node), &[], &Fate::KilledAt(n), LIMIT).met
+    };
+    let heal = |n: usize| {
+        findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
+        same(&healthy, &state(), &format!("killed at call {n}, and repaired by the next look"));
+    };
+    // So many calls, or fewer, repair everything.
+    let mut all = 256;
+    while killed_at(all) && !is_whole() {
+        heal(all);
+        all *= 2;
+    }
+    heal(all);
+    let points = match std::env::var("CNIMBLE_STRESS").as_deref() {
+        Ok("all") => all,
+        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
+        Err(_) => POINTS,
+    };
+    let mut met = 0;
+    for point in 0..points.min(all) {
+        let n = all * point / points.min(all);
+        met += usize::from(killed_at(n));
+        heal(n);
+    }
+    announce("NOTE", &format!("guard: killed at {met} of {points} points among {all} calls"));
+    assert!(met * 10 > points.min(all) * 9, "only {met} points were reached");
 }

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use cnimble_cni::{Attachment, Owner};
+use cnimble_rules::objects::bridge::UNFINISHED;
 use cnimble_tests::{Lan, Pod, need, need_go, plugin_dir, with_kind};
 
 use super::faults::network;
@@ -31,6 +32,31 @@ fn the_way_of_the_host_to_a_macvlan_is_restored() {
         assert_eq!(kinds(&findings(&repaired, 0)), ["host-state repaired one"], "{damage}");
         assert!(node.host.pings("10.7.0.10"), "{damage}");
     }
+}
+
+/// Verbs were killed at the points where each leaves the most: between making a bridge and its alias, between the batches
+/// of a DEL, and between the last lease and the index.
+#[test]
+fn what_killed_verbs_left_beside_a_pod_is_removed() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.1.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    let healthy = node.state();
+    node.host.ip(&format!("link add br9 group {UNFINISHED} type bridge"));
+    node.host.nft("add set inet cnimble masq-10.9.0.0/16 { type ipv4_addr; }");
+    node.host.nft("add rule inet cnimble postrouting ip saddr @masq-10.9.0.0/16 masquerade");
+    let leases = node.host.data_dir().join("gone");
+    fs::create_dir_all(&leases).unwrap();
+    fs::write(leases.join(".cnimble-index"), "").unwrap();
+    let found = findings(&node.doctor(&["--grace", "0"]), 6);
+    let expected = ["empty-rules found -", "unfinished-bridge found -", "unfinished-file found -"];
+    assert_eq!(kinds(&found), expected, "{found:#?}");
+    findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
+    assert!(!leases.join(".cnimble-index").exists());
+    fs::remove_dir_all(&leases).unwrap();
+    same(&healthy, &node.state(), "after the repair");
 }
 
 /// A removed directory of leases is a frequent accident, and the next pods get addresses of living ones.

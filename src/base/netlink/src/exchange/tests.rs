@@ -15,7 +15,7 @@ use crate::uapi::netlink::{NLM_F_ECHO, NLM_F_REQUEST, NLMSG_ERROR, NLMSGHDR};
 use crate::{Error, Netlink, Result, addr, wire};
 
 fn bridge(name: &str) -> Request {
-    link::add_bridge(&NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false })
+    link::add_bridge(&NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false, group: None })
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use nix::errno::Errno;
 
 use crate::link::read::{family_and_index, query, read};
-use crate::link::{self, Filter, Link};
+use crate::link::{self, Change, Filter, Link};
 use crate::uapi::rtnetlink::IFINFOMSG;
 use crate::wire::{Attributes, u32_ne};
-use crate::{Error, IfPresent, Netlink, Result};
+use crate::{Error, IfPresent, Netlink, Request, Result};
 
 /// A second attempt is rare.
 const ATTEMPTS: usize = 5;
@@ -33,7 +33,7 @@ impl Netlink {
         let mut wanted: HashMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
         for _ in 0..ATTEMPTS {
             let group = random_group();
-            let requests = wanted.values().map(|link| link::set_group(link.index, &link.name, group));
+            let requests = wanted.values().map(|link| set_group(link, group));
             let outcome = present(self.execute_all(requests.collect()));
             let found = self.links_where(|index, of| of == group || wanted.contains_key(&index))?;
             let is_wanted =
@@ -46,7 +46,7 @@ impl Netlink {
                     "link {} has the index of one that is gone; its group is {DEFAULT} now",
                     link.name
                 );
-                present(self.execute(link::set_group(link.index, &link.name, DEFAULT)))?;
+                present(self.execute(set_group(link, DEFAULT)))?;
             }
             outcome?;
             if known.is_empty() {
@@ -76,6 +76,10 @@ impl Netlink {
             }
         })
     }
+}
+
+fn set_group(link: &Link, group: u32) -> Request {
+    link::set(link.index, &link.name, &Change { group: Some(group), ..Change::default() })
 }
 
 /// A group above the numbers that people use. The members tell if it is taken.

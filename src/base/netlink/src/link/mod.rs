@@ -85,6 +85,7 @@ pub struct Change<'a> {
     pub mac: Option<Mac>,
     pub name: Option<&'a str>,
     pub alias: Option<&'a str>,
+    pub group: Option<u32>,
     /// `Some(0)` takes it off its master.
     pub master: Option<u32>,
     /// The namespace that the link is moved into, down, before anything else is changed. It keeps its name, or gets
@@ -152,6 +153,8 @@ pub(super) fn changed<K>(
     message = with(message, change.mac.map(Mac::to_vec), LinkMessageBuilder::address);
     message = with(message, change.name, LinkMessageBuilder::name);
     message = with(message, change.alias, LinkMessageBuilder::alias);
+    message =
+        with(message, change.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
     message = with(message, change.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
@@ -215,17 +218,6 @@ pub fn del(index: u32, name: &str) -> Request {
     Request::new(format!("delete link {name}"), Mode::Change, message)
 }
 
-pub(super) fn set_group(index: u32, name: &str, group: u32) -> Request {
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message.attributes.push(LinkAttribute::Group(group));
-    Request::new(
-        format!("set link {name} group {group}"),
-        Mode::Change,
-        RouteNetlinkMessage::SetLink(message),
-    )
-}
-
 pub(super) fn del_group(group: u32, count: usize) -> Request {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::Group(group));
@@ -241,6 +233,7 @@ impl Change<'_> {
             self.mac.map(|mac| format!("address {mac}")),
             self.name.map(|name| format!("name {name}")),
             self.alias.map(|alias| format!("alias {alias}")),
+            self.group.map(|group| format!("group {group}")),
             self.master.map(|master| format!("master {master}")),
             self.netns.map(|_| "netns".to_owned()),
             self.index.map(|index| format!("new-index {index}")),

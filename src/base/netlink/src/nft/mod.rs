@@ -64,6 +64,7 @@ pub struct Nft {
     socket: Option<Socket>,
     /// The socket isn't in the namespace of the thread.
     elsewhere: bool,
+    generation: Option<u32>,
 }
 
 struct Query<'a> {
@@ -92,7 +93,11 @@ impl Nft {
 
     /// A socket in `ns`.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
-        Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??), elsewhere: true })
+        Ok(Nft {
+            socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??),
+            elsewhere: true,
+            generation: None,
+        })
     }
 
     fn socket(&mut self) -> Result<&mut Socket> {
@@ -199,7 +204,15 @@ impl Nft {
     /// Fails with any error except those of a kernel without nf_tables. EPERM or ENOMEM says nothing about the kernel.
     pub fn is_supported(&mut self) -> Result<bool> {
         let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what: "ask for nf_tables" };
-        self.get(&query, |_| {}, |_| Some(())).map(|_| true).default_for(&LACKING)
+        let asked = self.get(&query, |_| {}, |attrs| attrs.u32_be(NFTA_GEN_ID));
+        self.generation = asked.as_ref().ok().copied().flatten();
+        asked.map(|_| true).default_for(&LACKING)
+    }
+
+    /// The generation that [`Nft::is_supported`] was told by the way, for a [`Batch::only_in`]. What was looked up since
+    /// was there in it, unless the batch is refused.
+    pub fn told_generation(&self) -> Option<u32> {
+        self.generation
     }
 
     /// A number that every change to nf_tables in this namespace raises.

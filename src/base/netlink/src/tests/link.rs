@@ -6,7 +6,7 @@ use rtnetlink::LinkBridge;
 
 use super::{bridge, other_netns, plain_veth, veth};
 use crate::link::{Change, Filter, Mac, NewBridge, NewVeth, add_bridge, add_veth};
-use crate::link::{del, set, set_group, set_vlan_filtering};
+use crate::link::{del, set, set_vlan_filtering};
 use crate::testing::{in_netns, json};
 use crate::{Netlink, Request, link::Link};
 
@@ -89,7 +89,7 @@ fn bridge_keeps_its_mac() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let mac = Mac([2, 0xff, 0, 0, 0, 1]);
-        let new = NewBridge { name: "br0", mtu: Some(1450), mac, vlan_filtering: false };
+        let new = NewBridge { name: "br0", mtu: Some(1450), mac, vlan_filtering: false, group: None };
         let made = netlink.create_link(add_bridge(&new)).unwrap();
         assert_eq!((made.kind.as_str(), made.mac, made.mtu, made.up), ("bridge", Some(mac), 1450, false));
         // A bridge without an address of its own takes the lowest of its ports'.
@@ -277,7 +277,8 @@ fn many_links_are_removed_at_once_and_no_others() {
         let names: Vec<String> = (0..9).map(|n| format!("br{n}")).collect();
         let links: Vec<Link> = names.iter().map(|name| bridge(&mut netlink, name)).collect();
         // Of a group that somebody has given.
-        netlink.execute(set_group(links[7].index, "br7", 5)).unwrap();
+        let five = Change { group: Some(5), ..Change::default() };
+        netlink.execute(set(links[7].index, "br7", &five)).unwrap();
         // One has gone meanwhile.
         netlink.execute(del(links[2].index, "br2")).unwrap();
         let before = netlink.socket.take_numbers(0);

@@ -24,7 +24,7 @@ use super::{NetNs, Netlink};
 
 /// A bridge that is down.
 fn bridge(netlink: &mut Netlink, name: &str) -> Link {
-    let bridge = NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false };
+    let bridge = NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false, group: None };
     netlink.create_link(add_bridge(&bridge)).unwrap()
 }
 

@@ -3,8 +3,10 @@
 //! A runtime deletes a pod plugin by plugin and removes its own record last. Between two plugins the pod looks like one
 //! that has lost something, and a repair would leave rules behind. A plugin notes the DEL before it removes anything.
 //! The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and GC for
-//! attachments that aren't valid. Notes stay behind if the first plugin of the chain is none of ours, so old notes go
-//! when there are many.
+//! attachments that aren't valid.
+//!
+//! Notes stay behind if the first plugin of the chain is none of ours. So a large directory is renamed, and each later
+//! DEL removes a few of its notes. No DEL lists all of them: behind such a plugin there may be twenty thousand.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,11 +19,20 @@ use super::IfPresent as _;
 /// The directory. It is empty after a reboot, which no namespace outlives.
 pub const DIR: &str = "/run/cnimble/begun-dels";
 
-/// tmpfs counts 20 for each note, so such a directory has hundreds.
+/// The former directory, once it was large.
+const OLD_DIR: &str = "/run/cnimble/begun-dels.old";
+
+/// Bytes of a large directory: a thousand notes, as tmpfs counts 20 for each.
 const LARGE: u64 = 20_000;
 
-/// Such notes go when there are many.
-const OLD: Duration = Duration::from_secs(24 * 3600);
+/// Notes of the former directory that go with each new one. It is empty long before the next is large.
+const SHARE: usize = 16;
+
+/// For so long a note counts. No runtime waits longer before it repeats a DEL.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// For so long a note of the former directory counts. A new ADD doesn't remove it.
+const MAX_OLD_AGE: Duration = Duration::from_secs(3600);
 
 /// A note is written beside ends of other DELs, which remove the directory.
 const ATTEMPTS: usize = 100;
@@ -32,30 +43,35 @@ const ATTEMPTS: usize = 100;
 /// Fails if the file system refuses a request.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
+    // An earlier DEL's note gets the time of this DEL, because it is truncated.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     // The end of another DEL removes an empty directory.
     for _ in 0..ATTEMPTS {
-        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
-            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        match options.open(&path) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => make_directory()?,
             created => {
                 created?;
-                return remove_old();
+                return bound();
             }
         }
     }
     Err(io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Removes old notes if there are many.
-fn remove_old() -> io::Result<()> {
-    if fs::metadata(DIR).is_ok_and(|dir| dir.len() > LARGE) {
-        let is_old = |path: &PathBuf| {
-            let changed = fs::metadata(path).and_then(|meta| meta.modified());
-            changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > OLD))
-        };
-        all()?.into_iter().filter(is_old).for_each(|path| drop(fs::remove_file(path)));
+/// Keeps the number of notes bounded, with a few system calls for any number.
+fn bound() -> io::Result<()> {
+    if !fs::metadata(DIR).is_ok_and(|dir| dir.len() > LARGE) {
+        return Ok(());
     }
-    Ok(())
+    if let Some(old) = fs::read_dir(OLD_DIR).unless_absent()? {
+        old.take(SHARE).flatten().for_each(|note| drop(fs::remove_file(note.path())));
+    }
+    match fs::rename(DIR, OLD_DIR) {
+        // The former directory still has notes, or a concurrent DEL was faster.
+        Err(err) if err.kind() == io::ErrorKind::DirectoryNotEmpty || super::is_absent(&err) => Ok(()),
+        renamed => renamed,
+    }
 }
 
 /// The directory above is shared, and others have to get through.
@@ -94,12 +110,24 @@ pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
 
 /// Returns true if the DEL of this owner has begun and isn't done, or if that can't be told.
 pub fn is_noted(tag: &str) -> bool {
-    let looked = path(tag).and_then(fs::symlink_metadata);
-    !matches!(looked, Err(err) if super::is_absent(&err))
+    let Ok(path) = path(tag) else { return true };
+    counts(&path, MAX_AGE) || counts(&Path::new(OLD_DIR).join(tag), MAX_OLD_AGE)
+}
+
+fn counts(path: &Path, max_age: Duration) -> bool {
+    match fs::symlink_metadata(path) {
+        // A time in the future has no age.
+        Ok(note) => note.modified().ok().and_then(|time| time.elapsed().ok()).is_none_or(|age| age < max_age),
+        Err(err) => !super::is_absent(&err),
+    }
 }
 
 fn all() -> io::Result<Vec<PathBuf>> {
-    Ok(super::names(Path::new(DIR))?.into_iter().map(|name| Path::new(DIR).join(name)).collect())
+    let mut all = Vec::new();
+    for dir in [DIR, OLD_DIR].map(Path::new) {
+        all.extend(super::names(dir)?.into_iter().map(|name| dir.join(name)));
+    }
+    Ok(all)
 }
 
 /// A tag is hexadecimal digits and a hyphen; no other text becomes a path.
@@ -110,11 +138,34 @@ fn path(tag: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// The directory goes with the last note. A missing note is no error.
+/// A directory goes with its last note. A missing note is no error.
 fn remove(path: &Path) -> io::Result<()> {
     if fs::remove_file(path).unless_absent()?.is_some() {
         // Other notes keep the directory.
-        let _ = fs::remove_dir(DIR);
+        let _ = path.parent().map(fs::remove_dir);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn age(path: &Path, by: Duration) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - by).unwrap();
+    }
+
+    #[test]
+    fn a_note_counts_for_a_day_and_again_from_the_next_del_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = dir.path().join("1-2");
+        assert!(!counts(&note, MAX_AGE));
+        File::create(&note).unwrap();
+        assert!(counts(&note, MAX_AGE));
+        age(&note, MAX_AGE + Duration::from_secs(1));
+        assert!(!counts(&note, MAX_AGE));
+        File::options().write(true).create(true).truncate(true).open(&note).unwrap();
+        assert!(counts(&note, MAX_AGE));
+    }
 }

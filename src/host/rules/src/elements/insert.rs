@@ -113,7 +113,7 @@ pub(crate) fn also_delete<L: Layout>(
 /// Removes the inserted elements that are still ours, then unused sets and chains. A concurrent DEL may have left those
 /// for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
-    retry(&[Errno::ENOENT, Errno::EEXIST], || {
+    retry(&[Errno::ENOENT, Errno::EEXIST, Errno::ERESTART], || {
         let batch = reverting::<L>(nft, changes)?;
         nft.commit(&batch)
     })?;
@@ -123,8 +123,9 @@ pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
     drop_unused::<L>(nft, &sets, if has_part { Scope::Part } else { Scope::Sets })
 }
 
+/// Fails with ERESTART if anything changes until the batch is committed: an element may be another pod's by then.
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
-    let mut batch = Batch::new();
+    let mut batch = Batch::only_in(nft.generation()?);
     for (placed, old) in &changes.inserted {
         if !is_in_place(nft, L::TABLE, placed)? {
             continue;

@@ -13,7 +13,7 @@ mod unused;
 use insert::try_out;
 pub(super) use insert::{also_delete, insert_many, prepare, revert};
 pub(super) use overlap::{LookUp, first, look_up};
-pub(super) use owned::{delete, expel, find, gc, remove, unchanged};
+pub(super) use owned::{delete, delete_seen, expel, find, gc, remove, unchanged};
 pub(super) use plan::{Changes, Refusal};
 pub(super) use transaction::{insert, transact};
 pub(super) use unused::{Scope, drop_all_unused, drop_part, drop_unused};
@@ -109,10 +109,14 @@ pub(super) trait Layout: Sized {
         unused::is_idle::<Self>(nft)
     }
 
+    /// The sets that a killed DEL has emptied and left with their rules.
+    fn empty_sets(nft: &mut Nft) -> Result<Vec<String>> {
+        unused::empty_sets::<Self>(nft)
+    }
+
     /// Deletes elements that are still as they were found, and then unused sets and chains.
     fn forget(nft: &mut Nft, found: &[Placed]) -> Result<()> {
-        let present = unchanged::<Self>(nft, found)?;
-        delete::<Self>(nft, &present)?;
+        delete::<Self>(nft, found)?;
         drop_all_unused::<Self>(nft)
     }
 

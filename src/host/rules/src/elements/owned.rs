@@ -8,7 +8,9 @@ use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Nft};
 
 use super::overlap::look_beside;
-use super::{CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, is_in_place, our_sets, set};
+use super::{
+    CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, is_fixed, is_in_place, our_sets, set,
+};
 use crate::retry::ATTEMPTS;
 
 /// All elements of the part with a comment that `matches`.
@@ -18,41 +20,57 @@ pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
 
 struct Look {
     found: Vec<Placed>,
+    /// Sets that a killed DEL has emptied. A fixed set may be empty.
+    empty: Vec<String>,
     only_empty_sets: bool,
 }
 
 fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look> {
-    let (mut found, mut any) = (Vec::new(), false);
+    let (mut found, mut empty, mut any) = (Vec::new(), Vec::new(), false);
     let sets = our_sets::<L>(nft)?;
     for set in &sets {
-        for element in nft.elements(L::TABLE.set(set))? {
-            any = true;
-            if matches(&element.comment) {
-                found.push(Placed { set: set.clone(), element });
-            }
+        let elements = nft.elements(L::TABLE.set(set))?;
+        if elements.is_empty() && !is_fixed::<L>(set) {
+            empty.push(set.clone());
         }
+        any |= !elements.is_empty();
+        let matching = elements.into_iter().filter(|element| matches(&element.comment));
+        found.extend(matching.map(|element| Placed { set: set.clone(), element }));
     }
-    Ok(Look { found, only_empty_sets: !sets.is_empty() && !any })
+    Ok(Look { found, empty, only_empty_sets: !sets.is_empty() && !any })
 }
+
+/// Refused deletions before an error. A refusal for its generation costs the kernel nothing.
+const DELETIONS: usize = 100;
 
 /// Deletes elements that have not changed since they were found.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
+    delete_seen::<L>(nft, elements, None)
+}
+
+/// The same for elements that were all seen in this generation, which saves a look. A deletion names the key alone: beside
+/// another DEL of the attachment, an ADD may have taken the freed key for a pod that lives. So each deletion is bound to
+/// a generation in which the elements were seen.
+pub(crate) fn delete_seen<L: Layout>(
+    nft: &mut Nft,
+    elements: &[Placed],
+    mut seen: Option<u32>,
+) -> Result<()> {
     for chunk in elements.chunks(CHUNK) {
-        let mut remaining = chunk.to_vec();
-        let mut attempts = 0;
-        while !remaining.is_empty() {
-            attempts += 1;
-            let mut batch = Batch::new();
-            for placed in &remaining {
+        for attempt in 1.. {
+            let (generation, present) = match seen.take() {
+                Some(generation) => (generation, chunk.to_vec()),
+                None => (nft.generation()?, unchanged::<L>(nft, chunk)?),
+            };
+            let mut batch = Batch::only_in(generation);
+            for placed in &present {
                 batch.delete_element(set::<L>(&placed.set), &placed.element.key);
             }
             match nft.commit(&batch) {
                 Ok(()) => break,
-                // A concurrent DEL or GC has deleted some.
-                Err(err) if err.is(Errno::ENOENT) && attempts < ATTEMPTS => {}
+                Err(err) if attempt < DELETIONS && [Errno::ERESTART, Errno::ENOENT].contains(&err.errno) => {}
                 Err(err) => return Err(err),
             }
-            remaining = unchanged::<L>(nft, &remaining)?;
         }
     }
     Ok(())
@@ -60,7 +78,8 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
 
 /// Removes and returns the owner's elements, then unused sets and chains. If all are where `hints` says, lists nothing.
 pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
-    let (mut found, mut only_empty_sets) = (Vec::new(), false);
+    let generation = nft.told_generation();
+    let (mut found, mut empty, mut only_empty_sets) = (Vec::new(), Vec::new(), false);
     for Placed { set: name, element } in hints {
         let placed = match nft.element(set::<L>(name), &element.key)? {
             Some(found) if owner.owns(&found.comment) => Some(Placed { set: name.clone(), element: found }),
@@ -77,14 +96,15 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
     if hints.is_empty() || found.len() < hints.len() {
         // Hashed once: this may look at thousands.
         let tag = owner.tag();
-        Look { found, only_empty_sets } = look::<L>(nft, |comment| tag_of(comment) == tag)?;
+        Look { found, empty, only_empty_sets } = look::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
-    delete::<L>(nft, &found)?;
+    delete_seen::<L>(nft, &found, generation)?;
     // A DEL that was killed may have left what it had emptied.
     if only_empty_sets {
         drop_all_unused::<L>(nft)?;
     } else {
         leave::<L>(nft, &found)?;
+        drop_unused::<L>(nft, &empty, Scope::Sets)?;
     }
     Ok(found)
 }
@@ -129,9 +149,10 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
         return Ok(Vec::new());
     }
     let is_stale = stale(network, valid);
-    let Look { found: stale, only_empty_sets } = look::<L>(nft, is_stale)?;
-    delete::<L>(nft, &stale)?;
-    if !stale.is_empty() || only_empty_sets {
+    let generation = nft.told_generation();
+    let Look { found: stale, empty, only_empty_sets } = look::<L>(nft, is_stale)?;
+    delete_seen::<L>(nft, &stale, generation)?;
+    if !stale.is_empty() || !empty.is_empty() || only_empty_sets {
         drop_all_unused::<L>(nft)?;
     }
     Ok(stale)

@@ -126,3 +126,14 @@ pub(super) fn is_idle<L: Layout>(nft: &mut Nft) -> Result<bool> {
     }
     Ok(true)
 }
+
+/// Sets without elements, apart from fixed ones. An ADD fills a set in the batch that makes it.
+pub(super) fn empty_sets<L: Layout>(nft: &mut Nft) -> Result<Vec<String>> {
+    let mut empty = Vec::new();
+    for set in our_sets::<L>(nft)? {
+        if !is_fixed::<L>(&set) && nft.is_empty(self::set::<L>(&set))? {
+            empty.push(set);
+        }
+    }
+    Ok(empty)
+}

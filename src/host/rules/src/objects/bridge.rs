@@ -1,12 +1,55 @@
 //! Bridges with pods as ports.
+//!
+//! A new bridge needs an alias, which tells later ADDs who made it, and the kernel ignores an alias at the creation. So
+//! the plugin bridge makes it with a link group of its own. One message then writes the alias and the default group. A
+//! bridge that still has that group and no alias is what a killed ADD has left, unless its ADD holds the [`LOCK`].
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use serde_json::Value;
 
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{self as netlink, Netlink};
 
 /// As in `type`.
 const PLUGIN: &str = "bridge";
+
+pub const KIND: &str = "bridge";
+
+/// The link group of a bridge that has no alias yet: 1668178546.
+pub const UNFINISHED: u32 = u32::from_be_bytes(*b"cnbr");
+
+const DIR: &str = "/run/cnimble";
+
+/// An ADD holds this lock while it makes a bridge, and a removal of bridges holds it, too.
+pub const LOCK: &str = "/run/cnimble/bridges.lock";
+
+/// Opens the file of the [`LOCK`], and makes it if it is missing.
+pub fn open_lock() -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o755).create(DIR)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW).open(LOCK)
+}
+
+/// Whether its ADD was killed, or has not written the alias yet.
+pub fn is_unfinished(link: &Link) -> bool {
+    link.kind == KIND && link.group == UNFINISHED && link.alias.is_empty()
+}
+
+/// Whether nothing has used an unfinished bridge. Who holds the [`LOCK`] may remove it. A bridge that is up is used by
+/// an earlier version of the plugin, which takes it for a foreign one.
+pub fn is_left_over(host: &mut Netlink, link: &Link) -> netlink::Result<bool> {
+    if !is_unfinished(link) || link.up {
+        return Ok(false);
+    }
+    let has_ports = !host.links(&Filter { master: Some(link.index), kind: None })?.is_empty();
+    Ok(!has_ports && host.addrs(link.index)?.is_empty())
+}
 
 pub const DEFAULT_NAME: &str = "cni0";
 

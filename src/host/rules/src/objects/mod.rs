@@ -48,6 +48,7 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),
+        bridge::KIND => Ok(!bridge::is_left_over(host, link)?),
         _ => Ok(false),
     }
 }

@@ -53,12 +53,19 @@ pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
 }
 
 pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
-    let written = match sysctl::write(&key(link), OURS) {
-        // A kernel that wants a 0 or a 1.
-        Err(err) if err.is(Errno::EINVAL) || err.is(Errno::ERANGE) => sysctl::write(&key(link), ON),
-        written => written,
+    let written = match mark(link) {
+        Ok(false) => sysctl::write(&key(link), ON),
+        marked => marked.map(drop),
     };
     written.if_present().map(drop)
+}
+
+/// Writes [`OURS`]. Returns false for a kernel that wants a 0 or a 1.
+fn mark(link: &str) -> cnimble_netlink::Result<bool> {
+    match sysctl::write(&key(link), OURS) {
+        Err(err) if err.is(Errno::EINVAL) || err.is(Errno::ERANGE) => Ok(false),
+        written => written.map(|()| true),
+    }
 }
 
 /// Returns whether it was on by us.
@@ -67,6 +74,19 @@ pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
         true => sysctl::write(&key(link), OFF).map(|()| true),
         false => Ok(false),
     }
+}
+
+/// The same for a link with a note. A kernel that wants a 0 or a 1 has no value of ours, so the note alone tells.
+pub(super) fn close_noted(link: &str) -> cnimble_netlink::Result<bool> {
+    let is_on = value(link).if_present()?.is_some_and(|value| value == ON);
+    if !is_on {
+        return close(link);
+    }
+    if mark(link)? {
+        // The kernel would have told ours, so it is on by another program.
+        return sysctl::write(&key(link), ON).map(|()| false);
+    }
+    sysctl::write(&key(link), OFF).map(|()| true)
 }
 
 /// False if the link is gone.

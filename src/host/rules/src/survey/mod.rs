@@ -67,13 +67,21 @@ pub(super) struct Operations {
     table: Table<'static>,
     pub(super) all: fn(&mut Nft) -> netlink::Result<Vec<Placed>>,
     is_idle: fn(&mut Nft) -> netlink::Result<bool>,
+    empty_sets: fn(&mut Nft) -> netlink::Result<Vec<String>>,
     forget: fn(&mut Nft, &[Placed]) -> netlink::Result<()>,
     pub(super) let_go: fn(&mut Nft, &[Placed]) -> netlink::Result<()>,
 }
 
 impl Operations {
     fn of<L: Layout>() -> Self {
-        Operations { table: L::TABLE, all: L::all, is_idle: L::is_idle, forget: L::forget, let_go: L::let_go }
+        Operations {
+            table: L::TABLE,
+            all: L::all,
+            is_idle: L::is_idle,
+            empty_sets: L::empty_sets,
+            forget: L::forget,
+            let_go: L::let_go,
+        }
     }
 }
 
@@ -187,6 +195,9 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
         let operations = part.operations();
         if (operations.is_idle)(nft)? {
             idle.push(format!("chains and sets for {} in table {}", part.name(), operations.table));
+        } else {
+            let empty = (operations.empty_sets)(nft)?;
+            idle.extend(empty.iter().map(|set| format!("set {}, which is empty", operations.table.set(set))));
         }
     }
     for table in TABLES {
@@ -204,7 +215,7 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
         let operations = part.operations();
-        if (operations.is_idle)(nft)? {
+        if (operations.is_idle)(nft)? || !(operations.empty_sets)(nft)?.is_empty() {
             (operations.forget)(nft, &[])?;
         }
     }

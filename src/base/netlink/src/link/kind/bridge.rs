@@ -1,7 +1,7 @@
 //! `type bridge`.
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::InfoKind;
+use netlink_packet_route::link::{InfoKind, LinkAttribute};
 use rtnetlink::{LinkBridge, LinkMessageBuilder};
 
 use crate::Request;
@@ -19,12 +19,16 @@ pub struct NewBridge<'a> {
     pub mac: Mac,
     /// Whether the bridge has `vlan_filtering 1`.
     pub vlan_filtering: bool,
+    /// Its group; `None` is the default, 0. The kernel ignores an alias at the creation, but not the group.
+    pub group: Option<u32>,
 }
 
 /// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`](crate::Netlink::create_link).
 pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
     let message = LinkBridge::new(bridge.name).down().address(bridge.mac.to_vec());
     let message = with(message, bridge.mtu, LinkMessageBuilder::mtu);
+    let message =
+        with(message, bridge.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
     let message = if bridge.vlan_filtering { message.vlan_filtering(true) } else { message };
     new_link("bridge", &[bridge.name], message)
 }

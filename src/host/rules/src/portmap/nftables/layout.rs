@@ -161,8 +161,7 @@ impl Layout for Portmap {
     }
 
     fn let_go(nft: &mut Nft, found: &[Placed]) -> Result<()> {
-        let present = elements::unchanged::<Self>(nft, found)?;
-        elements::delete::<Self>(nft, &present)?;
+        elements::delete::<Self>(nft, found)?;
         leave(nft, &[])
     }
 

@@ -44,7 +44,7 @@ pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &st
             return Ok(());
         }
     }
-    localnet::close(link)?;
+    localnet::close_noted(link)?;
     forget_links(nft, &[Element::new(Key::ifname(link), "")])
 }
 
@@ -108,7 +108,7 @@ pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
     let links = nft.elements(Portmap::TABLE.set(LINKS))?;
     let mut closed = Vec::new();
     for name in links.iter().filter_map(|element| element.key.as_ifname()) {
-        if localnet::close(&name)? {
+        if localnet::close_noted(&name)? {
             closed.push(name);
         }
     }

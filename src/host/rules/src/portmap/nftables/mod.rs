@@ -176,8 +176,9 @@ pub(super) fn remove(
     owner: &Owner,
     forward: Option<&Forward>,
 ) -> netlink::Result<Vec<Placed>> {
+    let generation = nft.told_generation();
     let mut removed = configured(nft, owner, forward)?;
-    elements::delete::<Portmap>(nft, &removed)?;
+    elements::delete_seen::<Portmap>(nft, &removed, generation)?;
     let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
     let complete = !removed.is_empty() && removed.iter().all(is_counted);
     // A listing may lack something while the kernel's hash table grows, because of others.
