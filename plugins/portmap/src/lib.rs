@@ -59,6 +59,10 @@ impl Plugin for Portmap {
             log::warn!("prevResult has no address of {}: no port can lead there", call.ifname);
             return Ok(prev.clone());
         }
+        for mapping in forward.without_target() {
+            let address = forward.addrs.iter().map(|net| net.ip().to_string()).collect::<Vec<_>>().join(", ");
+            log::warn!("{mapping} leads nowhere: the pod has only {address}, which is of another family");
+        }
         call.step("map host ports", || map(call, &mut Nft::new(), &config, &forward))?;
         warn_of_listeners(&forward);
         Ok(prev.clone())
