@@ -29,6 +29,7 @@ mod podman;
 mod process;
 pub mod proxy;
 mod sample;
+pub mod sctp;
 pub mod segment;
 mod silence;
 mod skip;

@@ -34,6 +34,7 @@ use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 pub use add::{Source, add_from};
 use ledger::Ledger;
 use memory::Memory;
+pub use resolv::read as read_resolv_conf;
 
 pub static PLUGIN: &dyn Plugin = &HostLocal;
 

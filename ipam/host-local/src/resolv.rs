@@ -1,5 +1,6 @@
 //! `resolvConf`: a resolv.conf(5) file that becomes the result's `dns`.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use cnimble_cni::{Dns, Error};
@@ -7,12 +8,22 @@ use cnimble_os::files::{self as files, Links};
 
 /// The maximum size in bytes.
 const LIMIT: usize = 1 << 20;
+/// The number of the device /dev/null: major 1, minor 3 (Documentation/admin-guide/devices.txt in the kernel).
+const NULL_DEVICE: u64 = 1 << 8 | 3;
 
-/// Fails with code 5 and the path: it is missing, isn't a file, or is absurdly large.
-pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
-    let text = files::read(path, LIMIT, Links::Follow)
-        .map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;
-    Ok(parse(&String::from_utf8_lossy(&text)))
+/// Fails with code 5 and the path: it is missing, isn't a file, or is absurdly large. /dev/null is an empty file, by
+/// which an administrator says that there is no name server.
+pub fn read(path: &Path) -> Result<Dns, Error> {
+    match files::read(path, LIMIT, Links::Follow) {
+        Ok(text) => Ok(parse(&String::from_utf8_lossy(&text))),
+        Err(err) if files::is_foreign(&err) && is_null_device(path) => Ok(Dns::default()),
+        Err(err) => Err(Error::io("ipam.resolvConf: reading", path, &err)),
+    }
+}
+
+fn is_null_device(path: &Path) -> bool {
+    let found = std::fs::metadata(path);
+    found.is_ok_and(|found| found.file_type().is_char_device() && found.rdev() == NULL_DEVICE)
 }
 
 /// As the reference: the last `domain` counts, `search` and `options` add up, keywords without a value and unknown ones
@@ -64,6 +75,10 @@ mod tests {
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(read(&pipe).unwrap_err().msg.ends_with("is not a regular file"));
+        assert!(read(Path::new("/dev/zero")).unwrap_err().msg.ends_with("is not a regular file"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(read(Path::new("/dev/null")).unwrap().is_empty() && read(&link).unwrap().is_empty());
         let file = dir.path().join("file");
         std::fs::write(&file, b"nameserver 1.1.1.1\xff\n").unwrap();
         assert_eq!(read(&file).unwrap().nameservers.len(), 1);

@@ -11,6 +11,7 @@ mod ifb;
 mod root;
 mod veth;
 
+use cnimble_cni::mtu::burst_problem;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Version};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
@@ -67,6 +68,10 @@ impl Plugin for Bandwidth {
         }
         let mut host = Netlink::open()?;
         let veth = veth::host_end(call, &mut host, &result)?;
+        for (key, bucket) in [("ingressBurst", config.ingress), ("egressBurst", config.egress)] {
+            let problem = bucket.and_then(|bucket| burst_problem(bucket.rate, bucket.burst(), veth.mtu));
+            problem.iter().for_each(|problem| log::warn!("{key}: {problem}"));
+        }
         if let Some(limit) = config.egress() {
             let ifb = ifb::add(call, &mut host, &veth, &limit)?;
             let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();

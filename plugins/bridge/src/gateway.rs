@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble_cni::{CniResult, Code, Error, Route, cidr};
+use cnimble_cni::{CniResult, Code, Error, Route, cidr, reach};
 use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{IfPresent, Netlink, addr};
+use cnimble_netlink::{IfPresent, Netlink, addr, sysctl};
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::host::{forward, forward_from};
-use cnimble_plugin::interface::{check, protected};
+use cnimble_plugin::interface::host::{forward, forward_from, switch_ipv6_on};
+use cnimble_plugin::interface::{carries, check, protected};
 
 use crate::config::Config;
 use crate::context::Context;
@@ -32,6 +32,10 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
             ));
         }
         let everywhere = cidr::everywhere(ip.address);
+        let is_routed = result.routes.iter().any(|route| route.dst.is_ipv4() == ip.address.is_ipv4());
+        if reach::is_on_link(gateway, std::slice::from_ref(ip)) && (config.is_default_gateway || is_routed) {
+            return Err(no_way_back(gateway, ip.address));
+        }
         if config.is_default_gateway
             && !result.routes.iter().any(|route| route.dst == everywhere && route.gw.is_some())
         {
@@ -39,6 +43,13 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
         }
     }
     addresses_of(result)
+}
+
+/// With the pod's own route to the gateway its packets would arrive, but the bridge has no network that contains the pod.
+fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
+    Error::new(Code::CONFLICT, format!("the bridge can't be the gateway {gateway} of {pod}")).details(
+        "the address has no network with the gateway in it; hint: change its prefix length, or use ptp",
+    )
 }
 
 /// Fails with code 7 for a gateway of another family.
@@ -72,15 +83,33 @@ pub(crate) fn ensure(
         None => None,
     };
     let link = vlan.as_ref().unwrap_or(bridge);
+    let is_own = vlan.is_some() || ours::is_ours(bridge) || ours::has_uplink(bridge);
+    if is_own && gateways.iter().any(IpNetwork::is_ipv6) {
+        enable_ipv6(cx.call, bridge.index, link)?;
+    }
     addresses(cx, bridge.index, link, gateways)?;
     for ip in result.ips.iter().filter(|ip| ip.gateway.is_some_and(is_link_local)) {
         lead_back(cx, bridge.index, link, cidr::network_of(ip.address))?;
     }
     forward(cx.call, &mut cx.host, gateways)?;
-    if vlan.is_some() || ours::is_ours(bridge) || ours::has_uplink(bridge) {
+    if is_own {
         forward_from(link, gateways)?;
     }
     Ok(vlan)
+}
+
+/// Unless other pods use the bridge, the undo switches it off again.
+fn enable_ipv6(call: &Call, bridge: u32, link: &Link) -> Result<(), Error> {
+    let Some((key, old)) = switch_ipv6_on(link)? else { return Ok(()) };
+    let index = link.index;
+    call.undo.push(format!("restore {key}"), move || {
+        if is_used(&mut Netlink::open()?, bridge, index)? {
+            return Ok(());
+        }
+        sysctl::write(&key, &old).if_present()?;
+        Ok(())
+    });
+    Ok(())
 }
 
 fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
@@ -114,6 +143,9 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
             replace(call, host, link, other.net)?;
         }
         refuse_harmful(call, config, host, link, *wanted)?;
+        if wanted.is_ipv6() {
+            carries(link, [wanted.ip()])?;
+        }
         match host.execute(addr::add(link.index, &link.name, *wanted)) {
             Ok(()) => {
                 let (index, name, net) = (link.index, link.name.clone(), *wanted);

@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use cnimble_cni::reach::Gateways;
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{NetNs, Netlink, route};
@@ -98,7 +99,7 @@ impl Arrival {
             // The pod may have other networks' interfaces and default routes.
             requests.push(route::prepend(&wanted, &pair.pod_name));
         }
-        inside.execute_all(requests)?;
+        inside.execute_all(requests).map_err(|err| pod::explained(result, Gateways::InNetworks, err))?;
         pair.pod_mac = self.mac.unwrap_or(pair.pod_mac);
         Ok(Some(inside))
     }

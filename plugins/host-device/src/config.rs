@@ -67,7 +67,7 @@ impl Config {
             (device, _) => Some(Wanted::Id(id("runtimeConfig.deviceID", device)?)),
         };
         let wanted = if !keys.device.is_empty() {
-            if let Some(problem) = names::interface_problem(&keys.device) {
+            if let Some(problem) = names::new_interface_problem(&keys.device) {
                 let name = keys.device.escape_default();
                 return Err(Error::config(format!("device: invalid name \"{name}\"")).details(problem));
             }
@@ -157,6 +157,7 @@ mod tests {
         for (json, msg) in [
             (r"{}", "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\""),
             (r#"{"device":"a b"}"#, "device: invalid name \"a b\""),
+            (r#"{"device":"eth%d"}"#, "device: invalid name \"eth%d\""),
             (r#"{"hwaddr":"02:00"}"#, "hwaddr: invalid hardware address \"02:00\""),
             (r#"{"kernelpath":"/sys/class/net"}"#, "kernelpath: \"/sys/class/net\" must be absolute"),
             (r#"{"kernelpath":"/sys/devices/../class"}"#, "kernelpath: \"/sys/devices/../class\" must be"),

@@ -285,7 +285,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
-    let is_name = names::interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
+    let is_name = names::new_interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
     // tuning behind it has put back another MAC than prevResult's.
     let has_its_own = |details: &Details| link.mac.is_some_and(|mac| details.permanent == mac.0);
     let is_wanted = match wanted {

@@ -60,6 +60,10 @@ impl Plugin for Portmap {
             return Ok(prev.clone());
         }
         refuse_loopback(&forward)?;
+        for mapping in forward.without_target() {
+            let address = forward.addrs.iter().map(|net| net.ip().to_string()).collect::<Vec<_>>().join(", ");
+            log::warn!("{mapping} leads nowhere: the pod has only {address}, which is of another family");
+        }
         call.step("map host ports", || map(call, &mut Nft::new(), &config, &forward))?;
         warn_of_listeners(&forward);
         Ok(prev.clone())

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::{IfPresent as _, Netlink, addr, route, sysctl};
-use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
+use cnimble_plugin::interface::host::{ignore_router_advertisements_on_new, switch_ipv6_on};
 use cnimble_plugin::interface::protected;
 
 use crate::path::{self, Path};
@@ -38,6 +38,9 @@ pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Resul
     // No other host is on this link.
     let accept_dad = format!("net/ipv6/conf/{}/accept_dad", end.name);
     sysctl::write(&accept_dad, "0").default_for(&[Errno::EROFS]).if_present()?;
+    if paths.iter().any(|path| path.gateway.is_ipv6()) {
+        switch_ipv6_on(end)?;
+    }
     let mut requests: Vec<_> =
         path::host_addresses(paths).into_iter().map(|net| addr::add(end.index, &end.name, net)).collect();
     requests.push(link::set(end.index, &end.name, &Change { up: Some(true), ..Change::default() }));

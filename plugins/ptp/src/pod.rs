@@ -1,3 +1,4 @@
+use cnimble_cni::reach::Gateways;
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{NetNs, Netlink};
@@ -31,7 +32,7 @@ pub(crate) fn configure(
         requests.push(route::del(&path::of_kernel(subnet), name));
         requests.push(route::prepend(subnet, name));
     }
-    inside.execute_all(requests)?;
+    inside.execute_all(requests).map_err(|err| pod::explained(result, Gateways::All, err))?;
     Ok(inside)
 }
 
@@ -42,6 +43,8 @@ fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
         subnet.src = None;
     }
     let mut routes = pod::routes(index, result);
+    // There is a route to every gateway.
+    routes.iter_mut().for_each(|route| route.onlink = false);
     routes.retain(|route| !subnets.contains(route));
     routes
 }

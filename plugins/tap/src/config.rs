@@ -97,6 +97,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for (json, msg) in [
             (r#"{"bridge":"a/b"}"#, "bridge: invalid name \"a/b\""),
+            (r#"{"bridge":"br%d"}"#, "bridge: invalid name \"br%d\""),
             (r#"{"owner":-1}"#, "owner: invalid value: integer `-1`, expected u32"),
             (r#"{"selinuxContext":"a\nb"}"#, "selinuxContext: a context has no control characters"),
         ] {

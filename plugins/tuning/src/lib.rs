@@ -20,7 +20,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_cni::mtu::ipv6_problem;
+use cnimble_cni::{Attachment, CniResult, Code, Error, IpNetwork};
 use cnimble_netlink::link::{self, Change};
 use cnimble_netlink::{NetNs, Netlink, sysctl};
 use cnimble_plugin::interface::find_own;
@@ -61,6 +62,7 @@ impl Plugin for Tuning {
         }
         if !config.settings.is_empty() {
             call.step(&format!("change interface {}", call.ifname), || change(call, &netns, &config))?;
+            warn_of_lost_addresses(call, &config, &result);
         }
         for interface in &mut result.interfaces {
             if interface.name == call.ifname && !interface.sandbox.is_empty() {
@@ -118,6 +120,17 @@ impl Plugin for Tuning {
             return Ok(());
         }
         backup::usable(&config.data_dir).map_err(unusable)
+    }
+}
+
+/// With a small MTU the kernel takes the IPv6 addresses off the interface. The result keeps them, and IPv4 works on, as
+/// with the Go plugin.
+fn warn_of_lost_addresses(call: &Call, config: &Config, result: &CniResult) {
+    let problem = config.settings.mtu.and_then(ipv6_problem);
+    let lost = result.ips.iter().map(|ip| ip.address).filter(IpNetwork::is_ipv6);
+    let lost: Vec<String> = lost.map(|address| address.to_string()).collect();
+    if let Some(problem) = problem.filter(|_| !lost.is_empty()) {
+        log::warn!("mtu: {problem}: {} has lost {}", call.ifname, lost.join(", "));
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn name(config: &PluginConfig) -> Option<String> {
         .decode::<Name>()
         .ok()
         .map(|key| key.vrfname)
-        .filter(|name| names::interface_problem(name).is_none())
+        .filter(|name| names::new_interface_problem(name).is_none())
 }
 
 impl Config {
@@ -63,6 +63,7 @@ mod tests {
         for (json, msg) in [
             ("{}", "configuration is expected to have a valid vrf name"),
             (r#"{"vrfname":"a/b"}"#, "vrfname: invalid name \"a/b\""),
+            (r#"{"vrfname":"red%d"}"#, "vrfname: invalid name \"red%d\""),
             (r#"{"vrfname":"a","table":-1}"#, "table: invalid value: integer `-1`, expected u32"),
         ] {
             let err = read(json).unwrap_err();

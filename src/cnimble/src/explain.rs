@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use cnimble_cni::Code;
-use cnimble_lint::{Key, Rule, nearest, network_keys, pages};
+use cnimble_lint::{Key, Page, Rule, nearest, network_keys, page, pages};
 
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
@@ -14,7 +14,8 @@ const CODES: &[(Code, &str, &str)] = &[
     (
         Code::INCOMPATIBLE_VERSION,
         "the configuration's or a result's CNI version isn't supported",
-        "`cnimble plugins` lists the versions of each plugin; write one of them as cniVersion",
+        "`cnimble plugins` lists the versions of each plugin; write one of them as cniVersion, and nothing newer into \
+         cniVersions",
     ),
     (
         Code::UNSUPPORTED_FIELD,
@@ -84,14 +85,30 @@ const CODES: &[(Code, &str, &str)] = &[
     ),
     (
         Code::DELEGATE,
-        "a delegate could not be run, or its answer not understood",
-        "`cnimble plugins` lists what is installed; is the IPAM plugin among it?",
+        "a delegate, usually the IPAM plugin, could not be run, gave no address, or gave an answer that is not understood",
+        "the message says which: `cnimble plugins` lists what is installed; `static` without `ipam.addresses` gives \
+         an address only by IP in CNI_ARGS, or by the capability ips",
     ),
     (
         Code::INTERNAL,
         "anything unclassified: what the Go plugins give for most errors, or a defect of the plugin",
         "the message says more",
     ),
+];
+
+/// The variables that a runtime sets for a plugin (specification 1.1.0, section 2 "Parameters").
+const VARIABLES: &[(&str, &str)] = &[
+    ("CNI_COMMAND", "The verb: ADD, DEL, CHECK, GC, STATUS or VERSION."),
+    ("CNI_CONTAINERID", "The container's ID, which with CNI_IFNAME names the attachment."),
+    ("CNI_NETNS", "The path of the container's network namespace."),
+    ("CNI_IFNAME", "The name of the interface in the container."),
+    (
+        "CNI_ARGS",
+        "Arguments for one container, as KEY=VALUE with a semicolon between them: IP asks host-local for an address and \
+         gives static one, GATEWAY gives static a gateway, MAC sets the interface's hardware address, and with \
+         IgnoreUnknown=1 unknown keys are accepted.",
+    ),
+    ("CNI_PATH", "The directories of plugins, with a colon between them."),
 ];
 
 pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
@@ -105,11 +122,22 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
             &json!({"rule": word, "about": rule.about()}),
         );
     }
+    if let Some((name, about)) = VARIABLES.iter().find(|(name, _)| *name == word) {
+        let object = json!({"variable": name, "about": about});
+        return tell(session, &format!("{name}, a variable of every plugin: {about}\n"), &object);
+    }
     let found = keys(word);
-    if found.is_empty() {
+    let plugin = page(word);
+    if found.is_empty() && plugin.is_none() {
         return Err(unknown(word));
     }
-    let text: String = found.iter().map(|(owner, key)| shown(*owner, key)).collect::<Vec<_>>().join("\n");
+    let texts =
+        plugin.map(plugin_text).into_iter().chain(found.iter().map(|(owner, key)| shown(*owner, key)));
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let object = plugin.map(|page| {
+        let keys: Vec<&str> = page.keys.iter().map(|key| key.path).collect();
+        json!({"plugin": page.name, "about": page.about, "keys": keys})
+    });
     let list = found.iter().map(|(owner, key)| {
         json!({
             "plugin": owner,
@@ -121,13 +149,24 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
             "inGo": key.is_in_go,
         })
     });
-    tell(session, &text, &list.collect())
+    tell(session, &text, &object.into_iter().chain(list).collect())
+}
+
+/// Describes a plugin, with its keys.
+fn plugin_text(page: &Page) -> String {
+    let mut text = format!("{}, a plugin: {}\n", page.name, page.about);
+    for key in &page.keys {
+        let _ = writeln!(text, "  {}", key.path);
+    }
+    text
 }
 
 pub(super) fn words() -> impl Iterator<Item = String> {
     let codes = CODES.iter().map(|(code, ..)| code.0.to_string());
     let rules = Rule::ALL.iter().map(|rule| rule.name().to_owned());
-    codes.chain(rules).chain(all().map(|(_, key)| key.path.replace("[]", "")))
+    let variables = VARIABLES.iter().map(|(name, _)| (*name).to_owned());
+    let plugins = pages().iter().map(|page| page.name.to_owned());
+    codes.chain(rules).chain(variables).chain(plugins).chain(all().map(|(_, key)| key.path.replace("[]", "")))
 }
 
 fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
@@ -157,8 +196,21 @@ fn all() -> impl Iterator<Item = Found> {
     network_keys().iter().map(|key| (None, key)).chain(of_plugins)
 }
 
-/// Accepts `isGateway` or `ipam.ranges`, and `bridge.mtu` with the plugin in front.
+/// Accepts `isGateway` or `ipam.ranges`, and `bridge.mtu` with the plugin in front, which may also be the plugin that
+/// names the owner of the key as its IPAM plugin.
 fn keys(word: &str) -> Vec<Found> {
+    // A capability is the name of a key of `runtimeConfig`.
+    if let Some((_, capability)) = word.split_once("capabilities.") {
+        return keys_of(&format!("runtimeConfig.{capability}"));
+    }
+    let found = keys_of(word);
+    match word.split_once('.').filter(|(plugin, _)| found.is_empty() && page(plugin).is_some()) {
+        Some((_, path)) => keys_of(path),
+        None => found,
+    }
+}
+
+fn keys_of(word: &str) -> Vec<Found> {
     let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);
     let is = |(owner, key): &Found| {
@@ -208,7 +260,7 @@ fn unknown(word: &str) -> Report {
     let report = Report::because(
         Exit::Usage,
         format!("{word} can't be explained"),
-        "it is no error code, no key of a plugin, and no rule of `validate --strict`",
+        "it is no error code, no plugin, no key of one, no variable, and no rule of `validate --strict`",
     );
     match nearest(word, known) {
         Some(near) => report.hint(format!("did you mean {near}?")),
@@ -262,6 +314,14 @@ mod tests {
             assert_eq!(names(word).len(), count, "{:?}", names(word));
         }
         assert!(names("isGatway").is_empty());
+        assert_eq!(names("gw"), ["any ipam.routes[].gw"]);
+        assert_eq!(names("ipam.routes.priority"), ["any ipam.routes[].priority"]);
+        assert!(names("bridge.ipam.routes").contains(&"host-local ipam.routes".to_owned()));
+        assert!(
+            names("capabilities.portMappings")
+                .contains(&"portmap runtimeConfig.portMappings[].hostPort".to_owned())
+        );
+        assert_eq!(names("nothing.ipam.routes"), [] as [&str; 0]);
     }
 
     #[test]
@@ -300,10 +360,6 @@ mod tests {
         walk(&cnimble_lint::schema::of_network(), &mut unexplained);
         unexplained.sort();
         unexplained.dedup();
-        // The keys of a route belong to the result, which the specification describes.
-        unexplained.retain(|name| {
-            !["dst", "gw", "advmss", "priority", "scope", "mtu", "table"].contains(&name.as_str())
-        });
         assert!(unexplained.is_empty(), "{unexplained:?}");
     }
 

@@ -103,9 +103,15 @@ impl Report {
                     [] => report.row("why", "the directory has no usable network"),
                     known => report.row("why", format!("there is only {}", known.join(", "))),
                 };
-                bad.iter()
-                    .fold(report, |report, bad| report.row("skipped", bad.to_string()))
-                    .hint("`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory")
+                bad.iter().fold(report, |report, bad| report.row("skipped", bad.to_string())).hint(
+                    match std::path::Path::new(name).is_file() {
+                        true => format!("write ./{name} for the file in this directory"),
+                        false => {
+                            "`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory"
+                                .to_owned()
+                        }
+                    },
+                )
             }
             ConfError::Dir { dir, source, .. } => report
                 .row("directory", dir.display().to_string())
@@ -218,7 +224,9 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
         ),
         PluginError::TimeLimit { .. } => "raise --timeout, or find out why the plugin waits".to_owned(),
         PluginError::Version { supported, .. } => match supported.last() {
-            Some(newest) => format!("write cniVersion {newest} into the configuration, or install a newer plugin"),
+            Some(newest) => format!(
+                "write cniVersion {newest} into the configuration, and nothing newer into cniVersions; or install a newer plugin"
+            ),
             None => return None,
         },
         PluginError::NoError { .. } | PluginError::BadOutput { .. } => {

@@ -116,6 +116,11 @@ impl Run {
         self
     }
 
+    fn current_dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
     fn json(mut self) -> Self {
         self.command.arg("--json");
         self

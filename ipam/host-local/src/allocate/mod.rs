@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use cnimble_cni::cidr;
 use cnimble_leases::range::{Range, RangeSet};
 
 /// The texts are the reference's.
@@ -59,12 +60,11 @@ pub(crate) fn choose<'a>(
     container: &str,
     holders: &impl Holders,
 ) -> Result<Vec<Choice<'a>>, AllocateError> {
-    let mut requested = requested.to_vec();
+    let (wanted, left) = cidr::assign(sets, requested, |set, ip| set.range_of(ip).is_some());
     let mut choices = Vec::with_capacity(sets.len());
-    for (n, set) in sets.iter().enumerate() {
+    for ((n, set), wanted) in sets.iter().enumerate().zip(wanted) {
         let pool = Pool { n, set, sets, holders };
-        let wanted = requested.iter().position(|ip| set.range_of(*ip).is_some());
-        choices.push(match wanted.map(|at| requested.remove(at)) {
+        choices.push(match wanted {
             Some(ip) => {
                 let choice = pool.exactly(ip)?;
                 pool.refuse_second(container)?;
@@ -76,7 +76,7 @@ pub(crate) fn choose<'a>(
             }
         });
     }
-    if requested.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(requested)) }
+    if left.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(left)) }
 }
 
 /// With the addresses that could be taken back.

@@ -315,3 +315,33 @@ fn bad_input_changes_nothing() {
     assert_eq!(chain.net(&both()).call("ADD", &att, Some(&chain.prev)).run().error().code, 8);
     chain.assert_state(&before, "no such interface");
 }
+
+#[test]
+fn a_burst_below_a_packet_is_a_warning() {
+    need!("ip", "tc");
+    let chain = Chain::new();
+    for (keys, warned) in [
+        (
+            json!({ "ingressRate": RATE, "ingressBurst": 12_120, "egressRate": RATE, "egressBurst": BURST }),
+            None,
+        ),
+        (
+            json!({ "ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE, "egressBurst": 12_112 }),
+            Some(
+                "egressBurst: the bucket holds 1513 bytes, and a packet of 1514 bytes (MTU 1500) never passes; that takes 12120 bits",
+            ),
+        ),
+        (
+            json!({ "runtimeConfig": { "bandwidth": { "ingressRate": RATE, "ingressBurst": 8000 } } }),
+            Some("ingressBurst: the bucket holds 1000 bytes, and a packet of 1514 bytes"),
+        ),
+    ] {
+        let net = chain.net(&keys);
+        let outcome = net.call("ADD", &chain.att, Some(&chain.prev)).run().success();
+        match warned {
+            Some(text) => assert!(outcome.stderr.contains(text), "{keys}: {}", outcome.stderr),
+            None => assert_eq!(outcome.stderr, "", "{keys}"),
+        }
+        net.deleted(&chain.att, Some(&outcome.result()));
+    }
+}

@@ -129,7 +129,7 @@ impl Config {
         let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
         if keys.vlan != 0 && (keys.is_gateway || keys.is_default_gateway) {
             let name = vlan_gateway_name(&bridge, keys.vlan);
-            if let Some(problem) = names::interface_problem(&name) {
+            if let Some(problem) = names::new_interface_problem(&name) {
                 return Err(Error::config(format!(
                     "bridge, vlan: the gateway interface would be \"{name}\""
                 ))

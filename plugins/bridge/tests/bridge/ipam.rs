@@ -73,3 +73,25 @@ fn only_our_own_ipam_plugin_lets_the_mac_go_with_the_address() {
     let result = net.added(&Attachment::new("two", &second));
     assert_ne!(result["interfaces"][2]["mac"], "0a:58:0a:01:02:03", "{result:#}");
 }
+
+#[test]
+fn an_answer_of_ipam_without_a_version_has_the_configurations() {
+    need!("ip");
+    let (host, pod) = (Host::new(), Pod::new());
+    let bin = plugins(&host);
+    for (version, answer) in [
+        ("1.0.0", r#"{"ips": [{"address": "10.1.2.9/24"}]}"#),
+        ("0.4.0", r#"{"cniVersion": "", "ips": [{"version": "4", "address": "10.1.2.9/24"}]}"#),
+        ("0.2.0", r#"{"ip4": {"ip": "10.1.2.9/24"}}"#),
+    ] {
+        let answers = format!("#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\necho '{answer}'\n");
+        script(&bin.join("silent"), &answers);
+        let net = Network::by(&bin, &host, configs::v4(&host))
+            .with("/cniVersion", json!(version))
+            .with("/ipam", json!({"type": "silent"}));
+        let attachment = Attachment::new("one", &pod);
+        net.added(&attachment);
+        assert_eq!(pod.addrs("eth0")[0], "10.1.2.9/24", "{version}");
+        net.deleted(&attachment, None);
+    }
+}

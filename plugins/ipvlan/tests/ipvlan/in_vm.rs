@@ -333,3 +333,14 @@ fn the_host_reaches_its_pods_by_a_shim_in_each_mode() {
         before.assert_same(&Snapshot::of(&host).without("leases"), mode);
     }
 }
+
+#[test]
+fn a_master_that_carries_macvlans_is_busy_and_the_error_says_why() {
+    with_kind!("ipvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    host.ip("link add link uplink name mv0 type macvlan mode bridge");
+    let error = Network::new(&host, config(&host)).add(&Attachment::new("c1", &pod)).error();
+    let why = "a link carries either macvlans or ipvlans";
+    assert!(error.code == 100 && error.all().contains(why), "{error:?}");
+}

@@ -201,3 +201,45 @@ fn dns_of_the_configuration_wins_over_that_of_ipam() {
     let network = network.with("/dns", json!({"nameservers": ["10.7.0.54"]}));
     assert_eq!(network.added(&Attachment::new("c2", &two))["dns"], json!({"nameservers": ["10.7.0.54"]}));
 }
+
+#[test]
+fn a_single_address_reaches_its_gateway_on_the_link() {
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let lan = Lan::behind(&host, "uplink");
+    let ipam = json!({
+        "type": "static",
+        "addresses": [
+            {"address": "10.9.0.5/32", "gateway": "10.8.0.1"},
+            {"address": "fd09::5/128", "gateway": "fd08::1"},
+        ],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+    });
+    let network = Network::new(&host, config(&host)).with("/ipam", ipam);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    for line in [
+        "addr add 10.8.0.1/32",
+        "route add 10.9.0.5/32",
+        "-6 addr add fd08::1/128",
+        "-6 route add fd09::5/128",
+    ] {
+        lan.ip(&format!("{line} dev lan0{}", if line.contains("fd08") { " nodad" } else { "" }));
+    }
+    assert!(pod.pings_once("10.8.0.1") && pod.pings_once("fd08::1"));
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, Some(&result));
+    let wider = network.with("/ipam/addresses", json!([{"address": "10.9.0.5/24", "gateway": "10.8.0.1"}]));
+    refused(&wider.add(&attachment), 100, "the next hop 10.8.0.1 is in no network of the pod (10.9.0.5/24)");
+}
+
+#[test]
+fn a_small_mtu_and_an_ipv6_address_are_refused_with_the_reason() {
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host)).with("/mtu", json!(1000));
+    let attachment = Attachment::new("c1", &pod);
+    refused(&network.add(&attachment), 100, "its MTU of 1000 is too small for IPv6, which needs 1280 bytes");
+    assert_eq!((pod.links(), leases(&host)), (vec!["lo".to_owned()], Vec::new()));
+}

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use serde_json::json;
 
 use cnimble_tests::traffic::{Server, ask, tcp, tcp_is_shut, udp, udp_socket};
-use cnimble_tests::{Ns, Snapshot, need};
+use cnimble_tests::{Ns, Snapshot, need, sctp};
 
 use super::{Site, pod_ip};
 
@@ -168,5 +168,47 @@ fn the_connections_of_a_busy_udp_client_are_deleted() {
         assert!(ask(&client, to).unwrap().starts_with("host"), "{backend}");
         assert!(ask(&client6, to6).unwrap().starts_with("host"), "{backend}");
         drop(elsewhere);
+    }
+}
+
+#[test]
+fn associations_of_sctp_with_fixed_ports_are_forgotten() {
+    need!("nft", "ip", "conntrack");
+    for (backend, mappings) in [
+        ("nftables", json!([{"hostPort": 3868, "containerPort": 3000, "protocol": "sctp"}])),
+        ("iptables", json!([{"hostPort": 3868, "containerPort": 3000, "protocol": "sctp"}])),
+        // One walk through the table serves both protocols.
+        (
+            "nftables",
+            json!([
+                {"hostPort": 3868, "containerPort": 3000, "protocol": "sctp"},
+                {"hostPort": 3868, "containerPort": 3000, "protocol": "udp"},
+            ]),
+        ),
+    ] {
+        let site = Site::new();
+        let net = site.network(mappings.clone()).with("/backend", json!(backend));
+        // Connection tracking starts with its first rule.
+        site.add(&net.with("/runtimeConfig/portMappings", json!([{"hostPort": 1, "containerPort": 1}])), 0);
+        let host = sctp::Listener::open(&site.host, "host");
+        let pods = [&site.pods[0], &site.pods[1]].map(|pod| sctp::Listener::open(pod, "pod"));
+        let begin = || {
+            ["192.0.2.1:3868", "[2001:db8::1]:3868"]
+                .map(|to| sctp::begin(&site.world, 38_680, to, &[&host, &pods[0], &pods[1]]))
+        };
+        assert_eq!(begin(), ["host", "host"], "{backend}");
+        // Another port of the host.
+        let other = sctp::begin(&site.world, 38_681, "192.0.2.1:3869", &[&host]);
+        assert_eq!(other, "host");
+        let tracked = || site.host.sh("conntrack -L -p sctp");
+        assert!(tracked().contains("dport=3869"), "{}", tracked());
+
+        site.add(&net, 0);
+        assert!(tracked().contains("dport=3869"), "an entry of another port went: {}", tracked());
+        assert_eq!(begin(), ["pod", "pod"], "{backend}, {mappings}");
+        net.deleted(&site.attachment(0), Some(&site.results[0]));
+        let list = tracked();
+        assert!(!list.contains("dport=3868 "), "{backend}, {mappings}: {list}");
+        assert_eq!(begin(), ["host", "host"], "{backend}, {mappings}");
     }
 }

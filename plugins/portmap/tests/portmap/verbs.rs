@@ -141,3 +141,21 @@ fn no_port_leads_to_the_hosts_own_localhost() {
         net.deleted(&attachment, Some(&prev));
     }
 }
+
+#[test]
+fn a_port_of_a_family_that_the_pod_lacks_is_a_warning() {
+    need!("nft", "ip");
+    let site = Site::new();
+    let net = site.network(json!([
+        {"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"},
+        {"hostPort": 8081, "containerPort": 80, "hostIP": "::"},
+        {"hostPort": 8082, "containerPort": 80},
+    ]));
+    let mut only_ipv4 = site.results[0].clone();
+    let ips = only_ipv4["ips"].as_array_mut().unwrap();
+    ips.retain(|ip| !ip["address"].as_str().unwrap().contains(':'));
+    let outcome = net.call("ADD", &site.attachment(0), Some(&only_ipv4)).run().success();
+    let warned = "[::]:8081/tcp leads nowhere: the pod has only 10.1.2.2, which is of another family";
+    assert!(outcome.stderr.contains(warned), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("leads nowhere").count(), 1, "{}", outcome.stderr);
+}

@@ -134,3 +134,16 @@ fn status_asks_ipam_too() {
     full.status().success();
     assert_eq!(full.with("/ipam/notReadyWhenFull", json!(true)).status().error().code, 50);
 }
+
+#[test]
+fn a_host_whose_links_are_born_without_ipv6_gets_its_end() {
+    need!("ip", "ping");
+    let (host, pod) = (host(), Pod::new());
+    host.set_sysctl("ipv6/conf/default/disable_ipv6", "1");
+    let net = Network::new(&host, config(&host));
+    let attachment = Attachment::new("one", &pod);
+    let result = net.added(&attachment);
+    assert!(pod.pings_once("fd00:1:2::1"));
+    net.check(&attachment, &result).success();
+    net.deleted(&attachment, Some(&result));
+}

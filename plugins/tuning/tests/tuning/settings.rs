@@ -183,3 +183,18 @@ fn a_read_only_proc_sys_is_written_by_root_and_suffices_for_present_values() {
         assert_eq!(chain.pod.sysctl("core/somaxconn"), now);
     }
 }
+
+#[test]
+fn an_mtu_that_takes_ipv6_from_the_pod_is_a_warning() {
+    need!("ip");
+    let chain = Chain::new();
+    for (mtu, warns) in [(1280, false), (1279, true)] {
+        let net = chain.net(&json!({"mtu": mtu}));
+        let outcome = net.call("ADD", &chain.att, Some(&chain.prev)).run().success();
+        let told = "mtu: 1279 is too small for IPv6, which needs 1280 bytes: eth0 has lost fd00:1:2::2/64";
+        assert_eq!(outcome.stderr.contains(told), warns, "{}", outcome.stderr);
+        // As with the Go plugin, the result keeps the address.
+        assert_eq!(outcome.result(), chain.prev);
+        assert_eq!(chain.pod.addrs("eth0").contains(&"fd00:1:2::2/64".to_owned()), !warns);
+    }
+}

@@ -100,6 +100,22 @@ pub fn without(first: u128, last: u128, excluded: &[IpNetwork]) -> Vec<(u128, u1
     left
 }
 
+/// Gives each set the first requested address that it holds, as each attachment gets one address of a set. Returns the
+/// address of each set, and those that are left over, which no set can give.
+pub fn assign<S>(
+    sets: &[S],
+    requested: &[IpAddr],
+    holds: impl Fn(&S, IpAddr) -> bool,
+) -> (Vec<Option<IpAddr>>, Vec<IpAddr>) {
+    let mut left = requested.to_vec();
+    let assigned = sets.iter().map(|set| {
+        let at = left.iter().position(|ip| holds(set, *ip))?;
+        Some(left.remove(at))
+    });
+    let assigned = assigned.collect();
+    (assigned, left)
+}
+
 /// The single-address network of `ip`: /32 or /128.
 pub fn host(ip: IpAddr) -> IpNetwork {
     IpNetwork::from(ip)

@@ -10,6 +10,7 @@
 //! | [`result`], [`error`] | the answers of a plugin |
 //! | [`json`], [`fields`] | readers of JSON, whose errors have the path of a key |
 //! | [`owner`], [`hash`] | the owner of an attachment, and names made of it |
+//! | [`names`], [`mtu`], [`reach`] | rules that ADD and `cnimble validate --strict` share |
 //! | [`verb`], [`args`], [`version`] | the verbs, `CNI_ARGS`, the versions of the protocol |
 
 #![warn(missing_docs)]
@@ -24,8 +25,10 @@ pub mod fields;
 pub mod hash;
 pub mod json;
 pub mod list;
+pub mod mtu;
 pub mod names;
 pub mod owner;
+pub mod reach;
 pub mod result;
 pub mod verb;
 pub mod version;

@@ -23,6 +23,15 @@ pub fn interface_problem(text: &str) -> Option<&'static str> {
     }
 }
 
+/// The reason that `text` cannot name an interface that does not exist yet, or `None` if it can: that of
+/// [`interface_problem`], or a `%`. For `%d` in the name of a new interface the kernel writes a number, and refuses any
+/// other `%` (`dev_alloc_name`). So the interface would get another name, and each ADD would make another interface.
+pub fn new_interface_problem(text: &str) -> Option<&'static str> {
+    let pattern =
+        text.contains('%').then_some("interface name contains %, and the kernel writes a number for %d");
+    interface_problem(text).or(pattern)
+}
+
 /// The reason that `text` is no DNS subdomain by RFC 1123, or `None` if it is one: labels with dots between them, such as
 /// the name of an object in Kubernetes.
 pub fn subdomain_problem(text: &str) -> Option<&'static str> {
@@ -71,6 +80,13 @@ mod tests {
             ["", ".", "..", "sixteen-bytes-xx", "üüüüüüüü", "a/b", "a:b", "a b", "a\t", "a\u{a0}b", "a\0"]
         {
             assert!(interface_problem(bad).is_some(), "{bad:?}");
+            assert_eq!(new_interface_problem(bad), interface_problem(bad), "{bad:?}");
+        }
+        for pattern in ["br%d", "%", "100%"] {
+            assert!(
+                interface_problem(pattern).is_none() && new_interface_problem(pattern).is_some(),
+                "{pattern}"
+            );
         }
     }
 

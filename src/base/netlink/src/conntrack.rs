@@ -1,4 +1,4 @@
-//! Connection tracking of UDP: `conntrack -L -p udp`, `conntrack -D -p udp`. linux/netfilter/nfnetlink_conntrack.h.
+//! Connection tracking: `conntrack -L -p PROTOCOL`, `conntrack -D -p PROTOCOL`. linux/netfilter/nfnetlink_conntrack.h.
 
 use std::net::IpAddr;
 
@@ -17,14 +17,15 @@ use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPR
 use super::wire::{self, Attributes, Message, Writer, ip};
 use super::{Error, IfPresent as _, Result};
 
-const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// Fewer entries are listed in one list of both families and of all protocols.
 const FEW: u32 = 1000;
 const CHUNK: usize = 100;
 
-/// A UDP "connection" by its destination; its source doesn't matter here.
+/// A tracked connection by its destination; its source doesn't matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
+    /// The number of the protocol, `IPPROTO_UDP` for example.
+    pub protocol: u8,
     /// The destination of the first packet.
     pub destination: IpAddr,
     /// The destination port.
@@ -61,11 +62,19 @@ pub(super) struct Entry {
     zone: Option<Vec<u8>>,
 }
 
-/// Deletes all UDP entries of these families in the current namespace that `choose` picks; returns their number.
+/// Deletes all entries of these families and protocols in the current namespace that `choose` picks; returns their
+/// number. The protocols need ports. All protocols share one walk through the kernel's table.
 ///
 /// # Errors
 /// An entry that has gone by itself is no error.
-pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<usize> {
+pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bool) -> Result<usize> {
+    let choose = |flow: &Flow| protocols.contains(&flow.protocol) && choose(flow);
+    // The kernel's filter takes one protocol. A second walk costs more than entries that are left out here.
+    let only = match protocols {
+        [] => return Ok(0),
+        [protocol] => Some(*protocol),
+        _ => None,
+    };
     // Without netfilter there is no connection tracking.
     let socket = Socket::open(Protocol::Netfilter).map(Some);
     let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(0) };
@@ -78,7 +87,7 @@ pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<
     };
     let mut entries = Vec::new();
     for family in lists {
-        entries.extend(list(&mut socket, *family, &choose)?);
+        entries.extend(list(&mut socket, *family, only, &choose)?);
     }
     for chunk in entries.chunks(CHUNK) {
         delete(&mut socket, chunk)?;
@@ -99,16 +108,20 @@ fn count(socket: &mut Socket) -> Result<Option<u32>> {
     Ok(count)
 }
 
-fn list(socket: &mut Socket, family: u8, choose: &impl Fn(&Flow) -> bool) -> Result<Vec<Entry>> {
-    let what = "list UDP connections";
+/// Lists the entries that `choose` picks. The kernel leaves out all protocols but `only`.
+fn list(
+    socket: &mut Socket,
+    family: u8,
+    only: Option<u8>,
+    choose: &impl Fn(&Flow) -> bool,
+) -> Result<Vec<Entry>> {
+    let what = "list connections";
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
     let message = wire::message(type_of(IPCTNL_MSG_CT_GET), flags, &header(family), |w| {
         // The filter wants to know the family.
-        if family == NFPROTO_UNSPEC {
-            return;
-        }
+        let Some(only) = only.filter(|_| family != NFPROTO_UNSPEC) else { return };
         // Linux before 5.8 doesn't know it and lists everything.
-        w.nest(CTA_TUPLE_ORIG, |w| w.nest(CTA_TUPLE_PROTO, |w| w.bytes(CTA_PROTO_NUM, &[UDP])));
+        w.nest(CTA_TUPLE_ORIG, |w| w.nest(CTA_TUPLE_PROTO, |w| w.bytes(CTA_PROTO_NUM, &[only])));
         w.nest(CTA_FILTER, |w| {
             w.u32_ne(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM);
             w.u32_ne(CTA_FILTER_REPLY_FLAGS, 0);
@@ -123,7 +136,7 @@ fn list(socket: &mut Socket, family: u8, choose: &impl Fn(&Flow) -> bool) -> Res
 }
 
 fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
-    let what = "delete a UDP connection";
+    let what = "delete a connection";
     let mut writer = Writer::default();
     for entry in entries {
         let flags = NLM_F_REQUEST | NLM_F_ACK;
@@ -160,39 +173,58 @@ fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }
 
-/// A UDP entry from IPCTNL_MSG_CT_NEW.
+/// An entry from IPCTNL_MSG_CT_NEW, or `None` if its protocol has no ports.
 pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     let attrs = Attributes::behind(message.body, NFGENMSG);
     let original = attrs.get(CTA_TUPLE_ORIG)?;
-    let (_, destination, _, port) = tuple(Attributes::new(original))?;
-    let (answers_from, _, answer_port, _) = tuple(attrs.nested(CTA_TUPLE_REPLY)?)?;
+    let sent = Tuple::read(Attributes::new(original))?;
+    let answered = Tuple::read(attrs.nested(CTA_TUPLE_REPLY)?)?;
     let entry = Entry {
         family: *message.body.first()?,
         original: original.to_vec(),
         id: attrs.get(CTA_ID)?.to_vec(),
         zone: attrs.get(CTA_ZONE).map(<[u8]>::to_vec),
     };
-    Some((Flow { destination, port, answers_from, answer_port }, entry))
+    let flow = Flow {
+        protocol: sent.protocol,
+        destination: sent.destination,
+        port: sent.destination_port,
+        answers_from: answered.source,
+        answer_port: answered.source_port,
+    };
+    Some((flow, entry))
 }
 
-/// Source and destination, source port and destination port of a UDP tuple.
-fn tuple(tuple: Attributes<'_>) -> Option<(IpAddr, IpAddr, u16, u16)> {
-    let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
-    if proto.get(CTA_PROTO_NUM)?.first() != Some(&UDP) {
-        return None;
+/// One direction of a connection (CTA_TUPLE_ORIG, CTA_TUPLE_REPLY).
+struct Tuple {
+    protocol: u8,
+    source: IpAddr,
+    source_port: u16,
+    destination: IpAddr,
+    destination_port: u16,
+}
+
+impl Tuple {
+    /// Returns `None` for a protocol without ports.
+    fn read(tuple: Attributes<'_>) -> Option<Self> {
+        let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
+        let addr = |v4, v6| ip(addrs.get(v4).or_else(|| addrs.get(v6))?);
+        let port = |kind| Some(u16::from_be_bytes(proto.get(kind)?.try_into().ok()?));
+        Some(Tuple {
+            protocol: *proto.get(CTA_PROTO_NUM)?.first()?,
+            source: addr(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
+            source_port: port(CTA_PROTO_SRC_PORT)?,
+            destination: addr(CTA_IP_V4_DST, CTA_IP_V6_DST)?,
+            destination_port: port(CTA_PROTO_DST_PORT)?,
+        })
     }
-    let addr = |v4, v6| ip(addrs.get(v4).or_else(|| addrs.get(v6))?);
-    let port = |kind| Some(u16::from_be_bytes(proto.get(kind)?.try_into().ok()?));
-    let source = addr(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?;
-    let destination = addr(CTA_IP_V4_DST, CTA_IP_V6_DST)?;
-    Some((source, destination, port(CTA_PROTO_SRC_PORT)?, port(CTA_PROTO_DST_PORT)?))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
 
-    use super::{Families, forget_udp};
+    use super::{Families, forget};
     use crate::link::{Change, set};
     use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Nft, REG1, Table};
     use crate::testing::in_netns;
@@ -227,10 +259,14 @@ mod tests {
                 move |flow: &super::Flow| flow.destination.is_loopback() && ports.contains(&flow.port)
             };
             let (v4, v6) = (Families { v4: true, v6: false }, Families { v4: false, v6: true });
-            assert_eq!(forget_udp(v4, of(&[8001, 8003, 9000])).unwrap(), 2);
-            assert_eq!(forget_udp(v6, of(&[8002])).unwrap(), 0, "of the other family");
-            assert_eq!(forget_udp(Families { v4: true, v6: true }, of(&[8001, 8002, 8003])).unwrap(), 2);
-            assert_eq!(forget_udp(v4, |_| true).unwrap(), 0);
+            let (udp, sctp) = (libc::IPPROTO_UDP as u8, libc::IPPROTO_SCTP as u8);
+            assert_eq!(forget(v4, &[], |_| true).unwrap(), 0);
+            assert_eq!(forget(v4, &[sctp], |_| true).unwrap(), 0, "of another protocol");
+            assert_eq!(forget(v4, &[udp], of(&[8001, 8003, 9000])).unwrap(), 2);
+            assert_eq!(forget(v6, &[udp], of(&[8002])).unwrap(), 0, "of the other family");
+            let both = Families { v4: true, v6: true };
+            assert_eq!(forget(both, &[udp, sctp], of(&[8001, 8002, 8003])).unwrap(), 2);
+            assert_eq!(forget(v4, &[udp], |_| true).unwrap(), 0);
         });
     }
 }

@@ -10,8 +10,8 @@ use crate::names;
 
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// The network's name, or the path of its file. With --strict it may be - for stdin, and its default
-    /// is all networks
+    /// The network's name, or the path of its file. With --strict it may be - for stdin, or a YAML file with
+    /// NetworkAttachmentDefinitions, and its default is all networks
     #[arg(required_unless_present = "strict", add = ArgValueCompleter::new(names::networks))]
     pub(crate) network: Option<String>,
     /// Ignored, because cnitool requires a namespace
@@ -71,7 +71,8 @@ pub(crate) enum Purpose {
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// A code (`7`), a key (`isGateway`, `ipam.ranges`, `bridge.mtu`), or a rule (`chain-order`)
+    /// A code (`7`), a key (`isGateway`, `ipam.ranges`, `bridge.mtu`), a plugin, a variable (`CNI_ARGS`), or a rule
+    /// (`chain-order`)
     #[arg(value_name = "CODE|KEY|RULE", add = ArgValueCompleter::new(names::explained))]
     pub(crate) what: String,
 }

@@ -30,7 +30,7 @@ pub(super) async fn ask(
     }
     for plugin in all {
         let version = network.as_ref().map(|network| network.version);
-        match supported(session, &plugin, version).await {
+        match supported(session, &plugin, kind, version).await {
             Ok(newest) if newest < Version::V1_1_0 => silent.push(plugin.name),
             Ok(_) => {}
             Err(finding) => {
@@ -62,7 +62,7 @@ pub(super) async fn ask(
 }
 
 /// Returns the network as a runtime reads it, if it is valid.
-fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
+pub(super) fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
         _ if kind == Kind::Entry => None,
@@ -73,10 +73,20 @@ fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
 }
 
 /// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
-async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
+async fn supported(
+    session: &Session,
+    plugin: &Named,
+    kind: Kind,
+    wanted: Option<Version>,
+) -> Result<Version, Finding> {
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
-    let file = find_plugin(&plugin.name, invoker.path()).map_err(wrong)?;
+    let missing = |err: PluginError| match kind {
+        // A manifest is for other machines, too.
+        Kind::Manifest => Finding::warning(Rule::Plugin, plugin.place.clone(), err.to_string()),
+        Kind::Network | Kind::Entry => wrong(err),
+    };
+    let file = find_plugin(&plugin.name, invoker.path()).map_err(missing)?;
     let versions = invoker.versions_of(&file).await.map_err(wrong)?;
     if let Some(wanted) = wanted.filter(|wanted| !versions.has(*wanted)) {
         let message = format!(

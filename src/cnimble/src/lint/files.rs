@@ -3,10 +3,11 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use cnimble_lint::{Document, File};
+use cnimble_lint::{Document, File, Finding};
 use cnimble_os::files::Links;
 use cnimble_runtime::{ConfDir, ConfError};
 
+use super::manifest::{self, Embedded, Manifest};
 use crate::Session;
 use crate::args::config::Validate;
 use crate::report::{Exit, Report};
@@ -17,6 +18,8 @@ const LIMIT: usize = 16 << 20;
 pub(super) struct Source {
     pub(super) file: File,
     pub(super) kind: Kind,
+    /// The file that the text is a part of.
+    pub(super) within: Option<Embedded>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(super) enum Kind {
     Network,
     /// A plugin's entry in the folder of a network.
     Entry,
+    /// A network in a manifest of Kubernetes.
+    Manifest,
 }
 
 /// The files to check and the networks around them.
@@ -31,11 +36,14 @@ pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
     /// Networks that must not conflict with these files, in the order of their files.
     pub(super) networks: Vec<Document>,
+    /// What is wrong with a manifest itself.
+    pub(super) manifest: Option<(File, Vec<Finding>)>,
 }
 
 pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Report> {
     let wanted = match given.network.as_deref() {
         Some("-") => vec![stdin()?],
+        Some(path) if is_manifest(path) => return of_manifest(read(Path::new(path))?),
         Some(path) if path.contains('/') => vec![read(Path::new(path))?],
         Some(name) => vec![named(session, name)?],
         None => all(session)?,
@@ -61,9 +69,24 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     for file in &wanted {
         folders.extend(folder(file)?);
     }
-    let of = |kind| move |file| Source { file, kind };
+    let of = |kind| move |file| Source { file, kind, within: None };
     let wanted = wanted.into_iter().map(of(Kind::Network)).chain(folders.into_iter().map(of(Kind::Entry)));
-    Ok(Sources { wanted: wanted.collect(), networks })
+    Ok(Sources { wanted: wanted.collect(), networks, manifest: None })
+}
+
+/// No network has such a name.
+fn is_manifest(path: &str) -> bool {
+    let ending = Path::new(path).extension();
+    ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
+}
+
+/// The networks of a manifest are for the nodes of a cluster, so they are not compared with those of this machine.
+fn of_manifest(file: File) -> Result<Sources, Report> {
+    let Manifest { sources, findings } = manifest::read(&file);
+    if sources.is_empty() && findings.is_empty() {
+        log::warn!("{} has no NetworkAttachmentDefinition with a configuration", file.path);
+    }
+    Ok(Sources { wanted: sources, networks: Vec::new(), manifest: Some((file, findings)) })
 }
 
 fn name_of(file: &File) -> Option<String> {
@@ -126,7 +149,8 @@ fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-fn folder(file: &File) -> Result<Vec<File>, Report> {
+/// Returns the entries in the folder of a network.
+pub(super) fn folder(file: &File) -> Result<Vec<File>, Report> {
     let Ok(document) = Document::parse(file.clone()) else { return Ok(Vec::new()) };
     let path = Path::new(&file.path);
     let list = path.extension().is_some_and(|ending| ending == "conflist");

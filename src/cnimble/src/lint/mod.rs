@@ -3,6 +3,8 @@
 mod ask;
 pub(super) mod files;
 pub(super) mod host;
+mod manifest;
+mod refused;
 mod show;
 
 use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
@@ -20,35 +22,32 @@ struct Checked {
 
 pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Report> {
     let sources = sources(session, given)?;
-    if sources.wanted.is_empty() {
+    if sources.wanted.is_empty() && sources.manifest.is_none() {
         log::warn!("no file of a network is in {}", session.conf.dir().display());
     }
     let host = if given.offline { None } else { Some(host::read()?) };
-    let mut checked = Vec::new();
-    for Source { file, kind } in sources.wanted {
-        let document = match Document::parse(file) {
-            Ok(document) => document,
+    let mut checked: Vec<Checked> = sources
+        .manifest
+        .map(|(file, findings)| Checked { file, network: None, findings })
+        .into_iter()
+        .collect();
+    for Source { file, kind, within } in sources.wanted {
+        let mut one = match Document::parse(file) {
+            Ok(document) => {
+                let findings = check(session, &document, kind, host.as_ref(), &sources.networks).await?;
+                let network = document.root.text_of("name").map(str::to_owned);
+                Checked { file: document.file, network, findings }
+            }
             Err(failed) => {
                 let (file, finding) = *failed;
-                checked.push(Checked { file, network: None, findings: vec![finding] });
-                continue;
+                Checked { file, network: None, findings: vec![finding] }
             }
         };
-        let mut findings = match kind {
-            Kind::Entry => lint::lint_entry(&document),
-            Kind::Network => lint::lint(&document),
-        };
-        if kind == Kind::Network {
-            findings.extend(lint::together(&document, &sources.networks));
+        if let Some(within) = within {
+            one.findings.iter_mut().for_each(|finding| finding.range = within.range(&finding.range));
+            one.file = within.whole;
         }
-        if let Some(host) = &host {
-            findings.extend(lint::on_host(&document, host));
-            findings.extend(ask::ask(session, &document, kind, &findings).await);
-        }
-        findings.sort_by_key(|finding| (finding.range.start, finding.rule));
-        findings.dedup();
-        let network = document.root.text_of("name").map(str::to_owned);
-        checked.push(Checked { file: document.file, network, findings });
+        checked.push(one);
     }
     checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
     show::show(session, given, &checked)?;
@@ -58,4 +57,36 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
         (_, true) => Some(Exit::Execution),
         (_, false) => Some(Exit::Config),
     })
+}
+
+/// Returns all findings about a network or an entry. Without a `host` nothing but the document is looked at.
+async fn check(
+    session: &Session,
+    document: &Document,
+    kind: Kind,
+    host: Option<&lint::Host>,
+    networks: &[Document],
+) -> Result<Vec<Finding>, Report> {
+    let mut findings = match kind {
+        Kind::Entry => lint::lint_entry(document),
+        Kind::Network | Kind::Manifest => lint::lint(document),
+    };
+    let has_folder = kind == Kind::Network && !files::folder(&document.file)?.is_empty();
+    if kind != Kind::Entry && !has_folder {
+        findings.extend(lint::lint_plugins(document));
+    }
+    if kind == Kind::Network {
+        findings.extend(lint::together(document, networks));
+    }
+    findings.extend(refused::refused(document, kind, &findings, host.is_none()));
+    findings.extend(refused::files(document, kind, host.is_none()));
+    if let Some(host) = host {
+        if kind != Kind::Manifest {
+            findings.extend(lint::on_host(document, host));
+        }
+        findings.extend(ask::ask(session, document, kind, &findings).await);
+    }
+    findings.sort_by_key(|finding| (finding.range.start, finding.rule));
+    findings.dedup();
+    Ok(findings)
 }

@@ -11,7 +11,7 @@ use std::process::Command as Process;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cnimble_cni::{CniResult, Code, Error, Version, json};
+use cnimble_cni::{CniResult, Code, Error, json};
 use cnimble_os::child::{Failure, Limits, Output};
 
 use super::{Call, Command, Plugin};
@@ -70,7 +70,8 @@ fn add(call: &Call, name: &str) -> Result<Added, Error> {
             let answer = outcome.map_err(|(err, _)| err)?;
             let value = json::parse(&answer, "result")
                 .map_err(|err| err.context(format_args!("delegate {}", path.display())))?;
-            let result = CniResult::from_value(&value, Version::V0_1_0, "")
+            // As with libcni, an answer without a version has the configuration's.
+            let result = CniResult::from_value(&value, call.config.version, "")
                 .map_err(|err| err.context(format!("result of delegate {}", path.display())))?;
             Ok(Added { result, here: false })
         }

@@ -53,7 +53,10 @@ impl Document {
             let at = offset(&file.text, err.line(), err.column());
             let text = err.to_string();
             let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
-            let finding = Finding::error(Rule::Syntax, at..at, format!("it is not valid JSON: {reason}"));
+            let lacking = cnimble_cni::json::lacking(file.text.as_bytes(), &err);
+            let hint = lacking.map(|what| format!(" ({what})")).unwrap_or_default();
+            let message = format!("it is not valid JSON: {reason}{hint}");
+            let finding = Finding::error(Rule::Syntax, at..at, message);
             return Err(Box::new((file, finding)));
         }
         let options = ParseOptions {

@@ -46,7 +46,7 @@ pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
             let Some(bridge) = bridge.filter(|_| !force) else { continue };
             let link = vlan.map_or(bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
             let addresses = host.bridges.iter().filter(|(name, _)| *name == link).flat_map(|(_, all)| all);
-            let Some(wanted) = gateway(&entry, &pool) else { continue };
+            let Some(wanted) = gateway(&pool) else { continue };
             let mut others = addresses.filter(|has| overlap(**has, wanted) && **has != wanted);
             if let Some(has) = others.next() {
                 let message = format!(

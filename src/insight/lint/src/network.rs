@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cnimble_cni::{Version, names};
+use cnimble_cni::{CniResult, NetworkList, Version, names};
 
 use super::entry::{PluginEntry, entries, is_list, shape_of};
 use super::page::{Role, page, pages};
@@ -84,6 +84,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
         plugin(root, true, &mut found);
     }
     let entries = entries(document);
+    without_addresses(document, &entries, &mut found);
     // An invalid entry could be any plugin, so the order is not checked.
     if entries.len() == count(document) {
         rules::chain::check(&entries, &mut found);
@@ -92,6 +93,39 @@ pub fn lint(document: &Document) -> Vec<Finding> {
         rules::check(entry, n == 0, &mut found);
     }
     found.sorted()
+}
+
+/// Checks that the network's version has room for the result. Results below 0.3.0 have no interfaces, and need an
+/// address.
+fn without_addresses(document: &Document, entries: &[PluginEntry<'_>], found: &mut Findings) {
+    let text = document.file.text.as_bytes();
+    let list = if is_list(document) { NetworkList::parse(text) } else { NetworkList::parse_single(text) };
+    let Ok(NetworkList { version, .. }) = list else { return };
+    if CniResult::default().to_value(version).is_ok() {
+        return;
+    }
+    let is_main = |entry: &&PluginEntry<'_>| {
+        // The address of loopback is the kernel's.
+        entry.plugin != "loopback" && page(entry.plugin).is_some_and(|page| page.role == Role::Main)
+    };
+    for entry in entries.iter().filter(is_main).filter(|entry| entry.ipam.is_none()) {
+        let message = format!(
+            "{} has no ipam, and a result of CNI {version} needs an address: write cniVersion 0.3.0 or later",
+            entry.plugin
+        );
+        found.error(Rule::Version, &entry.place, message);
+    }
+}
+
+/// Returns the finding about a list without plugins, if there are none in the network's folder either. ADD of any
+/// runtime fails.
+pub fn lint_plugins(document: &Document) -> Option<Finding> {
+    let list = NetworkList::parse(document.file.text.as_bytes()).ok().filter(|_| is_list(document))?;
+    // Another finding reports a single plugin in a file for lists.
+    let err = list.complete().err().filter(|_| document.root.get("type").is_none())?;
+    let start = document.root.range.start;
+    let message = format!("{}: `plugins` is missing, and the network's folder has none", err.msg);
+    Some(Finding::error(Rule::MissingKey, start..start + 1, message))
 }
 
 /// Checks the keys that a list and a single plugin's file have in common.

@@ -147,7 +147,7 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
         Shape::OneOf(words) => {
             json!({"enum": std::iter::once("").chain(words.iter().map(String::as_str)).collect::<Vec<_>>()})
         }
-        Shape::Interface => json!({"type": "string", "maxLength": 15, "pattern": "^[^/:\\s]*$"}),
+        Shape::Interface => json!({"type": "string", "maxLength": 15, "pattern": "^[^/:%\\s]*$"}),
         Shape::Mac => json!({"type": "string", "pattern": "^([0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5})?$"}),
         Shape::Address => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]*$"}),
         Shape::Network => json!({"type": "string", "pattern": "^([0-9a-fA-F:.]+/[0-9]{1,3})?$"}),

@@ -69,7 +69,7 @@ fn net(document: &Document) -> Option<Net<'_>> {
     let pools: Vec<Pool> = sets(&entry).into_iter().flatten().collect();
     let is_gateway = entry.plugin == "bridge" && routed(&entry) && !entry.node.is_true("forceAddress");
     let gateways = pools.iter().filter(|pool| is_gateway && pool.subnet.is_ipv4());
-    let gateways = gateways.filter_map(|pool| Some((gateway(&entry, pool)?, pool.place.clone()))).collect();
+    let gateways = gateways.filter_map(|pool| Some((gateway(pool)?, pool.place.clone()))).collect();
     let name = document.root.text_of("name").unwrap_or_default();
     Some(Net { document, name, segment: segment(&entry), routed: routed(&entry), pools, gateways })
 }
@@ -102,11 +102,6 @@ pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> 
 }
 
 /// The bridge's address in this range.
-pub(crate) fn gateway(entry: &PluginEntry<'_>, pool: &Pool) -> Option<IpNetwork> {
-    let ranges = entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default();
-    let written = ranges.iter().flat_map(Node::elements).chain(entry.node.get("ipam"));
-    let mut at = written.filter(|range| range.get("subnet").is_some_and(|node| node.range == pool.place));
-    let told = at.next()?.text_of("gateway").and_then(cnimble_cni::cidr::parse_ip);
-    let first = pool.subnet.iter().nth(1);
-    IpNetwork::new(told.or(first)?, pool.subnet.prefix()).ok()
+pub(crate) fn gateway(pool: &Pool) -> Option<IpNetwork> {
+    IpNetwork::new(pool.gateway, pool.subnet.prefix()).ok()
 }

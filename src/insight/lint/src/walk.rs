@@ -197,7 +197,7 @@ fn problem(shape: &Shape, text: &str) -> Option<String> {
             let known = words.iter().any(|word| word == text);
             (!known).then(|| format!("{shown} is none of {}{hint}", words.join(", ")))
         }
-        Shape::Interface => names::interface_problem(text).map(|why| format!("{shown}: {why}")),
+        Shape::Interface => names::new_interface_problem(text).map(|why| format!("{shown}: {why}")),
         Shape::Address => cidr::parse_ip(text).is_none().then(|| {
             let hint = if text.contains('/') { " without a prefix length" } else { "" };
             format!("{shown} is no address{hint}")

@@ -96,7 +96,10 @@ impl ConfDir {
                 }
                 return Ok(network.list);
             }
-            known.push(network.list.name);
+            // Several files may have the same network.
+            if !known.contains(&network.list.name) {
+                known.push(network.list.name);
+            }
         }
         Err(ConfError::NoNetwork { dir: self.dir.clone(), name: name.to_owned(), known, bad: problems })
     }
@@ -157,9 +160,14 @@ fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
         path: path.to_owned(),
         line: err.line(),
         column: err.column(),
-        reason: without_position(&err),
+        reason: without_position(&err) + &hint(&bytes, &err),
     })?;
     Ok((bytes, value))
+}
+
+/// What JSON lacks at the error, in parentheses.
+fn hint(bytes: &[u8], err: &serde_json::Error) -> String {
+    json::lacking(bytes, err).map(|what| format!(" ({what})")).unwrap_or_default()
 }
 
 /// serde_json's text ends in the position, which stands in front already.

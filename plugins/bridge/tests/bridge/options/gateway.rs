@@ -205,3 +205,60 @@ fn no_pod_gives_the_bridge_a_network_that_the_host_needs() {
     net.with("/ipam", own).with("/forceAddress", json!(true)).added(&att);
     assert_eq!(host.addrs("br0"), ["172.20.1.1/16"]);
 }
+
+#[test]
+fn a_host_whose_links_are_born_without_ipv6_gets_its_gateway() {
+    need!("ip", "ping");
+    let (host, pods) = (Host::new(), [Pod::new(), Pod::new()]);
+    host.set_sysctl("ipv6/conf/default/disable_ipv6", "1");
+    let net = Network::new(&host, configs::dual(&host));
+    let attachments = [0, 1].map(|n| Attachment::new(&format!("pod{n}"), &pods[n]));
+    let result = net.added(&attachments[0]);
+    net.added(&attachments[1]);
+    assert_eq!(host.sysctl("ipv6/conf/br0/disable_ipv6"), "0");
+    assert!(pods[0].pings_once("fd00:1:2::1") && pods[0].pings_once("fd00:1:2::3"));
+    net.check(&attachments[0], &result).success();
+    // A bridge of the administrator's stays as it is.
+    let (host, pod) = (Host::new(), Pod::new());
+    host.set_sysctl("ipv6/conf/default/disable_ipv6", "1");
+    host.ip("link add br0 type bridge");
+    let error = Network::new(&host, configs::dual(&host)).add(&Attachment::new("one", &pod)).error();
+    assert!(error.all().contains("IPv6 is disabled on this device"), "{error:?}");
+    assert_eq!(host.sysctl("ipv6/conf/br0/disable_ipv6"), "1");
+}
+
+/// A provider gives single addresses, with a gateway beside them.
+#[test]
+fn a_single_address_reaches_its_gateway_on_the_link() {
+    need!("ip", "ping");
+    let (host, pod) = (Host::new(), Pod::new());
+    let addresses = json!([
+        {"address": "10.9.0.5/32", "gateway": "10.8.0.1"},
+        {"address": "fd09::5/128", "gateway": "fd08::1"},
+    ]);
+    let ipam = json!({
+        "type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+    });
+    let net = Network::new(&host, configs::layer2()).with("/ipam", ipam);
+    let attachment = Attachment::new("one", &pod);
+    let result = net.added(&attachment);
+    host.ip("addr add 10.8.0.1/32 dev br0");
+    host.ip("-6 addr add fd08::1/128 dev br0 nodad");
+    host.ip("route add 10.9.0.5/32 dev br0");
+    host.ip("-6 route add fd09::5/128 dev br0");
+    assert!(pod.pings_once("10.8.0.1") && pod.pings_once("fd08::1"));
+    net.check(&attachment, &result).success();
+    net.deleted(&attachment, Some(&result));
+
+    // With the bridge as gateway the host would have no route back.
+    let error = net.with("/isGateway", json!(true)).add(&attachment).error();
+    assert!(
+        error.code == 102 && error.all().contains("hint: change its prefix length, or use ptp"),
+        "{error:?}"
+    );
+    // A network that lacks its gateway is more likely a mistake.
+    let wider = net.with("/ipam/addresses", json!([{"address": "10.9.0.5/24", "gateway": "10.8.0.1"}]));
+    let error = wider.add(&attachment).error();
+    let why = "the next hop 10.8.0.1 is in no network of the pod (10.9.0.5/24)";
+    assert!(error.code == 100 && error.all().contains(why), "{error:?}");
+}

@@ -277,3 +277,42 @@ fn a_pod_with_addresses_from_ipam_takes_none_from_routers() {
         }
     }
 }
+
+#[test]
+fn an_mtu_without_room_for_ipv6_is_refused_with_the_reason() {
+    need!("ip");
+    for kind in ["bridge", "ptp"] {
+        let (host, pod) = (Host::new(), Pod::new());
+        let attachment = Attachment::new("one", &pod);
+        let net =
+            Network::new(&host, configs::dual(&host)).with("/type", json!(kind)).with("/mtu", json!(1279));
+        let error = net.add(&attachment).error();
+        assert_eq!((error.code, &*error.msg), (7, "mtu: 1279 is too small for IPv6, which needs 1280 bytes"));
+        assert_eq!(pod.links(), ["lo"]);
+        let only_ipv4 = net.with("/ipam/ranges", json!([[{"subnet": "10.1.2.0/24"}]]));
+        only_ipv4.with("/ipam/routes", json!([])).added(&attachment);
+        only_ipv4.deleted(&attachment, None);
+        net.with("/mtu", json!(1280)).with("/bridge", json!("br1")).added(&attachment);
+    }
+    // A port of the administrator's has made the bridge small.
+    let (host, pod) = (Host::new(), Pod::new());
+    let net = Network::new(&host, configs::dual(&host));
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 mtu 1000 up");
+    let error = net.add(&Attachment::new("one", &pod)).error();
+    assert!(error.code == 100 && error.all().contains("its MTU of 1000 is too small"), "{error:?}");
+}
+
+#[test]
+fn a_name_with_a_percent_sign_makes_no_link() {
+    need!("ip");
+    let (host, pod) = (Host::new(), Pod::new());
+    let before = host.links();
+    for (key, name) in [("/bridge", "br%d"), ("/uplink", "eth%d"), ("/bridge", "100%")] {
+        let net = Network::new(&host, configs::v4(&host)).with(key, json!(name));
+        let error = net.add(&Attachment::new("one", &pod)).error();
+        assert!(error.code == 7 && error.all().contains("contains %"), "{name}: {error:?}");
+        assert_eq!(host.links(), before);
+        net.deleted(&Attachment::new("one", &pod), None);
+    }
+}

@@ -55,8 +55,34 @@ fn read(bytes: &[u8], what: &str, lists: Option<&dyn Lists>) -> Result<Value, Er
     let value = Read::document(&budget, lists).deserialize(&mut reader);
     value.and_then(|value| reader.end().map(|()| value)).map_err(|err| match budget.exceeded() {
         Some(bound) => Error::new(Code::DECODE, format!("{what} is too large: {bound}")),
-        None => Error::new(Code::DECODE, format!("{what} is not valid JSON: {err}")),
+        None => {
+            let error = Error::new(Code::DECODE, format!("{what} is not valid JSON: {err}"));
+            lacking(bytes, &err).map_or(error.clone(), |what| error.details(what))
+        }
     })
+}
+
+/// What stands at a syntax error that JSON lacks and other formats have: a comment, a byte order mark, `True`.
+pub fn lacking(bytes: &[u8], err: &serde_json::Error) -> Option<&'static str> {
+    if bytes.starts_with(&[0xef, 0xbb, 0xbf]) {
+        return Some("JSON has no byte order mark: save the file as UTF-8 without one");
+    }
+    let line = bytes.split(|byte| *byte == b'\n').nth(err.line().checked_sub(1)?)?;
+    // The column is that of the byte, from 1, or of the last byte that was read.
+    let column = err.column().saturating_sub(1);
+    let at = line.get(column..)?;
+    let starts = |words: &[&str]| words.iter().any(|word| at.starts_with(word.as_bytes()));
+    if starts(&["True", "False", "TRUE", "FALSE"]) {
+        Some("JSON has the words true and false, in lower case")
+    } else if starts(&["None", "NULL", "Null"]) {
+        Some("JSON has the word null, in lower case")
+    } else if starts(&["//", "/*", "#"]) {
+        Some("JSON has no comments: remove them, or write a key such as \"_comment\"")
+    } else if starts(&["'"]) {
+        Some("JSON has double quotes around keys and texts")
+    } else {
+        None
+    }
 }
 
 /// Of a document that may be broken further on, or too large.

@@ -279,3 +279,25 @@ fn what_takes_too_much_memory_is_an_error() {
         super::parse(text.as_bytes(), "it").unwrap();
     }
 }
+
+#[test]
+fn what_json_lacks_is_said() {
+    for (text, said) in [
+        ("\u{feff}{}", Some("byte order mark")),
+        ("{\n  // the pods\n  \"a\": 1}", Some("no comments")),
+        ("{\"a\": 1, # the pods\n \"b\": 2}", Some("no comments")),
+        ("{\"a\": 1 /* the pods */}", Some("no comments")),
+        ("{\"a\": True}", Some("true and false")),
+        ("{\"a\": None}", Some("null")),
+        ("{'a': 1}", Some("double quotes")),
+        ("{\"a\": 1,}", None),
+        ("{\"a\": 1", None),
+        ("{\"a\": x}", None),
+    ] {
+        let details = super::parse(text.as_bytes(), "it").unwrap_err().details;
+        match said {
+            Some(said) => assert!(details.contains(said), "{text}: {details}"),
+            None => assert_eq!(details, "", "{text}"),
+        }
+    }
+}

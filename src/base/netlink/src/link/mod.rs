@@ -74,6 +74,8 @@ pub struct Link {
     pub forwards: Option<bool>,
     /// The sysctl `net/ipv6/conf/LINK/accept_ra`, if the kernel tells.
     pub accept_ra: Option<u32>,
+    /// The sysctl `net/ipv6/conf/LINK/disable_ipv6`, if the kernel tells.
+    pub disable_ipv6: Option<bool>,
 }
 
 /// Changes to a link; `None` leaves a setting as it is.

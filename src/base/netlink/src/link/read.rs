@@ -11,9 +11,9 @@ use crate::link::port::{Port, RESERVED};
 use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
 use crate::uapi::if_link::{
-    DEVCONF_ACCEPT_RA, DEVCONF_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP,
-    IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
-    IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+    DEVCONF_ACCEPT_RA, DEVCONF_DISABLE_IPV6, DEVCONF_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP,
+    IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED,
+    IFLA_BRPORT_MODE, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
 };
 use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
@@ -227,6 +227,8 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
                 let forwarding = switch(value, libc::AF_INET, IFLA_INET_CONF, DEVCONF_FORWARDING)?;
                 link.forwards = forwarding.map(|on| on != 0);
                 link.accept_ra = switch(value, libc::AF_INET6, IFLA_INET6_CONF, DEVCONF_ACCEPT_RA)?;
+                let disabled = switch(value, libc::AF_INET6, IFLA_INET6_CONF, DEVCONF_DISABLE_IPV6)?;
+                link.disable_ipv6 = disabled.map(|on| on != 0);
             }
             _ => {}
         }

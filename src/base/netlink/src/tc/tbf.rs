@@ -1,6 +1,8 @@
 //! The token bucket filter, a limit for all packets of a link: `tc qdisc add … tbf`. `struct tc_tbf_qopt` of
 //! linux/pkt_sched.h.
 
+use cnimble_cni::mtu;
+
 use super::{Handle, header, struct_of, write_kind};
 use crate::Request;
 use crate::request::Mode;
@@ -9,10 +11,6 @@ use crate::uapi::pkt_sched::{
 };
 use crate::uapi::rtnetlink::RTM_NEWQDISC;
 use crate::wire::{Attributes, Malformed, u32_ne};
-
-/// Nanoseconds of a tick: PSCHED_TICKS2NS() has been this since Linux 2.6.31, and /proc/net/psched is the same
-/// everywhere.
-const TICK: u64 = 64;
 
 /// A token bucket filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +26,8 @@ pub struct Tbf {
 impl Tbf {
     /// A bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that would wait longer than
     /// `latency_ms` are dropped. Too large numbers become the kernel's largest: a bucket holds 274 seconds of traffic.
-    /// The time is cut to whole microseconds, as in the Go plugin.
     pub fn new(rate: u64, burst: u64, latency_ms: u32) -> Self {
-        let micros = (u128::from(burst) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
-        let ticks = micros * 1000 / u128::from(TICK);
+        let ticks = mtu::ticks(rate, burst);
         let limit = u128::from(rate) * u128::from(latency_ms) / 1000 + u128::from(burst);
         let narrow = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
         Tbf { rate, limit: narrow(limit), buffer: narrow(ticks) }
@@ -39,8 +35,7 @@ impl Tbf {
 
     /// The bucket's size in bytes.
     pub fn burst(&self) -> u64 {
-        let bytes = u128::from(self.buffer) * u128::from(TICK) * u128::from(self.rate) / 1_000_000_000;
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        mtu::bytes(self.rate, self.buffer.into())
     }
 
     /// `struct tc_tbf_qopt` begins with two `struct tc_ratespec`, of which only the first has a rate. Limit, buffer and

@@ -52,6 +52,7 @@ fn veth_in_one_message() {
                 // By the machine's own setting.
                 forwards: link.forwards,
                 accept_ra: Some(1),
+                disable_ipv6: Some(false),
             }
         );
 

@@ -37,6 +37,7 @@ pub(crate) const IPV4_DEVCONF_ARPFILTER: u16 = 13;
 pub(crate) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 pub(crate) const IFLA_INET6_CONF: u16 = 2;
 pub(crate) const DEVCONF_ACCEPT_RA: usize = 3;
+pub(crate) const DEVCONF_DISABLE_IPV6: usize = 26;
 
 pub(crate) const IFLA_MACVLAN_MODE: u16 = 1;
 pub(crate) const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
+use cnimble_cni::reach::Gateways;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, hash16};
 use cnimble_netlink::kind::{self, Kind, NewLink};
 use cnimble_netlink::link::{self, Change, Link, Mac};
@@ -170,6 +171,7 @@ pub fn configure(
     is_shared: bool,
 ) -> Result<(), Error> {
     let detection = if is_shared { Detection::On } else { Detection::Off };
+    super::carries(link, result.ips.iter().map(|ip| ip.address.ip()))?;
     netns.enter(|| pod::switches(call, &link.name, None, result, detection))??;
     let asking = match is_shared && link.kind != "ipvlan" {
         true => arp::probe_in_pod(call, netns, inside, link, result)?,
@@ -181,7 +183,7 @@ pub fn configure(
         // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(&wanted, &link.name));
     }
-    inside.execute_all(requests)?;
+    inside.execute_all(requests).map_err(|err| pod::explained(result, Gateways::InNetworks, err))?;
     asking.map_or(Ok(()), |asking| asking.announce())?;
     if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }

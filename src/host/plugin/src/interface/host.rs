@@ -43,6 +43,18 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
         .or_else(|err| unless_read_only(&link.name, err))
 }
 
+/// Switches IPv6 on for a link of ours that gets an IPv6 address, on a host whose links are born without
+/// (`net.ipv6.conf.default.disable_ipv6`). The kernel refuses the address otherwise. Returns the key and its old value
+/// if it was off.
+pub fn switch_ipv6_on(link: &Link) -> Result<Option<(String, String)>, Error> {
+    if link.disable_ipv6 != Some(true) {
+        return Ok(None);
+    }
+    let key = format!("net/ipv6/conf/{}/disable_ipv6", link.name);
+    let old = sysctl::ensure(&key, "0")?;
+    Ok(old.map(|old| (key, old)))
+}
+
 /// Accepts an `accept_ra` that is missing or read-only. Warns if the host would accept a pod's advertisements
 /// (CVE-2020-10749). An interface without IPv6 does not, nor one of a router that takes none (`accept_ra` 1).
 fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {

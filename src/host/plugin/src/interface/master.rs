@@ -1,5 +1,7 @@
 //! The master, which is the link that a pod's interface is made on (macvlan, ipvlan, vlan).
 
+use nix::errno::Errno;
+
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;
@@ -129,7 +131,14 @@ pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) 
         Some(_) => format!("its master {} is {state}, and a port of another link", master.name),
         None => format!("its master {} is {state}", master.name),
     };
-    let taken = err.is(nix::errno::Errno::EEXIST);
-    let err = Error::from(err).details(format!("{kind}; {about}"));
+    let (taken, busy) = (err.is(Errno::EEXIST), err.is(Errno::EBUSY));
+    let mut err = Error::from(err).details(format!("{kind}; {about}"));
+    // The other interfaces are in the namespaces of pods, where nothing names them from here.
+    if busy {
+        err = err.details(
+            "a link carries either macvlans or ipvlans, or is a port of a bridge or bond; hint: use another master, \
+             or the kind that it carries already",
+        );
+    }
     if taken { err.with_code(Code::CONFLICT) } else { err }
 }

@@ -37,8 +37,11 @@ pub mod upper;
 
 pub use inside::{find_own, is_own};
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
+use cnimble_cni::mtu::ipv6_problem;
 use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json, names};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
@@ -62,9 +65,10 @@ pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dn
     ipam
 }
 
-/// Reads a key with the name of an interface; `None` if it is empty. Fails with code 7 for a name that none can have.
+/// Reads a key with the name of an interface; `None` if it is empty. Fails with code 7 for a name that none can have. No
+/// existing interface has a `%` in its name, and a new one would get another name.
 pub fn named(key: &str, name: &str) -> Result<Option<String>, Error> {
-    match names::interface_problem(name) {
+    match names::new_interface_problem(name) {
         _ if name.is_empty() => Ok(None),
         Some(problem) => Err(Error::config(format!("{key}: invalid name \"{name}\"")).details(problem)),
         None => Ok(Some(name.to_owned())),
@@ -96,6 +100,17 @@ pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     }
     let mtu = u32::try_from(configured);
     mtu.map(Some).map_err(|_| Error::config(format!("mtu: {configured} is above {} bytes", u32::MAX)))
+}
+
+/// Fails with code 100 if the link's MTU is too small for one of these addresses. The kernel would refuse the address
+/// with EINVAL alone.
+pub fn carries(link: &Link, addrs: impl IntoIterator<Item = IpAddr>) -> Result<(), Error> {
+    let has_ipv6 = addrs.into_iter().any(|addr| addr.is_ipv6());
+    match ipv6_problem(link.mtu).filter(|_| has_ipv6) {
+        None => Ok(()),
+        Some(problem) => Err(Error::new(Code::KERNEL, format!("{} can have no IPv6 address", link.name))
+            .details(format!("its MTU of {problem}"))),
+    }
 }
 
 /// Reads a key of several plugins. Fails with code 7 if it is no boolean.

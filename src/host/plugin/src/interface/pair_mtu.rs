@@ -1,5 +1,6 @@
 //! The MTU of a veth pair, also of one that follows the uplink, the link of the host's default route (`mtuAuto`).
 
+use cnimble_cni::mtu::{IPV6_MTU, ipv6_problem};
 use cnimble_cni::{CniResult, Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::{self as netlink, IfPresent, Netlink};
@@ -7,9 +8,6 @@ use cnimble_netlink::{self as netlink, IfPresent, Netlink};
 use super::pair::is_a_pods;
 use super::{MTU_RANGE, check};
 use crate::{Call, Place};
-
-/// IPv6 needs this MTU (RFC 8200, section 5). With a smaller one the kernel ends IPv6 on the interface.
-const IPV6_MTU: u32 = 1280;
 
 /// The MTU of a veth pair, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +37,16 @@ impl Mtu {
         Ok(mtu)
     }
 
-    /// Fails with code 102 if the pod has IPv6 addresses and the uplink's `mtu` is too small for them.
+    /// Fails if the pod has IPv6 addresses and `mtu` is too small for them: with code 7 for that of the configuration,
+    /// with code 102 for the uplink's.
     pub fn carries(self, mtu: Option<u32>, result: &CniResult) -> Result<(), Error> {
         let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
-        match mtu.filter(|mtu| *mtu < IPV6_MTU && has_ipv6 && matches!(self, Mtu::Auto(_))) {
-            None => Ok(()),
-            Some(mtu) => Err(too_small(&format!("an MTU of {mtu}, and IPv6 needs {IPV6_MTU}"))),
+        let Some(mtu) = mtu.filter(|_| has_ipv6) else { return Ok(()) };
+        match (ipv6_problem(mtu), self) {
+            (None, _) => Ok(()),
+            (Some(problem), Mtu::Fixed(_)) => Err(Error::config(format!("mtu: {problem}"))
+                .details("IPAM gave the pod an IPv6 address; hint: raise the MTU, or take IPv6 out of ipam")),
+            (Some(_), Mtu::Auto(_)) => Err(too_small(&format!("an MTU of {mtu}, and IPv6 needs {IPV6_MTU}"))),
         }
     }
 

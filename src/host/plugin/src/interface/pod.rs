@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use cnimble_cni::reach::{self, Gateways};
 use cnimble_cni::{CniResult, Code, Error, cidr};
 use cnimble_netlink::link::{self, Change, Mac};
 use cnimble_netlink::{self as netlink, IfPresent, NetNs, Netlink, Request, addr, route, sysctl};
@@ -15,17 +16,12 @@ use crate::{Call, Place};
 /// A route without a gateway uses the first gateway of its family. Equal routes, such as a default route of IPAM's and
 /// one of the plugin's, become one.
 pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
-    let gateway =
-        |v4: bool| result.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4);
     let mut routes: Vec<route::NewRoute> = Vec::with_capacity(result.routes.len());
     for wanted in &result.routes {
+        let via = reach::next_hop(wanted, &result.ips);
         let route = route::NewRoute {
             dst: cidr::network_of(wanted.dst),
-            // The unspecified address means that there is no gateway, and that the destination is on the link.
-            via: wanted
-                .gw
-                .or_else(|| gateway(wanted.dst.is_ipv4()))
-                .filter(|gateway| !gateway.is_unspecified()),
+            via,
             index,
             src: None,
             mtu: wanted.mtu,
@@ -33,13 +29,25 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
             priority: wanted.priority,
             table: wanted.table,
             scope: wanted.scope,
-            onlink: false,
+            onlink: via.is_some_and(|via| reach::is_on_link(via, &result.ips)),
         };
         if !routes.contains(&route) {
             routes.push(route);
         }
     }
     routes
+}
+
+/// Explains why the kernel refuses a route of the result: its answer does not say which network lacks the next hop.
+pub fn explained(result: &CniResult, gateways: Gateways, err: netlink::Error) -> Error {
+    let is_unreachable = err.is(Errno::ENETUNREACH) || err.is(Errno::EHOSTUNREACH);
+    let hop = reach::unreachable(&result.ips, &result.routes, gateways);
+    let Some((_, via)) = hop.filter(|_| is_unreachable) else { return err.into() };
+    let networks: Vec<String> = result.ips.iter().map(|ip| ip.address.to_string()).collect();
+    Error::from(err).details(format!(
+        "the next hop {via} is in no network of the pod ({}); hint: change the prefix length or the gateway",
+        networks.join(", ")
+    ))
 }
 
 /// Duplicate address detection for the IPv6 addresses of an interface.

@@ -103,6 +103,7 @@ pub(super) fn add(
     let mut requests =
         vec![link::set_arp(shim.index, &name, ArpSwitch::Filter), link::set(shim.index, &name, &up)];
     if routes.iter().any(|route| route.dst.is_ipv6()) {
+        host::switch_ipv6_on(&shim)?;
         requests.push(addr::add(shim.index, &name, link_local(&owner)));
     }
     if let (Kind::Ipvlan(IpvlanMode::L2), Some(mac)) = (kind, shim.mac) {

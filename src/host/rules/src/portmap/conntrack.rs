@@ -1,4 +1,6 @@
-//! Connection tracking of mapped UDP ports. Failures are only logged: the entries expire without traffic.
+//! Connection tracking of mapped ports of UDP and SCTP. Both sides of such a connection may go on with the same ports
+//! after the pod has gone, and the kernel sends their packets to the first destination. A TCP client gets a reset, and
+//! then connects from another port. Failures are only logged: the entries expire without traffic.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -6,10 +8,34 @@ use std::net::IpAddr;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::conntrack::{self, Families, Flow};
 
-use super::{Forward, Protocol};
+use super::{Forward, Mapping, Protocol};
 use crate::elements::Placed;
 
-pub(super) type Target = (u16, IpAddr, u16);
+/// The way of a mapped port into the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Target {
+    /// The number of the protocol.
+    protocol: u8,
+    host_port: u16,
+    pod: IpAddr,
+    container_port: u16,
+}
+
+impl Target {
+    /// The way that a connection takes.
+    fn of(flow: &Flow) -> Self {
+        Target {
+            protocol: flow.protocol,
+            host_port: flow.port,
+            pod: flow.answers_from,
+            container_port: flow.answer_port,
+        }
+    }
+}
+
+fn keeps_its_ports(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::Udp | Protocol::Sctp)
+}
 
 /// Forgets what was sent to a new port on this host before, unless that went to the same destination.
 pub(super) fn before(forward: &Forward) {
@@ -18,18 +44,15 @@ pub(super) fn before(forward: &Forward) {
         return;
     }
     let local = local_addresses();
-    let ports: HashSet<(u16, Option<IpAddr>)> = forward
-        .mappings
-        .iter()
-        .filter(|mapping| mapping.protocol == Protocol::Udp)
-        .map(|mapping| (mapping.host_port, mapping.address()))
-        .collect();
+    let listed = forward.mappings.iter().filter(|mapping| keeps_its_ports(mapping.protocol));
+    let ports: HashSet<(u8, u16, Option<IpAddr>)> =
+        listed.map(|mapping| (mapping.protocol.number(), mapping.host_port, mapping.address())).collect();
     flush(&targets, |flow| {
-        let mapped =
-            ports.contains(&(flow.port, None)) || ports.contains(&(flow.port, Some(flow.destination)));
+        let is_mapped = |to| ports.contains(&(flow.protocol, flow.port, to));
         let here = flow.destination.is_loopback()
             || local.as_ref().is_none_or(|local| local.contains(&flow.destination));
-        mapped && here && !targets.contains(&(flow.port, flow.answers_from, flow.answer_port))
+        let mapped = is_mapped(None) || is_mapped(Some(flow.destination));
+        mapped && here && !targets.contains(&Target::of(flow))
     });
 }
 
@@ -39,34 +62,37 @@ pub(super) fn after(targets: Vec<Target>) {
         return;
     }
     let targets: HashSet<Target> = targets.into_iter().collect();
-    flush(&targets, |flow| {
-        flow.answers_from != flow.destination
-            && targets.contains(&(flow.port, flow.answers_from, flow.answer_port))
-    });
+    flush(&targets, |flow| flow.answers_from != flow.destination && targets.contains(&Target::of(flow)));
 }
 
 pub(super) fn targets(forward: &Forward) -> Vec<Target> {
-    forward
-        .targets()
-        .filter(|(mapping, _)| mapping.protocol == Protocol::Udp)
-        .map(|(mapping, pod)| (mapping.host_port, pod.ip(), mapping.container_port))
-        .collect()
+    let all = forward.targets().filter(|(mapping, _)| keeps_its_ports(mapping.protocol));
+    let target = |(mapping, pod): (&Mapping, &ipnetwork::IpNetwork)| Target {
+        protocol: mapping.protocol.number(),
+        host_port: mapping.host_port,
+        pod: pod.ip(),
+        container_port: mapping.container_port,
+    };
+    all.map(target).collect()
 }
 
 pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     elements.iter().filter_map(|placed| {
-        let (_, protocol, port) = placed.element.key.as_port()?;
-        let (ip, to) = placed.element.data.as_ref()?.as_service()?;
-        (protocol == Protocol::Udp.number()).then_some((port, ip, to))
+        let (_, protocol, host_port) = placed.element.key.as_port()?;
+        let (pod, container_port) = placed.element.data.as_ref()?.as_service()?;
+        let target = Target { protocol, host_port, pod, container_port };
+        Protocol::numbered(protocol).is_some_and(keeps_its_ports).then_some(target)
     })
 }
 
 fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
-    let families: Families = targets.iter().map(|(_, pod, _)| *pod).collect();
-    match conntrack::forget_udp(families, choose) {
+    let families: Families = targets.iter().map(|target| target.pod).collect();
+    let protocols: HashSet<u8> = targets.iter().map(|target| target.protocol).collect();
+    let protocols: Vec<u8> = protocols.into_iter().collect();
+    match conntrack::forget(families, &protocols, choose) {
         Ok(0) => {}
-        Ok(count) => log::debug!("{count} UDP connections forgotten"),
-        Err(err) => log::warn!("stale UDP connections could not be forgotten: {err}"),
+        Ok(count) => log::debug!("{count} tracked connections forgotten"),
+        Err(err) => log::warn!("stale tracked connections could not be forgotten: {err}"),
     }
 }
 

@@ -8,8 +8,9 @@
 //!   `route_localnet` lets it, on the link towards the pod and only for such a mapping. Masquerading gives it an
 //!   address that can be answered. The switch would let *others* on that link reach 127.0.0.0/8, hence a guard that
 //!   drops them (`localnet`). IPv6 has no such switch, so a mapped port of ::1 stays with a program that listens there.
-//! - **UDP** has no connections to end: the kernel would go on sending a busy client's packets to the first
-//!   destination. So it forgets a mapped port's entries when a mapping comes or goes (`conntrack`).
+//! - **UDP** has no connections to end, and an SCTP peer with fixed ports never ends its own: the kernel would go on
+//!   sending its packets to the first destination. So it forgets a mapped port's entries when a mapping comes or goes
+//!   (`conntrack`).
 
 mod conntrack;
 mod foreign;
@@ -132,6 +133,11 @@ impl Forward {
             let mappings = self.mappings.iter().filter(move |mapping| mapping.is_for(pod));
             mappings.filter(move |mapping| seen.insert(mapping.place())).map(move |mapping| (mapping, pod))
         })
+    }
+
+    /// Mappings of a host's address whose family the pod lacks. Nothing leads from there to the pod.
+    pub fn without_target(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter().filter(|mapping| !self.addrs.iter().any(|pod| mapping.is_for(pod)))
     }
 
     fn localhost(&self) -> Option<IpAddr> {

@@ -13,16 +13,30 @@ use crate::{Finding, Findings, Node, Rule};
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
+    /// Without the key, the first address of the subnet.
+    pub(crate) gateway: IpAddr,
     /// The addresses that `exclude` leaves, as numbers, both ends included.
     spans: Vec<(u128, u128)>,
     pub(crate) place: Range<usize>,
 }
 
 impl Pool {
+    fn contains(&self, ip: IpAddr) -> bool {
+        let number = cidr::number(ip);
+        ip.is_ipv4() == self.subnet.is_ipv4()
+            && self.spans.iter().any(|(first, last)| (*first..=*last).contains(&number))
+    }
+
     pub(crate) fn overlaps(&self, other: &Pool) -> bool {
         let meet = |(start, end): &(u128, u128)| other.spans.iter().any(|of| *start <= of.1 && of.0 <= *end);
         self.subnet.is_ipv4() == other.subnet.is_ipv4() && self.spans.iter().any(meet)
     }
+}
+
+/// Returns all ranges as they are written, or `None` if one of them is invalid.
+pub(super) fn ranges<'a>(entry: &PluginEntry<'a>) -> Option<Vec<(&'a Node, Pool)>> {
+    let all = written(entry).into_iter().flatten();
+    all.map(|node| Some((node, pool(node).ok()?))).collect()
 }
 
 /// Leaves out invalid ranges.
@@ -86,25 +100,68 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
             return error(at, format!("exclude: no address of {subnet} is left"));
         }
     }
+    let mut gateway = cidr::first_address(subnet);
     if let Some(at) = range.get("gateway")
-        && let Some(gateway) = at.text().and_then(cidr::parse_ip)
+        && let Some(written) = at.text().and_then(cidr::parse_ip)
     {
-        if gateway.is_ipv4() != subnet.is_ipv4() {
-            return error(at, format!("gateway: {gateway} is not of the family of {subnet}"));
+        if written.is_ipv4() != subnet.is_ipv4() {
+            return error(at, format!("gateway: {written} is not of the family of {subnet}"));
         }
-        let outside = !subnet.contains(gateway) && !is_link_local(gateway);
-        if outside {
-            let message = format!("gateway: {gateway} is not in {subnet}: pods can't reach it");
-            return Err(Some(Finding::warning(Rule::InvalidValue, at.range.clone(), message)));
-        }
+        gateway = written;
     }
-    Ok(Pool { subnet, spans, place: node.range.clone() })
+    Ok(Pool { subnet, gateway, spans, place: node.range.clone() })
 }
 
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+/// Whether the network certainly gives the pod an IPv6 address.
+pub(super) fn has_ipv6(entry: &PluginEntry<'_>) -> bool {
+    let of_static = || entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
+    let families = || entry.node.path(&["ipam", "families"]).map(Node::elements).unwrap_or_default();
+    match entry.ipam {
+        Some("host-local" | "cluster-local") => {
+            sets(entry).iter().flatten().any(|pool| pool.subnet.is_ipv6())
+        }
+        Some("static") if !is_replaced(entry) => {
+            let written =
+                of_static().iter().filter_map(|item| item.text_of("address").and_then(cidr::parse_cidr));
+            written.into_iter().any(|net| net.is_ipv6())
+        }
+        Some("dhcp") => families().iter().any(|family| family.text() == Some("ipv6")),
+        _ => false,
+    }
+}
+
+/// Whether other addresses take the place of `ipam.addresses` of static.
+pub(super) fn is_replaced(entry: &PluginEntry<'_>) -> bool {
+    entry.declares("ips") || !requested(entry).is_empty()
+}
+
+/// The elements of the keys that ask for addresses.
+fn requested<'a>(entry: &PluginEntry<'a>) -> Vec<&'a Node> {
+    let keys = [["args", "cni", "ips"].as_slice(), &["runtimeConfig", "ips"]];
+    keys.into_iter().filter_map(|path| entry.node.path(path)).flat_map(Node::elements).collect()
+}
+
+/// Checks that the ranges have the requested addresses. A runtime may give more ranges.
+fn asked(entry: &PluginEntry<'_>, found: &mut Findings) {
+    let has_pools = entry.node.path(&["ipam", "pools"]).is_some();
+    let sets = sets(entry);
+    if entry.declares("ipRanges") || has_pools || sets.len() != written(entry).len() {
+        return;
+    }
+    let parsed = |node: &Node| node.text().and_then(cidr::parse_ip_or_cidr).map(|(ip, _)| ip);
+    let mut wanted: Vec<IpAddr> = Vec::new();
+    for ip in requested(entry).into_iter().filter_map(parsed) {
+        if !wanted.contains(&ip) {
+            wanted.push(ip);
+        }
+    }
+    let (_, left) = cidr::assign(&sets, &wanted, |set, ip| set.iter().any(|pool| pool.contains(ip)));
+    for ip in left {
+        let node = requested(entry).into_iter().find(|node| parsed(node) == Some(ip));
+        let is_known = sets.iter().flatten().any(|pool| pool.contains(ip));
+        let why = if is_known { "the second address of its set of ranges" } else { "in no range of ipam" };
+        let place = node.map_or(&entry.place, |node| &node.range);
+        found.error(Rule::Conflict, place, format!("{ip} is {why}: ADD can't give it"));
     }
 }
 
@@ -113,7 +170,8 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Findings) {
     let told = entry.declares("ipRanges");
     if sets.is_empty() && !told {
         let place = entry.node.path(&["ipam", "type"]).map_or(entry.place.clone(), |node| node.range.clone());
-        let message = "host-local has no addresses: give ipam.ranges, or the capability ipRanges";
+        let plugin = entry.ipam.unwrap_or("host-local");
+        let message = format!("{plugin} has no addresses: give ipam.ranges, or the capability ipRanges");
         found.error(Rule::MissingKey, &place, message);
     }
     let mut before: Vec<Pool> = Vec::new();
@@ -141,6 +199,7 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Findings) {
             before.push(pool);
         }
     }
+    asked(entry, found);
     for set in entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default() {
         if matches!(&set.data, crate::Data::List(list) if list.is_empty()) {
             found.error(Rule::MissingKey, &set.range, "ipam.ranges: a set without ranges");
@@ -151,6 +210,12 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Findings) {
 /// Checks the addresses of static and their gateways.
 pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Findings) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
+    if list.is_empty() && !is_replaced(entry) {
+        let place = entry.node.path(&["ipam", "type"]).map_or(&entry.place, |node| &node.range);
+        let message =
+            "static has no addresses: ADD works only with IP in CNI_ARGS, or with the capability ips";
+        found.note(Rule::MissingKey, place, message);
+    }
     let mut seen: Vec<IpAddr> = Vec::new();
     for item in list {
         let Some(node) = item.get("address") else { continue };

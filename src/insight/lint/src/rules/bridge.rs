@@ -19,7 +19,7 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     let gateway = node.is_true("isGateway") || node.is_true("isDefaultGateway");
     if let Some(vlan) = vlan.filter(|_| gateway) {
         let name = format!("{}.{vlan}", node.text_of("bridge").unwrap_or("cni0"));
-        if let Some(why) = names::interface_problem(&name) {
+        if let Some(why) = names::new_interface_problem(&name) {
             let message = format!("the vlan's gateway would be the interface \"{name}\": {why}");
             found.error(Rule::Conflict, &at("vlan"), message);
         }

@@ -1,5 +1,6 @@
 //! Checks the order of plugins, and their capabilities.
 
+use super::sizes;
 use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::shape::{self, Shape};
@@ -48,8 +49,11 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
             let message = format!("{} stands there twice: the second does what the first did", entry.plugin);
             found.warning(Rule::ChainOrder, &entry.place, message);
         }
-        if entry.plugin == "firewall" {
-            policy(entry, before, found);
+        match entry.plugin {
+            "firewall" => policy(entry, before, found),
+            "tuning" => sizes::tuning(entry, before, found),
+            "bandwidth" => sizes::bandwidth(entry, before, found),
+            _ => {}
         }
         capabilities(entry, entries, found);
     }

@@ -5,6 +5,8 @@ mod bridge;
 pub(crate) mod chain;
 mod chained;
 mod dhcp;
+mod reach;
+pub(crate) mod sizes;
 
 use super::entry::PluginEntry;
 use super::page::{Role, page};
@@ -17,6 +19,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) 
         return;
     }
     mtu(entry, found);
+    reach::check(entry, found);
     ipam(entry, first, found);
     exceptions(entry, found);
     match entry.plugin {
@@ -28,7 +31,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) 
         _ => {}
     }
     match entry.ipam {
-        Some("host-local") => addresses::host_local(entry, found),
+        Some("host-local" | "cluster-local") => addresses::host_local(entry, found),
         Some("static") => addresses::fixed(entry, found),
         Some("dhcp") => dhcp::check(entry, found),
         _ => {}
@@ -47,6 +50,10 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Findings) {
     }
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
         found.error(Rule::InvalidValue, &node.range, format!("mtu: {mtu} is outside 68 to 65535"));
+    }
+    let is_main = page(entry.plugin).is_some_and(|page| page.role == Role::Main);
+    if let Some(problem) = sizes::ipv6_problem(node).filter(|_| is_main && addresses::has_ipv6(entry)) {
+        found.error(Rule::Conflict, &node.range, format!("mtu: {problem}: ADD can't give the IPv6 address"));
     }
 }
 

@@ -1,0 +1,54 @@
+//! Checks what goes through an interface of a certain MTU, also with later plugins of the chain.
+
+use cnimble_cni::mtu;
+
+use super::addresses;
+use crate::entry::PluginEntry;
+use crate::{Findings, Node, Rule};
+
+/// The MTU of a veth pair unless a key sets another.
+const DEFAULT_MTU: u32 = 1500;
+
+/// The keys of the limits of bandwidth, in bits.
+const LIMITS: [(&str, &str); 2] = [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")];
+
+/// The reason that the value of a key `mtu` is too small for IPv6.
+pub(super) fn ipv6_problem(node: &Node) -> Option<String> {
+    let mtu = node.integer().filter(|mtu| *mtu > 0)?;
+    mtu::ipv6_problem(u32::try_from(mtu).ok()?)
+}
+
+pub(super) fn tuning(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findings) {
+    let Some(node) = entry.node.get("mtu") else { return };
+    let Some(problem) = ipv6_problem(node).filter(|_| before.iter().any(addresses::has_ipv6)) else { return };
+    let message = format!("mtu: {problem}: the kernel takes the IPv6 addresses off the interface");
+    found.warning(Rule::Conflict, &node.range, message);
+}
+
+pub(super) fn bandwidth(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findings) {
+    let Some(mtu) = before.iter().find_map(mtu_of_pair) else { return };
+    for keys in [Some(entry.node), entry.node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
+        // Another finding reports a limit of nothing.
+        let bytes = |key: &str| {
+            let bits = keys.get(key).and_then(Node::integer).and_then(|bits| u64::try_from(bits).ok());
+            bits.map(|bits| bits / 8).filter(|bytes| *bytes > 0)
+        };
+        for (rate_key, burst_key) in LIMITS {
+            let (Some(rate), Some(burst)) = (bytes(rate_key), bytes(burst_key)) else { continue };
+            let held = mtu::bytes(rate, mtu::ticks(rate, burst));
+            let problem = mtu::burst_problem(rate, held, mtu);
+            if let (Some(problem), Some(node)) = (problem, keys.get(burst_key)) {
+                found.warning(Rule::Conflict, &node.range, format!("{burst_key}: {problem}"));
+            }
+        }
+    }
+}
+
+/// The MTU of the veth pair that a plugin makes, if the file says it.
+fn mtu_of_pair(entry: &PluginEntry<'_>) -> Option<u32> {
+    if !["bridge", "ptp"].contains(&entry.plugin) || entry.node.is_true("mtuAuto") {
+        return None;
+    }
+    let written = entry.node.get("mtu").and_then(Node::integer).filter(|mtu| *mtu > 0);
+    written.map_or(Some(DEFAULT_MTU), |mtu| u32::try_from(mtu).ok())
+}
