@@ -14,6 +14,7 @@ mod packets;
 mod published;
 mod reference;
 mod ruleset;
+mod services;
 mod stale;
 mod switch;
 mod undo;

@@ -21,7 +21,7 @@ mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -214,6 +214,16 @@ pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> 
 
 pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
     nftables::close_orphans(nft, localnet::opened()?)
+}
+
+/// Lets published ports take no packets for addresses of Services that the node has now.
+pub fn keep_off_services(nft: &mut Nft) -> Result<(), Error> {
+    Ok(nftables::services::refresh(nft)?)
+}
+
+/// The numbers of the links that have addresses of Services (`kube-ipvs0`).
+pub fn links_of_services() -> Result<BTreeSet<u32>, Error> {
+    Ok(nftables::services::links()?)
 }
 
 /// Removes all port mappings of the owner, also the Go plugins'. `forward` is a hint. Tries everything before it fails.
