@@ -9,6 +9,7 @@ mod containers;
 mod costs;
 mod listeners;
 mod localhost;
+mod order;
 mod owners;
 mod packets;
 mod published;

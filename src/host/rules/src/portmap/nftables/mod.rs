@@ -86,7 +86,7 @@ pub(super) fn add(
     forward: &Forward,
     is_gone: IsGone<'_>,
 ) -> Result<Changes, Refused> {
-    foreign::refuse(nft, owner, forward, is_gone)?;
+    let has_own = foreign::refuse(nft, owner, forward, is_gone)?;
     let wanted = wanted(owner, forward);
     let mut made = Changes::default();
     let elements = Elements { owner, forward, wanted: &wanted, is_gone, services: services::local()? };
@@ -94,7 +94,12 @@ pub(super) fn add(
     match inserted.and_then(|()| elements.insert(nft, &mut made)) {
         Ok(mut changes) => {
             changes.also_made(made);
-            Ok(changes)
+            match foreign::replace_own(nft, owner, forward, has_own) {
+                Ok(()) => Ok(changes),
+                Err(err) => {
+                    Err(Refused::Taken(undone(err, elements::revert::<Portmap>(nft, &changes))))
+                }
+            }
         }
         Err(refused) if made.is_empty() => Err(refused),
         Err(refused) => match elements::revert::<Portmap>(nft, &made) {
