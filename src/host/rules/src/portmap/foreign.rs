@@ -165,12 +165,7 @@ fn in_go_table(
     Ok(None)
 }
 
-fn in_legacy(
-    rules: &[String],
-    owner: &Owner,
-    wanted: &[Mapping],
-    has_own: &mut HasOwn,
-) -> Option<Found> {
+fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut HasOwn) -> Option<Found> {
     for jump in rules.iter().filter(|rule| in_chain(rule, DNAT.parent)) {
         let chain = jump.rsplit(' ').next().filter(|chain| DNAT.has(chain));
         let holder = reference::holder(&jump.replace("\\\"", "\""));

@@ -38,9 +38,11 @@ use super::command;
 use super::elements::{self, Changes, Layout};
 use super::failures::{Failures, has_nf_tables, not_available};
 use super::go_chains::DNAT;
+use super::nat::{self, Port, Traffic};
 pub use super::protocol::Protocol;
 pub use super::undo::Applied;
 use super::undo::undone;
+use super::xtables::Variant;
 use localnet::Notes;
 use nftables::Portmap;
 
@@ -134,6 +136,20 @@ impl Forward {
         })
     }
 
+    fn traffic(&self) -> Vec<Traffic> {
+        let arriving = |is_ipv4: bool| {
+            let targets = self.targets().filter(|(_, pod)| pod.is_ipv4() == is_ipv4);
+            let port = |mapping: &Mapping| Port {
+                protocol: mapping.protocol,
+                port: mapping.host_port,
+                address: mapping.address(),
+            };
+            Traffic::Arriving { is_ipv4, ports: targets.map(|(mapping, _)| port(mapping)).collect() }
+        };
+        let has_ports = |of: &Traffic| matches!(of, Traffic::Arriving { ports, .. } if !ports.is_empty());
+        [true, false].map(arriving).into_iter().filter(has_ports).collect()
+    }
+
     fn localhost(&self) -> Option<IpAddr> {
         let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
         let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
@@ -155,11 +171,20 @@ pub fn add(
     forward: &Forward,
     is_gone: IsGone<'_>,
 ) -> Result<Applied, Error> {
+    let backend = backend.honouring(nft, &forward.traffic())?.0;
+    let variant = backend.variant().unwrap_or(Variant::Usual);
     let made = backend.add(
         "mapping ports",
         nft,
         |nft| nftables::add(nft, owner, forward, is_gone).map(|changes| Made::Nftables(Box::new(changes))),
-        |nft| iptables::add(nft, owner, forward, is_gone).map(|()| Made::Iptables(owner.clone())),
+        |nft| {
+            iptables::add(nft, owner, forward, is_gone, variant)?;
+            // A rule of others came after an earlier ADD, and would exempt nothing from these elements.
+            if let Backend::IptablesIn(_) = backend {
+                nftables::remove(nft, owner, Some(forward))?;
+            }
+            Ok(Made::Iptables(owner.clone()))
+        },
     )?;
     let mut link = None;
     let opened = match (forward.localhost(), &made) {
@@ -259,6 +284,23 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
         localnet::check(pod)?;
     }
     Ok(())
+}
+
+/// Fails with code 103 if a rule of others exempts packets, and the owner's mappings are where it has no effect.
+pub fn check_exemptions(
+    backend: Backend,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> Result<(), Error> {
+    match nftables::check(nft, owner, forward) {
+        Ok(None) => {}
+        _ => return Ok(()),
+    }
+    match backend.honouring(nft, &forward.traffic())? {
+        (_, None) => Ok(()),
+        (_, Some(rule)) => Err(nat::passed_over("the published ports", &rule)),
+    }
 }
 
 /// Removes the mappings of all attachments of `network` outside `valid`. Tries everything before it fails.

@@ -96,9 +96,7 @@ pub(super) fn add(
             changes.also_made(made);
             match foreign::replace_own(nft, owner, forward, has_own) {
                 Ok(()) => Ok(changes),
-                Err(err) => {
-                    Err(Refused::Taken(undone(err, elements::revert::<Portmap>(nft, &changes))))
-                }
+                Err(err) => Err(Refused::Taken(undone(err, elements::revert::<Portmap>(nft, &changes)))),
             }
         }
         Err(refused) if made.is_empty() => Err(refused),
