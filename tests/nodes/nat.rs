@@ -25,15 +25,15 @@ const ROWS: &[Row] = &[
     Row {
         name: "none",
         rules: &[],
-        ours: "pod0 pod0 pod0 node node",
-        iptables: "pod0 pod0 pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "SNAT of the pods",
         rules: &["{ipt} -t nat -I POSTROUTING -s {pods} ! -d {pods} -j SNAT --to-source {other}"],
-        ours: "pod0 pod0 pod0 other other",
-        iptables: "pod0 pod0 pod0 other other",
+        ours: "pod0 pod0 pod0 other other -",
+        iptables: "pod0 pod0 pod0 other other -",
         nftables: "",
     },
     Row {
@@ -42,23 +42,23 @@ const ROWS: &[Row] = &[
             "{ipt} -t nat -I PREROUTING -d {node} -p tcp --dport 8080 -j DNAT --to-destination {pod1}",
             "{ipt} -t nat -I OUTPUT -d {node} -p tcp --dport 8080 -j DNAT --to-destination {pod1}",
         ],
-        ours: "pod1 - pod1 node node",
-        iptables: "pod1 - pod1 node node",
+        ours: "pod1 - pod1 node node -",
+        iptables: "pod1 - pod1 node node -",
         nftables: "",
     },
     Row {
         name: "ACCEPT of a destination",
         rules: &["{ipt} -t nat -I POSTROUTING -d {world}/{whole} -j ACCEPT"],
-        ours: "pod0 pod0 pod0 pod/node pod",
-        iptables: "pod0 pod0 pod0 pod pod",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 pod/node pod -",
+        iptables: "pod0 pod0 pod0 pod pod -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "RETURN of a destination",
         rules: &["{ipt} -t nat -I POSTROUTING -d {world}/{whole} -j RETURN"],
-        ours: "pod0 pod0 pod0 pod/node pod",
-        iptables: "pod0 pod0 pod0 pod pod",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 pod/node pod -",
+        iptables: "pod0 pod0 pod0 pod pod -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "ACCEPT in a chain",
@@ -67,9 +67,9 @@ const ROWS: &[Row] = &[
             "{ipt} -t nat -I POSTROUTING -j own",
             "{ipt} -t nat -A own -d {world}/{whole} -j ACCEPT",
         ],
-        ours: "pod0 pod0 pod0 pod/node pod",
-        iptables: "pod0 pod0 pod0 pod pod",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 pod/node pod -",
+        iptables: "pod0 pod0 pod0 pod pod -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "RETURN in a chain",
@@ -78,23 +78,23 @@ const ROWS: &[Row] = &[
             "{ipt} -t nat -I POSTROUTING -j own",
             "{ipt} -t nat -A own -d {world}/{whole} -j RETURN",
         ],
-        ours: "pod0 pod0 pod0 node node",
-        iptables: "pod0 pod0 pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "ACCEPT of a client",
         rules: &["{ipt} -t nat -I PREROUTING -s {world} -p tcp --dport 8080 -j ACCEPT"],
-        ours: "host/pod0 pod0 pod0 node node",
-        iptables: "host pod0 pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "host/pod0 pod0 pod0 node node -",
+        iptables: "host pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "RETURN of a client",
         rules: &["{ipt} -t nat -I PREROUTING -s {world} -p tcp --dport 8080 -j RETURN"],
-        ours: "host/pod0 pod0 pod0 node node",
-        iptables: "host pod0 pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "host/pod0 pod0 pod0 node node -",
+        iptables: "host pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "MARK of the pods",
@@ -102,9 +102,9 @@ const ROWS: &[Row] = &[
             "{ipt} -t nat -I POSTROUTING -s {pods} -j MARK --set-mark 7",
             "{ipt} -t nat -I PREROUTING -j MARK --set-mark 8",
         ],
-        ours: "pod0 pod0 pod0 node node",
-        iptables: "pod0 pod0 pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "ACCEPT of other networks",
@@ -116,36 +116,123 @@ const ROWS: &[Row] = &[
             "{ipt} -t nat -I PREROUTING -p tcp --dport 8081 -j ACCEPT",
             "{ipt} -t nat -I PREROUTING -p udp -j ACCEPT",
         ],
-        ours: "pod0 pod0 pod0 node node",
-        iptables: "pod0 - pod0 node node",
-        nftables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 - pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "legacy: ACCEPT of a destination",
         rules: &["{legacy} -t nat -I POSTROUTING -d {world}/{whole} -j ACCEPT"],
-        ours: "pod0 pod0 pod0 pod/node pod",
-        iptables: "pod0 pod0 pod0 node node",
+        ours: "pod0 pod0 pod0 pod/node pod -",
+        iptables: "pod0 pod0 pod0 node node -",
         nftables: "",
     },
     Row {
         name: "legacy: ACCEPT of a client",
         rules: &["{legacy} -t nat -I PREROUTING -s {world} -p tcp --dport 8080 -j ACCEPT"],
-        ours: "host/pod0 pod0 pod0 node node",
-        iptables: "pod0 pod0 pod0 node node",
+        ours: "host/pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
         nftables: "",
     },
     Row {
         name: "legacy: SNAT of the pods",
         rules: &["{legacy} -t nat -I POSTROUTING -s {pods} ! -d {pods} -j SNAT --to-source {other}"],
-        ours: "pod0 pod0 pod0 other other",
+        ours: "pod0 pod0 pod0 other other -",
         iptables: "",
         nftables: "",
+    },
+    Row {
+        name: "kube-proxy with iptables",
+        rules: &[
+            "{ipt} -t nat -N KUBE-SERVICES",
+            "{ipt} -t nat -N KUBE-SVC",
+            "{ipt} -t nat -N KUBE-POSTROUTING",
+            "{ipt} -t nat -I PREROUTING -j KUBE-SERVICES",
+            "{ipt} -t nat -I OUTPUT -j KUBE-SERVICES",
+            "{ipt} -t nat -I POSTROUTING -j KUBE-POSTROUTING",
+            "{ipt} -t nat -A KUBE-SERVICES -d {service}/{whole} -p tcp --dport 8080 -j KUBE-SVC",
+            "{ipt} -t nat -A KUBE-SVC ! -s {pods} -j MARK --or-mark 0x4000",
+            "{ipt} -t nat -A KUBE-SVC -p tcp -j DNAT --to-destination {server}",
+            "{ipt} -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+            "{ipt} -t nat -A KUBE-POSTROUTING -j MASQUERADE",
+        ],
+        ours: "pod0 pod0 pod0 node node world",
+        iptables: "pod0 pod0 pod0 node node world",
+        nftables: "pod0 pod0 pod0 node node world",
+    },
+    Row {
+        name: "kube-proxy with nftables",
+        rules: &[
+            "nft add table {ip} kube-proxy",
+            "nft 'add chain {ip} kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }'",
+            "nft add rule {ip} kube-proxy nat-prerouting {ip} daddr {service} tcp dport 8080 dnat to {server}",
+        ],
+        ours: "pod0 pod0 pod0 node node world",
+        iptables: "pod0 pod0 pod0 node node world",
+        nftables: "pod0 pod0 pod0 node node world",
+    },
+    Row {
+        name: "kube-proxy with IPVS",
+        rules: &[
+            "ip link add kube-ipvs0 type bridge",
+            "ip link set kube-ipvs0 up",
+            "ip addr add {service}/{whole} dev kube-ipvs0 {nodad}",
+            "{ipt} -t nat -N KUBE-SERVICES",
+            "{ipt} -t nat -I PREROUTING -j KUBE-SERVICES",
+            "{ipt} -t nat -I OUTPUT -j KUBE-SERVICES",
+            "{ipt} -t nat -A KUBE-SERVICES -d {service}/{whole} -p tcp --dport 8080 -j ACCEPT",
+        ],
+        ours: "pod0 pod0 pod0 node node host/pod0",
+        iptables: "pod0 pod0 pod0 node node host",
+        nftables: "pod0 pod0 pod0 node node pod0",
+    },
+    Row {
+        name: "Docker",
+        rules: &[
+            "{ipt} -t nat -N DOCKER",
+            "{ipt} -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+            "{ipt} -t nat -A OUTPUT -m addrtype --dst-type LOCAL -j DOCKER",
+            "{ipt} -t nat -A POSTROUTING -s {elsewhere} ! -o docker0 -j MASQUERADE",
+            "{ipt} -t nat -A DOCKER -i docker0 -j RETURN",
+            "{ipt} -t nat -A DOCKER ! -i docker0 -p tcp --dport 9000 -j DNAT --to-destination {server}",
+        ],
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
+    },
+    Row {
+        name: "libvirt, flannel and ip-masq-agent",
+        rules: &[
+            "{ipt} -t nat -N LIBVIRT_PRT",
+            "{ipt} -t nat -A POSTROUTING -j LIBVIRT_PRT",
+            "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} -d {multicast} -j RETURN",
+            "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} ! -d {elsewhere} -j MASQUERADE",
+            "{ipt} -t nat -A POSTROUTING -s {elsewhere} -d {elsewhere} -j RETURN",
+            "{ipt} -t nat -A POSTROUTING ! -s {pods} -d {pods} -j RETURN",
+            "{ipt} -t nat -N IP-MASQ",
+            "{ipt} -t nat -A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ",
+            "{ipt} -t nat -A IP-MASQ -d {pods} -j RETURN",
+            "{ipt} -t nat -A IP-MASQ -j MASQUERADE",
+        ],
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
     },
 ];
 
 /// The rows whose rules leave both sets of rules in nf_tables.
-const FAST: [&str; 5] =
-    ["none", "SNAT of the pods", "RETURN in a chain", "MARK of the pods", "ACCEPT of other networks"];
+const FAST: [&str; 10] = [
+    "none",
+    "SNAT of the pods",
+    "RETURN in a chain",
+    "MARK of the pods",
+    "ACCEPT of other networks",
+    "kube-proxy with iptables",
+    "kube-proxy with nftables",
+    "kube-proxy with IPVS",
+    "Docker",
+    "libvirt, flannel and ip-masq-agent",
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Set {
@@ -163,7 +250,7 @@ struct Site {
     _servers: Vec<Server>,
 }
 
-const V4: [(&str, &str); 9] = [
+const V4: [(&str, &str); 14] = [
     ("{ipt}", "iptables-nft"),
     ("{legacy}", "iptables-legacy"),
     ("{pods}", "10.1.2.0/24"),
@@ -173,8 +260,13 @@ const V4: [(&str, &str); 9] = [
     ("{whole}", "32"),
     ("{elsewhere}", "10.9.0.0/16"),
     ("{pod1}", "10.1.2.3:80"),
+    ("{service}", "10.96.0.10"),
+    ("{server}", "192.0.2.9:80"),
+    ("{multicast}", "224.0.0.0/24"),
+    ("{ip}", "ip"),
+    ("{nodad}", ""),
 ];
-const V6: [(&str, &str); 9] = [
+const V6: [(&str, &str); 14] = [
     ("{ipt}", "ip6tables-nft"),
     ("{legacy}", "ip6tables-legacy"),
     ("{pods}", "fd00:1:2::/64"),
@@ -184,6 +276,11 @@ const V6: [(&str, &str); 9] = [
     ("{whole}", "128"),
     ("{elsewhere}", "fd00:9::/64"),
     ("{pod1}", "[fd00:1:2::3]:80"),
+    ("{service}", "fd00:96::a"),
+    ("{server}", "[2001:db8::9]:80"),
+    ("{multicast}", "ff02::/16"),
+    ("{ip}", "ip6"),
+    ("{nodad}", "nodad"),
 ];
 
 impl Site {
@@ -250,7 +347,7 @@ impl Site {
         calls
     }
 
-    fn words(&self) -> [(&'static str, &'static str); 9] {
+    fn words(&self) -> [(&'static str, &'static str); 14] {
         if self.v6 { V6 } else { V4 }
     }
 
@@ -262,13 +359,14 @@ impl Site {
         }
     }
 
-    /// The programs that answer on the node's port to the world, to the second pod and to the node, and the sources that
-    /// the world sees of both pods.
-    fn answers(&self, row: &Row) -> [String; 5] {
+    /// The programs that answer on the node's port to the world, to the second pod and to the node; the sources that the
+    /// world sees of both pods; and the program that answers to the second pod on a Service's address.
+    fn answers(&self, row: &Row) -> [String; 6] {
         let port = if self.v6 { "[2001:db8::1]:8080" } else { "192.0.2.1:8080" };
         let world = if self.v6 { "[2001:db8::9]:80" } else { "192.0.2.9:80" };
         let asked: Vec<bool> = row.ours.split(' ').map(|word| word != "-").collect();
-        let name = |from: &Ns, number: usize| match asked[number].then(|| tcp(from, port)) {
+        let service = if self.v6 { "[fd00:96::a]:8080" } else { "10.96.0.10:8080" };
+        let name = |from: &Ns, number: usize, to: &str| match asked[number].then(|| tcp(from, to)) {
             None => "-".to_owned(),
             Some(Ok(answer)) => answer.split(' ').next().unwrap_or_default().to_owned(),
             Some(Err(_)) => "none".to_owned(),
@@ -285,12 +383,19 @@ impl Site {
             .to_owned()
         };
         let [first, second] = &self.pods;
-        [name(&self.world, 0), name(second, 1), name(&self.host, 2), source(first), source(second)]
+        [
+            name(&self.world, 0, port),
+            name(second, 1, port),
+            name(&self.host, 2, port),
+            source(first),
+            source(second),
+            name(second, 5, service),
+        ]
     }
 }
 
 /// Compares with the expected answers. `-` is any.
-fn differs(expected: &str, later: bool, answers: &[String; 5]) -> bool {
+fn differs(expected: &str, later: bool, answers: &[String; 6]) -> bool {
     let words: Vec<&str> = expected.split(' ').collect();
     !expected.is_empty()
         && words.iter().zip(answers).any(|(word, answer)| {
@@ -334,7 +439,9 @@ fn try_row(row: &Row, set: Set, v6: bool, later: bool, go: &'static Path) -> Opt
             .map(|outcome| format!("{:?}", outcome.error()))
             .collect();
         assert_eq!(failed.len(), usize::from(passed_over), "{about}: {failed:?}");
-        let named = failed.iter().all(|error| error.contains("103") && error.contains("has no effect"));
+        let says =
+            |error: &String| error.contains("has no effect") || error.contains("the address of a Service");
+        let named = failed.iter().all(|error| error.contains("103") && says(error));
         assert!(named, "{about}: {failed:?}");
     }
     differs(expected, later, &answers).then(|| format!("{about}: {answers:?} instead of {expected}"))

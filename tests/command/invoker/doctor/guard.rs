@@ -212,31 +212,3 @@ fn both_ends_of_a_pair_follow_the_uplink() {
     assert_eq!(mtus(&node, &pods[0], &ends[0]), expected);
     guard.stop();
 }
-
-/// A bridge stands in for the link on which kube-proxy in IPVS mode puts the addresses of Services.
-#[test]
-fn a_guard_keeps_published_ports_off_a_new_service() {
-    need!("ip", "nft");
-    let node = Node::new();
-    node.network("doc", &network(&node, "doc", "10.213.22.0/24"));
-    let pod = Pod::new();
-    node.add(plugin_dir(), "doc", &pod, "one", 443);
-    let guard = Guard::start(&node);
-    node.comes_to(&[], "at the beginning", &guard);
-    let excluded = |ip: &str| {
-        let listed = node.host.run("nft list set inet cnimble portmap-services4");
-        listed.status == 0 && listed.stdout.contains(ip)
-    };
-    node.host.ip("link add kube-ipvs0 type bridge");
-    for ip in ["10.96.0.1", "10.96.0.10"] {
-        node.host.ip(&format!("addr add {ip}/32 dev kube-ipvs0"));
-        assert!(wait_until(PATIENCE, || excluded(ip)), "{ip}: {}", guard.log());
-    }
-    node.host.ip("addr del 10.96.0.1/32 dev kube-ipvs0");
-    assert!(wait_until(PATIENCE, || !excluded("10.96.0.1")), "{}", guard.log());
-    assert!(excluded("10.96.0.10"));
-    node.host.ip("link del kube-ipvs0");
-    assert!(wait_until(PATIENCE, || !excluded("10.96.0.10")), "{}", guard.log());
-    let log = guard.stop();
-    assert!(!log.contains("warning:") && !log.contains("error:"), "{log}");
-}
