@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod cluster;
+mod nat;
 mod site;
 
 use std::path::Path;

@@ -165,7 +165,7 @@ impl Attached<'_> {
         let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
         let (port, alias) = (&port.name, &port.alias);
         if let Some(masquerade) = config.masquerade(self.prev) {
-            let verify = |nft: &mut Nft| masquerade::check(nft, owner, masquerade.sources());
+            let verify = |nft: &mut Nft| masquerade.check(nft, owner);
             call.wants(Place::Rules, nft, verify, |nft| {
                 // The exceptions may have changed.
                 masquerade::remove(nft, owner, masquerade.sources())?;

@@ -87,6 +87,7 @@ impl Plugin for Portmap {
         }
         let verify = |nft: &mut Nft| {
             portmap::check(nft, &call.owner(), &forward)?;
+            portmap::check_exemptions(config.backend, nft, &call.owner(), &forward)?;
             if config.accept_published {
                 published::check(nft, &call.owner(), &forward.addrs)?;
             }

@@ -31,7 +31,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     host::forwards(call, &mut host, &end, &addrs)?;
     if config.masquerade.wanted {
         let masqueraded = config.masquerade.of(addrs.iter().copied());
-        let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), masqueraded.sources());
+        let verify = |nft: &mut Nft| masqueraded.check(nft, &call.owner());
         let put_back = |nft: &mut Nft| {
             // The exceptions may have changed.
             masquerade::remove(nft, &call.owner(), masqueraded.sources())?;

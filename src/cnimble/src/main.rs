@@ -29,6 +29,7 @@ mod report;
 mod run;
 mod schema;
 mod serve;
+mod services;
 mod stats;
 mod style;
 mod target;

@@ -96,6 +96,11 @@ impl Netlink {
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))
     }
+
+    /// `ip address show`: of all links, each with the number of its link.
+    pub fn addrs_with_links(&mut self) -> Result<Vec<(u32, Addr)>> {
+        self.dump("list all addresses", query(0), |message| Ok(link_of(message).zip(read(message, 0)?)))
+    }
 }
 
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
@@ -104,12 +109,17 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(message)
 }
 
+/// The number of the link that a message about an address is for.
+pub(super) fn link_of(message: &Message<'_>) -> Option<u32> {
+    u32_ne(message.body, 4)
+}
+
 /// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     const SHORT: Malformed = Malformed("an address message is too short");
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
     let family = i32::from(header(0)?);
-    let index = u32_ne(message.body, 4).ok_or(SHORT)?;
+    let index = link_of(message).ok_or(SHORT)?;
     let known = family == libc::AF_INET || family == libc::AF_INET6;
     if message.kind != RTM_NEWADDR || (wanted != 0 && index != wanted) || !known {
         return Ok(None);

@@ -28,6 +28,7 @@ mod exchange;
 pub mod fdb;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod legacy;
 pub mod link;
 pub mod listeners;
 pub mod monitor;

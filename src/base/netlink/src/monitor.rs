@@ -4,6 +4,7 @@
 //! [`LinkMonitor::read`] and [`RuleMonitor::read`] fail with ENOBUFS, once: the caller has to ask for the state itself
 //! then.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::link::read::{self as link_read, family_and_index};
@@ -13,10 +14,11 @@ use super::socket::{Protocol, Socket};
 use super::uapi::nf_tables::{NFT_MSG_NEWRULE, NFT_MSG_NEWSETELEM};
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
 use super::uapi::rtnetlink::{
-    IFINFOMSG, RTM_DELLINK, RTM_DELROUTE, RTM_NEWROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
+    IFINFOMSG, RTM_DELADDR, RTM_DELLINK, RTM_DELROUTE, RTM_NEWADDR, RTM_NEWROUTE, RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
 };
 use super::wire::{Attributes, Message, Messages, Parsed, u8_at};
-use super::{Netlink, Result};
+use super::{Netlink, Result, addr};
 
 /// A flood doesn't keep the caller from its other work.
 const AT_ONCE: usize = 1024;
@@ -99,6 +101,39 @@ impl RouteMonitor {
 }
 
 impl AsFd for RouteMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Notifications of the addresses of one namespace, both families.
+#[derive(Debug)]
+pub struct AddressMonitor {
+    socket: Socket,
+}
+
+impl AddressMonitor {
+    /// From now on, those of the current namespace.
+    pub fn open() -> Result<Self> {
+        Ok(AddressMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR])? })
+    }
+
+    /// The numbers of the links that have gained or lost an address since then. Does not wait.
+    ///
+    /// # Errors
+    /// Fails with ENOBUFS if a notification was lost.
+    pub fn read(&mut self) -> Result<BTreeSet<u32>> {
+        let mut links = BTreeSet::new();
+        each(&mut self.socket, "read notifications about addresses", |message| {
+            if message.kind == RTM_NEWADDR || message.kind == RTM_DELADDR {
+                links.extend(addr::link_of(message));
+            }
+        })?;
+        Ok(links)
+    }
+}
+
+impl AsFd for AddressMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

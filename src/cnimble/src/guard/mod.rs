@@ -21,7 +21,7 @@ use super::interrupt::Signals;
 use super::report::{Exit, Report, must_be_root};
 use super::run::notify;
 use super::style::count;
-use super::{Session, args};
+use super::{Session, args, services};
 use fights::Fights;
 use pace::{Outcome, Pace};
 
@@ -37,6 +37,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     must_be_root(WHAT)?;
     let mut signals = Signals::listen()?;
     let mut changes = follow()?;
+    services::follow().map_err(|err| Report::because(Exit::Files, WHAT, err))?;
     let mut guard = Guard { fights: Fights::default(), failures: BTreeSet::new() };
     let mut pace = Pace::new(Instant::now());
     notify::ready();

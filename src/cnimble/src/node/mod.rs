@@ -27,7 +27,7 @@ use super::run::notify;
 use super::run::serve::Server;
 use super::run::sources::host_name;
 use super::style::count;
-use super::{Session, network, print, print_json};
+use super::{Session, network, print, print_json, services};
 use shares::Shares;
 use spare::Routed;
 use status::{Source, Status};
@@ -81,6 +81,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;
     });
     let disturbed = disturbances().map_err(|err| failed(&err.to_string()))?;
+    services::follow().map_err(|err| failed(&err.to_string()))?;
     let resync = Duration::from_secs(given.resync);
     let work = work(agent, shared, status, [changed, disturbed], resync);
     notify::ready();

@@ -6,12 +6,16 @@ use cnimble_netlink::nft::Nft;
 
 use super::command;
 use super::failures::{UNSUPPORTED, not_available};
+use super::nat;
+use super::xtables::Variant;
 
 /// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Nftables,
     Iptables,
+    /// The variant in which rules of others exempt packets ([`nat`](super::nat)).
+    IptablesIn(Variant),
     /// nf_tables, or iptables if the kernel's nf_tables can't do it. A trial beforehand would cost more than the ADD.
     Auto,
 }
@@ -38,6 +42,35 @@ impl From<Refused> for Error {
 }
 
 impl Backend {
+    /// The variant of iptables that gets the rules; `None` for nf_tables in our own table.
+    pub(super) fn variant(self) -> Option<Variant> {
+        match self {
+            Backend::Nftables | Backend::Auto => None,
+            Backend::Iptables => Some(Variant::Usual),
+            Backend::IptablesIn(variant) => Some(variant),
+        }
+    }
+
+    /// The backend that honours the rules of others, if there is a choice.
+    pub(super) fn honouring(
+        self,
+        nft: &mut Nft,
+        traffic: &[nat::Traffic],
+    ) -> Result<(Self, Option<nat::Decision>), Error> {
+        if self != Backend::Auto {
+            return Ok((self, None));
+        }
+        for traffic in traffic {
+            let Some(rule) = nat::exempting(nft, traffic)? else { continue };
+            if rule.variant.is_installed() {
+                log::info!("iptables gets the rules: {rule} may exempt packets");
+                return Ok((Backend::IptablesIn(rule.variant), Some(rule)));
+            }
+            log::warn!("{rule} exempts no packets of pods: its variant of iptables is not installed");
+        }
+        Ok((self, None))
+    }
+
     /// Tries the backend; `what` is for people. If iptables fails after nf_tables, the error names both.
     pub(super) fn add<T, E: Into<Refused>>(
         self,
@@ -46,7 +79,7 @@ impl Backend {
         nftables: impl FnOnce(&mut Nft) -> Result<T, E>,
         iptables: impl FnOnce(&mut Nft) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if self == Backend::Iptables {
+        if self.variant().is_some() {
             return iptables(nft);
         }
         match nftables(nft).map_err(Into::into) {
@@ -69,7 +102,7 @@ impl Backend {
         iptables: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let outcome = match self {
-            Backend::Iptables => iptables(),
+            Backend::Iptables | Backend::IptablesIn(_) => iptables(),
             Backend::Nftables => nftables().map_err(Error::from),
             Backend::Auto => match nftables() {
                 Err(_) if command::installed() => iptables(),

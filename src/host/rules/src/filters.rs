@@ -42,6 +42,12 @@ pub struct Masqueraded<'a> {
 }
 
 impl Masqueraded<'_> {
+    /// Fails with code 103 and what is missing, or has no effect.
+    pub fn check(&self, nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
+        masquerade::check(nft, owner, self.sources())?;
+        masquerade::check_exemptions(self.backend, nft, owner, self.sources())
+    }
+
     pub fn sources(&self) -> Sources<'_> {
         Sources { addrs: &self.addrs, translation: &self.translation }
     }
@@ -71,10 +77,10 @@ impl Wanted<'_> {
 /// Adds the rules. Idempotent. Takes back what it did if it fails half-way. Fails with code 7 for an unknown backend.
 pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
     let backend = match &wanted.masquerade {
-        Some(of) => masquerade::choose(of.backend, nft)?,
+        Some(of) => masquerade::choose_for(of.backend, nft, of.sources())?.0,
         None => Backend::Nftables,
     };
-    let several = backend != Backend::Iptables && wanted.names().nth(1).is_some();
+    let several = backend.variant().is_none() && wanted.names().nth(1).is_some();
     let mut undo = Applied::default();
     let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
         // A rule needs what the kernel lacks, or a concurrent process has removed something. Each rule alone has its

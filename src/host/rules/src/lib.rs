@@ -7,6 +7,7 @@
 //! | [`spoof`], [`isolation`] | the MAC check and isolated pods of a bridge |
 //! | `elements` | finds, creates and removes elements for all of them |
 //! | `backend` | chooses nf_tables or iptables |
+//! | [`nat`] | rules of others that decide about packets of pods |
 //! | [`hand_over`] | the same rules in the form of the Go plugins |
 //! | [`objects`], [`survey`], [`listing`] | kinds of objects, and a look at all rules of a host |
 //!
@@ -27,6 +28,7 @@ pub mod isolation;
 mod listed;
 pub mod listing;
 pub mod masquerade;
+pub mod nat;
 pub mod objects;
 mod packet;
 pub mod portmap;

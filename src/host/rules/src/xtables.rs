@@ -18,6 +18,32 @@ use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;
 
+/// A variant of iptables. Each has tables of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Variant {
+    /// Of the command iptables, whichever that is.
+    Usual,
+    Nft,
+    Legacy,
+}
+
+impl Variant {
+    /// The command of a family: `iptables-restore`, `ip6tables-legacy-save` and so on.
+    pub(super) fn command(self, family: Family, action: &str) -> String {
+        let usual = command::tool(family, action);
+        match self {
+            Variant::Legacy => legacy_command(family, action),
+            Variant::Nft if is_legacy(&usual) => usual.replace(action, &format!("nft-{action}")),
+            Variant::Nft | Variant::Usual => usual,
+        }
+    }
+
+    /// Whether its commands are installed.
+    pub(super) fn is_installed(self) -> bool {
+        FAMILIES.into_iter().all(|family| command::find(&self.command(family, "restore")).is_some())
+    }
+}
+
 pub(super) fn nat(family: Family) -> Table<'static> {
     Table::new(family, "nat")
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! set pods4-24 { type ipv4_addr; elements = { 10.1.0.0, 10.1.1.0, … } }   # networks of nodes
 //! chain postrouting {
-//!     type nat hook postrouting priority srcnat; policy accept;
+//!     type nat hook postrouting priority srcnat + 1; policy accept;
 //!     ip saddr 10.1.0.0/24 ip daddr & 255.255.255.0 != @pods4-24 ip daddr != 10.0.0.0/8 … masquerade
 //! }
 //! chain guard { the same of what is invalid, with drop: NAT never sees it }
@@ -25,9 +25,10 @@ use cnimble_netlink::nft::{
 pub const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble-node");
 const CHAIN: &str = "postrouting";
 const GUARD: &str = "guard";
-/// The numbers of `priority srcnat` and `priority filter`.
-const SRCNAT: i32 = 100;
+/// The number of `priority filter`.
 const FILTER: i32 = 0;
+/// The hook of the chain of NAT. An earlier version chose another priority.
+const NAT: Hook = Hook::after_nat_of_others(HookPoint::Postrouting);
 /// The value of `NF_CT_STATE_INVALID_BIT`.
 const STATE_INVALID: u32 = 0x1;
 
@@ -132,9 +133,9 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
             wanted.pods.iter().filter(|cidr| Length::of(cidr) == length).map(element).collect();
         batch.create_elements(TABLE.set(&name), &elements);
     }
-    let hook = |kind, priority| Hook { kind, hook: HookPoint::Postrouting, priority };
-    batch.create_base_chain(TABLE.chain(CHAIN), hook("nat", SRCNAT));
-    batch.create_base_chain(TABLE.chain(GUARD), hook("filter", FILTER));
+    let filter = Hook { kind: "filter", hook: HookPoint::Postrouting, priority: FILTER };
+    batch.create_base_chain(TABLE.chain(CHAIN), NAT);
+    batch.create_base_chain(TABLE.chain(GUARD), filter);
     for (chain, rule, comment) in rules(wanted) {
         batch.add_rule(TABLE.chain(chain), &rule, comment);
     }
@@ -163,6 +164,9 @@ fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::R
     let rules = rules(wanted);
     let has =
         |chain: &str, wanted: &[Expr]| found.iter().any(|rule| rule.chain == chain && rule.does(wanted));
+    if nft.priority(TABLE.chain(CHAIN))? != Some(NAT.priority) {
+        return Ok(false);
+    }
     if found.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
         return Ok(false);
     }

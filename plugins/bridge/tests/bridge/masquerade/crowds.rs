@@ -86,7 +86,7 @@ fn a_pod_costs_the_same_at_500_pods() {
     (10_001..10_500).for_each(plainly);
     let last = cost(10_500).unwrap();
     assert_eq!(second, last);
-    assert_eq!(last.0.requests, 4, "three questions and one batch add a pod: {last:?}");
+    assert_eq!(last.0.requests, 5, "four questions and one batch add a pod: {last:?}");
     assert_eq!(ruleset(&ns).matches("comment").count(), 500);
 }
 

@@ -126,6 +126,7 @@ fn the_next_pod_completes_the_table_of_an_earlier_version() {
         assert_eq!((rules("masquerade"), rules("drop")), (1, 1), "{listed}");
         assert_eq!(listed.matches(&format!("ip daddr @masq-{network} return")).count(), 1, "{listed}");
     }
+    assert!(listed.contains("priority srcnat + 1;") && !listed.contains("priority srcnat;"), "{listed}");
     let jumps = listed.matches("ct state invalid jump masq-invalid").count();
     assert_eq!((jumps, listed.matches("224.0.0.0/4 return").count()), (1, 2), "{listed}");
 }

@@ -82,18 +82,31 @@ impl Destination {
     /// A match of iptables: `struct xt_tcp`, `xt_udp`, `xt_sctp_info`, `xt_multiport_v1` (linux/netfilter).
     fn matches(&mut self, data: Attributes<'_>) {
         let info = data.get(NFTA_MATCH_INFO).unwrap_or_default();
-        let number = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
-        let range = |at: usize| Some(number(at)?..=number(at + 2)?);
-        let ports = match data.text(NFTA_MATCH_NAME).as_deref() {
-            Some("tcp" | "udp") => range(4).into_iter().collect(),
-            Some("sctp") => range(0).into_iter().collect(),
-            Some("multiport") => multiport(info),
-            _ => return,
-        };
-        // All of them is none in particular; so is what isn't understood.
-        self.ports = ports;
-        self.ports.retain(|ports| *ports != (0..=u16::MAX));
+        let name = data.text(NFTA_MATCH_NAME).unwrap_or_default();
+        if ["tcp", "udp", "sctp", "multiport"].contains(&name.as_str()) {
+            self.ports = ports_of_match(&name, info);
+        }
     }
+}
+
+/// The destination's ports that a match of iptables is for. All of them is none in particular, and so is what isn't
+/// understood.
+pub(crate) fn ports_of_match(name: &str, info: &[u8]) -> Vec<RangeInclusive<u16>> {
+    let number = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
+    let range = |at: usize| Some(number(at)?..=number(at + 2)?);
+    /// `XT_TCP_INV_DSTPT` and `XT_UDP_INV_DSTPT`
+    const ALL_OTHERS: u8 = 0x02;
+    let is_for_others = |at: usize| info.get(at).is_some_and(|flags| flags & ALL_OTHERS != 0);
+    let mut ports: Vec<_> = match name {
+        "tcp" if is_for_others(11) => Vec::new(),
+        "udp" if is_for_others(8) => Vec::new(),
+        "tcp" | "udp" => range(4).into_iter().collect(),
+        "sctp" => range(0).into_iter().collect(),
+        "multiport" => multiport(info),
+        _ => Vec::new(),
+    };
+    ports.retain(|ports| *ports != (0..=u16::MAX));
+    ports
 }
 
 /// Some of the ports begin a range. None if it is for all others, or not for destinations.

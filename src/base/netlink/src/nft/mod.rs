@@ -21,6 +21,7 @@
 mod batch;
 mod destination;
 mod element;
+mod ends;
 mod exact;
 mod expr;
 mod key;
@@ -39,7 +40,10 @@ use nix::errno::Errno;
 pub use batch::Batch;
 use batch::Purpose;
 pub use destination::Destination;
+pub(super) use destination::ports_of_match;
 pub use element::Element;
+pub(super) use ends::prefix_of;
+pub use ends::{End, Ends};
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
 pub use key::{Key, KeyType, protocol_name};
 pub use objects::{BaseChain, Chain, Family, Hook, HookPoint, Set, Table};

@@ -164,6 +164,22 @@ pub struct Hook {
     pub priority: i32,
 }
 
+impl Hook {
+    /// A chain of type `nat` one step after the priorities of NAT, where iptables' table `nat`, kube-proxy and Docker
+    /// have theirs. The first translation of a connection counts, so their rules win over those of the chain. At the
+    /// same priority, the chain that was made last would win.
+    pub const fn after_nat_of_others(hook: HookPoint) -> Self {
+        // The numbers of `priority dstnat` and `priority srcnat` in nft(8).
+        const DSTNAT: i32 = -100;
+        const SRCNAT: i32 = 100;
+        let priority = match hook {
+            HookPoint::Postrouting => SRCNAT + 1,
+            HookPoint::Prerouting | HookPoint::Output | HookPoint::Forward => DSTNAT + 1,
+        };
+        Hook { kind: "nat", hook, priority }
+    }
+}
+
 /// A hook of netfilter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -8,8 +8,8 @@ use super::{BaseChain, Chain, Element, Family, HookPoint, Key, Nft, Query, Rule,
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
     NFT_SET_ANONYMOUS, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE,
-    NFTA_HOOK_HOOKNUM, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_FLAGS, NFTA_SET_NAME,
-    NFTA_SET_TABLE, NFTA_TABLE_NAME,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_FLAGS,
+    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
@@ -58,6 +58,14 @@ impl Nft {
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
         let policy = self.find(&query, |w| chain.write(w), |attrs| attrs.u32_be(NFTA_CHAIN_POLICY))?;
         Ok(policy == Some(NF_DROP.cast_unsigned()))
+    }
+
+    /// The priority of a base chain; `None` if it isn't there, or is none.
+    pub fn priority(&mut self, chain: Chain<'_>) -> Result<Option<i32>> {
+        let what = format!("read chain {chain}");
+        let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
+        let read = |attrs: Attributes<'_>| attrs.nested(NFTA_CHAIN_HOOK)?.u32_be(NFTA_HOOK_PRIORITY);
+        Ok(self.find(&query, |w| chain.write(w), read)?.map(u32::cast_signed))
     }
 
     /// The names of the chains of a table; none if there is no table.

@@ -4,8 +4,9 @@ use super::expr::{self, Verdict};
 use super::udata::comment;
 use super::xtables;
 use crate::uapi::nf_tables::{
-    NFTA_CMP_DATA, NFTA_DATA_VALUE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_LOOKUP_SET,
-    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_TARGET_NAME,
+    NFT_NAT_DNAT, NFTA_CMP_DATA, NFTA_DATA_VALUE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA,
+    NFTA_LOOKUP_SET, NFTA_NAT_TYPE, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE,
+    NFTA_RULE_USERDATA, NFTA_TARGET_NAME,
 };
 use crate::wire::Attributes;
 
@@ -68,6 +69,22 @@ impl Rule {
                 Some(Verdict::Drop)
             }
             _ => None,
+        })
+    }
+
+    /// The target of iptables, by its name there, that translates matched packets.
+    pub fn translation(&self) -> Option<String> {
+        const TARGETS: [&str; 5] = ["SNAT", "DNAT", "MASQUERADE", "REDIRECT", "NETMAP"];
+        self.expressions.iter().find_map(|(name, data)| {
+            let data = Attributes::new(data);
+            match name.as_str() {
+                "masq" => Some("MASQUERADE".to_owned()),
+                "redir" => Some("REDIRECT".to_owned()),
+                "nat" if data.u32_be(NFTA_NAT_TYPE) == Some(NFT_NAT_DNAT) => Some("DNAT".to_owned()),
+                "nat" => Some("SNAT".to_owned()),
+                "target" => data.text(NFTA_TARGET_NAME).filter(|target| TARGETS.contains(&target.as_str())),
+                _ => None,
+            }
         })
     }
 

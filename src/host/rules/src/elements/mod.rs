@@ -21,7 +21,7 @@ pub(super) use unused::{Scope, drop_all_unused, drop_part, drop_unused};
 use cnimble_cni::Attachment;
 use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
-use cnimble_netlink::nft::{Batch, Element, Key, Nft, Rule, Set, Table};
+use cnimble_netlink::nft::{Batch, Element, Hook, Key, Nft, Rule, Set, Table};
 
 use super::listed::{Effect, Listed, RuleOwner};
 
@@ -69,6 +69,11 @@ pub(super) trait Layout: Sized {
     }
 
     fn create_chain(batch: &mut Batch, chain: &str);
+
+    /// The hook of a chain that an earlier version made one step before it. The next ADD replaces such a chain.
+    fn hook(_chain: &str) -> Option<Hook> {
+        None
+    }
 
     fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 

@@ -47,6 +47,8 @@ pub(crate) struct Changes {
 
 #[derive(Debug, Default)]
 struct Repairs {
+    /// Chains with the priority of an earlier version. They are deleted and made anew in the same transaction.
+    moved: Vec<&'static str>,
     chains: Vec<&'static str>,
     first_rules: Vec<&'static str>,
     rules: Vec<String>,
@@ -160,7 +162,10 @@ impl Changes {
             || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
-        let rules = if self.made_part { Vec::new() } else { our_rules::<L>(nft)? };
+        let mut rules = if self.made_part { Vec::new() } else { our_rules::<L>(nft)? };
+        if !self.made_part {
+            self.look_at_hooks::<L>(nft, &mut rules)?;
+        }
         self.leave_beside::<L>(nft, &rules)?;
         self.made_sets =
             self.missing.iter().filter(|set| !self.made_part || !is_fixed::<L>(set)).cloned().collect();
@@ -172,6 +177,23 @@ impl Changes {
         // How the sets of others are made isn't known here.
         let wanted = self.repairs.rules.iter().filter(|set| self.sets.contains(*set));
         self.lacks = self.made_sets.iter().chain(wanted).filter(|set| !L::makes(set)).cloned().collect();
+        Ok(())
+    }
+
+    /// The rules of a chain with another priority are taken out of `rules`: as for a flushed chain, all are made anew.
+    /// A rule that a concurrent ADD puts there meanwhile makes the kernel refuse to delete the chain (EBUSY).
+    fn look_at_hooks<L: Layout>(&mut self, nft: &mut Nft, rules: &mut Vec<Rule>) -> Result<()> {
+        for chain in L::CHAINS {
+            let Some(hook) = L::hook(chain) else { continue };
+            // The earlier version's. Another one was chosen by the administrator.
+            if nft.priority(L::TABLE.chain(chain))? != Some(hook.priority - 1) {
+                continue;
+            }
+            self.repairs.moved.push(chain);
+            for rule in rules.extract_if(.., |rule| rule.chain == *chain) {
+                self.repairs.replaced.push((rule.chain, rule.handle));
+            }
+        }
         Ok(())
     }
 
@@ -209,7 +231,7 @@ impl Changes {
     fn look_at_rules<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         for chain in L::CHAINS {
             if !rules.iter().any(|rule| rule.chain == *chain) {
-                if !nft.has_chain(L::TABLE.chain(chain))? {
+                if self.repairs.moved.contains(chain) || !nft.has_chain(L::TABLE.chain(chain))? {
                     self.repairs.chains.push(chain);
                 }
                 self.repairs.first_rules.push(chain);
@@ -250,6 +272,12 @@ impl Changes {
         if self.made_part {
             create_part::<L>(batch);
         }
+        for (chain, handle) in &self.repairs.replaced {
+            batch.delete_rule(L::TABLE.chain(chain), *handle);
+        }
+        for chain in &self.repairs.moved {
+            batch.delete_chain(L::TABLE.chain(chain));
+        }
         for chain in &self.repairs.chains {
             L::create_chain(batch, chain);
         }
@@ -259,9 +287,6 @@ impl Changes {
         for set in &self.made_sets {
             L::create_set(batch, set);
             L::add_rule(batch, set);
-        }
-        for (chain, handle) in &self.repairs.replaced {
-            batch.delete_rule(L::TABLE.chain(chain), *handle);
         }
         for set in &self.repairs.rules {
             L::add_rule(batch, set);

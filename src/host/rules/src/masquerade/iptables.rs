@@ -10,10 +10,15 @@ use cnimble_netlink::nft::{Family, Nft};
 use super::translation::{Sources, Translation};
 use crate::go_chains::MASQUERADE;
 use crate::undo::{Applied, undone};
-use crate::xtables::{FAMILIES, nat};
+use crate::xtables::{FAMILIES, Variant, nat};
 use crate::{command, xtables};
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> Result<Applied, Error> {
+pub(super) fn add(
+    nft: &mut Nft,
+    owner: &Owner,
+    sources: Sources<'_>,
+    variant: Variant,
+) -> Result<Applied, Error> {
     let Sources { addrs, translation } = sources;
     let mut undo = Applied::default();
     if translation.is_plain() && super::check_reference(nft, owner, addrs)? {
@@ -25,29 +30,29 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> Result<
         if addrs.is_empty() {
             continue;
         }
-        if nft.is_supported()? && !nft.has_table(nat(family))? {
+        if variant != Variant::Legacy && nft.is_supported()? && !nft.has_table(nat(family))? {
             undo.push(move |nft| xtables::drop_table(nft, nat(family)));
         }
-        match add_family(family, Rules::new(owner, family, &addrs, translation)) {
-            Ok(lines) => undo.push(move |_| restore(family, &lines)),
+        match add_family(family, Rules::new(owner, family, &addrs, translation), variant) {
+            Ok(lines) => undo.push(move |_| restore(family, &lines, variant)),
             Err(err) => return Err(undone(err, undo.run())),
         }
     }
     Ok(undo)
 }
 
-fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
-    command::restore(family, "nat", lines)
+fn restore(family: Family, lines: &[String], variant: Variant) -> Result<(), Error> {
+    command::restore_by(&variant.command(family, "restore"), "nat", lines)
 }
 
 /// Returns the lines that take the rules back.
-fn add_family(family: Family, rules: Rules) -> Result<Vec<String>, Error> {
-    let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
+fn add_family(family: Family, rules: Rules, variant: Variant) -> Result<Vec<String>, Error> {
+    let Err(first) = restore(family, &rules.whole(), variant) else { return Ok(rules.without()) };
     // The usual reason is that the chain is there: another interface's, or a former life's.
-    let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
+    let saved = command::run(&variant.command(family, "save"), &["-t", "nat"], "")?;
     let Some(missing) = rules.missing(&saved) else { return Err(first) };
     let lines: Vec<String> = missing.iter().map(Line::add).collect();
-    restore(family, &lines)?;
+    restore(family, &lines, variant)?;
     Ok(missing.iter().map(Line::delete).collect())
 }
 

@@ -17,7 +17,9 @@ use super::command;
 use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
 use super::go_chains::MASQUERADE;
+use super::nat::{self, Decision};
 pub use super::undo::Applied;
+use super::xtables::Variant;
 pub use config::Settings;
 use nftables::Masquerade;
 pub use translation::{Sources, Translation};
@@ -33,6 +35,16 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
         None if !nft.is_supported()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
     }
+}
+
+/// The backend of [`choose`], or iptables where a rule of others may exempt packets from these sources.
+pub(super) fn choose_for(
+    configured: Option<&str>,
+    nft: &mut Nft,
+    sources: Sources<'_>,
+) -> Result<(Backend, Option<Decision>), Error> {
+    let backend = choose(configured, nft)?;
+    backend.honouring(nft, &sources.traffic())
 }
 
 /// Returns true if a verb may run iptables: by this configuration, or for what was made before with another one.
@@ -100,7 +112,7 @@ pub fn add<'a>(
         "masquerading",
         nft,
         |nft| nftables::add(nft, owner, sources).map(Applied::of::<Masquerade>),
-        |nft| iptables::add(nft, owner, sources),
+        |nft| iptables::add(nft, owner, sources, backend.variant().unwrap_or(Variant::Usual)),
     )
 }
 
@@ -137,6 +149,27 @@ pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) 
         }
     }
     Ok(())
+}
+
+/// Fails with code 103 if a rule of others exempts packets, and the owner's rules are where it has no effect.
+pub fn check_exemptions<'a>(
+    configured: Option<&str>,
+    nft: &mut Nft,
+    owner: &Owner,
+    sources: impl Into<Sources<'a>>,
+) -> Result<(), Error> {
+    let sources = sources.into();
+    let mut in_nf_tables = false;
+    for addr in sources.addrs {
+        in_nf_tables |= matches!(nftables::check(nft, owner, *addr, sources.translation), Ok(None));
+    }
+    if !in_nf_tables {
+        return Ok(());
+    }
+    match choose_for(configured, nft, sources)? {
+        (_, None) => Ok(()),
+        (_, Some(rule)) => Err(nat::passed_over("ipMasq", &rule)),
+    }
 }
 
 fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<bool, Error> {

@@ -45,8 +45,6 @@ use crate::packet::{network_name, network_named};
 pub(crate) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
-/// `priority srcnat`
-const SRCNAT: i32 = 100;
 const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
 const FILTER: i32 = 0;
@@ -69,12 +67,16 @@ impl Layout for Masquerade {
 
     fn create_chain(batch: &mut Batch, chain: &str) {
         let place = Self::TABLE.chain(chain);
-        let (kind, priority) = match chain {
-            INVALID => return batch.create_chain(place),
-            GUARD => ("filter", FILTER),
-            _ => ("nat", SRCNAT),
+        let hook = match (Self::hook(chain), chain) {
+            (Some(hook), _) => hook,
+            (None, GUARD) => Hook { kind: "filter", hook: HookPoint::Postrouting, priority: FILTER },
+            (None, _) => return batch.create_chain(place),
         };
-        batch.create_base_chain(place, Hook { kind, hook: HookPoint::Postrouting, priority });
+        batch.create_base_chain(place, hook);
+    }
+
+    fn hook(chain: &str) -> Option<Hook> {
+        (chain == CHAIN).then_some(Hook::after_nat_of_others(HookPoint::Postrouting))
     }
 
     /// `ip daddr 224.0.0.0/4 return`, `ip6 daddr ff00::/8 return`; in the guard `ct state invalid jump masq-invalid`

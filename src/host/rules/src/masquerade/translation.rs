@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::fields::RequestedIp;
 use cnimble_cni::{Error, cidr};
 
+use crate::nat::Traffic;
 use crate::packet::{network_name, network_named};
 
 /// The prefixes that are not translated (`ipMasqExclude`), and the source address in place of the outgoing link's
@@ -94,6 +95,17 @@ impl Translation {
 pub struct Sources<'a> {
     pub addrs: &'a [IpNetwork],
     pub translation: &'a Translation,
+}
+
+impl Sources<'_> {
+    pub(super) fn traffic(&self) -> Vec<Traffic> {
+        let leaving = |addr: &IpNetwork| {
+            let mut spared = vec![cidr::network_of(*addr)];
+            spared.extend(self.translation.excluded(addr.is_ipv4()));
+            Traffic::Leaving { source: addr.ip(), spared }
+        };
+        self.addrs.iter().map(leaving).collect()
+    }
 }
 
 impl<'a, T: AsRef<[IpNetwork]> + ?Sized> From<&'a T> for Sources<'a> {

@@ -1,7 +1,6 @@
 //! Ports that rules in the form of the Go plugins lead away, also by our iptables backend (see [`mod@reference`]).
 //!
-//! Their rules have the priority of ours, so the chain that was made first sees a packet first. A pod keeps a port that
-//! it serves, and a new one gets an error. A rule counts under all conditions, unless its container is certainly gone.
+//! Their chains see a packet before ours. A pod keeps a port that it serves, and a new one gets an error. A rule counts under all conditions, unless its container is certainly gone.
 
 use std::net::IpAddr;
 
@@ -22,14 +21,19 @@ struct Found {
     place: String,
 }
 
+/// Whether there are rules of the container itself, by an earlier run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct HasOwn(bool);
+
 /// Removes the rules of a container that `is_gone`.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,
     forward: &Forward,
     is_gone: IsGone<'_>,
-) -> Result<(), Refused> {
-    while let Some(Found { mapping, holder, place }) = find(nft, owner, forward)? {
+) -> Result<HasOwn, Refused> {
+    let mut has_own = HasOwn::default();
+    while let Some(Found { mapping, holder, place }) = find(nft, owner, forward, &mut has_own)? {
         if !is_gone(&holder) {
             let by = format!("{holder}, by {place}, in the form of the Go plugins");
             return Err(Refused::Taken(refusal(&format!("host port {}", mapping.port_text()), &by)));
@@ -37,7 +41,22 @@ pub(super) fn refuse(
         log::info!("{place} of {holder} is removed: its container is gone");
         remove(nft, &holder).map_err(Refused::Taken)?;
     }
-    Ok(())
+    Ok(has_own)
+}
+
+/// Removes the container's own rules, which would lead its ports to where an earlier run of it was.
+pub(super) fn replace_own(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    has_own: HasOwn,
+) -> Result<(), Error> {
+    if !has_own.0 {
+        return Ok(());
+    }
+    reference::remove_chains(nft, owner)?;
+    reference::remove_legacy(owner)?;
+    remove_own(nft, owner, forward)
 }
 
 /// Removes the container's own rules of an earlier run from the Go plugin's table, if one leads a wanted port away.
@@ -66,7 +85,12 @@ fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     reference::remove_legacy(&owner)
 }
 
-fn find(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Found>, Refused> {
+fn find(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    has_own: &mut HasOwn,
+) -> Result<Option<Found>, Refused> {
     let nf_tables = nft.tables().default_for(&UNSUPPORTED).map_err(Refused::Kernel)?;
     for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
         let wanted: Vec<Mapping> =
@@ -77,14 +101,14 @@ fn find(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Found>
         let has = |name: &str| nf_tables.iter().any(|table| *table == (family, name.to_owned()));
         let mut found = None;
         if has("nat") {
-            found = in_chains(nft, owner, family, &wanted)?;
+            found = in_chains(nft, owner, family, &wanted, has_own)?;
         }
         if found.is_none() && has(reference::GO_TABLE) {
-            found = in_go_table(nft, owner, Table::new(family, reference::GO_TABLE), &wanted)?;
+            found = in_go_table(nft, owner, Table::new(family, reference::GO_TABLE), &wanted, has_own)?;
         }
         if found.is_none() {
             let rules = legacy_rules(family).map_err(Refused::Taken)?.unwrap_or_default();
-            found = in_legacy(&rules, owner, &wanted);
+            found = in_legacy(&rules, owner, &wanted, has_own);
         }
         if found.is_some() {
             return Ok(found);
@@ -98,6 +122,7 @@ fn in_chains(
     owner: &Owner,
     family: Family,
     wanted: &[Mapping],
+    has_own: &mut HasOwn,
 ) -> cnimble_netlink::Result<Option<Found>> {
     for jump in nft.rules(nat(family), Some(DNAT.parent))? {
         let Some(chain) = jump.target().filter(|chain| DNAT.has(chain)) else {
@@ -106,6 +131,7 @@ fn in_chains(
         let Some(holder) = reference::holder(&jump.comment) else { continue };
         // It has all the ports of the chain, or some.
         let to = jump.destination();
+        has_own.0 |= is_same(&holder, owner);
         if is_same(&holder, owner) || !wanted.iter().any(|mapping| may_take(&to, mapping)) {
             continue;
         }
@@ -123,10 +149,12 @@ fn in_go_table(
     owner: &Owner,
     table: Table<'_>,
     wanted: &[Mapping],
+    has_own: &mut HasOwn,
 ) -> cnimble_netlink::Result<Option<Found>> {
     for rule in nft.rules(table, None)? {
         let holder = Holder { network: None, container: rule.comment.clone(), tag: None };
         let maps = reference::GO_CHAINS.contains(&rule.chain.as_str()) && rule.has("nat");
+        has_own.0 |= maps && is_same(&holder, owner);
         if !maps || holder.container.is_empty() || is_same(&holder, owner) {
             continue;
         }
@@ -137,12 +165,13 @@ fn in_go_table(
     Ok(None)
 }
 
-fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping]) -> Option<Found> {
+fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut HasOwn) -> Option<Found> {
     for jump in rules.iter().filter(|rule| in_chain(rule, DNAT.parent)) {
         let chain = jump.rsplit(' ').next().filter(|chain| DNAT.has(chain));
         let holder = reference::holder(&jump.replace("\\\"", "\""));
         let (Some(chain), Some(holder)) = (chain, holder) else { continue };
         if is_same(&holder, owner) {
+            has_own.0 = true;
             continue;
         }
         let ours = rules.iter().filter(|rule| in_chain(rule, chain)).map(|rule| xtables::destination(rule));

@@ -14,7 +14,7 @@ use super::{Forward, Mapping, Protocol, localnet};
 use crate::command;
 use crate::elements::Placed;
 use crate::go_chains::DNAT;
-use crate::xtables::{FAMILIES, deletion, jumps_to};
+use crate::xtables::{FAMILIES, Variant, deletion, jumps_to};
 
 /// The mappings in an attachment's elements, for each of its addresses.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
@@ -72,7 +72,11 @@ pub(crate) fn lines(
         return Ok(lines);
     }
     let marks = targets.iter().find(|(_, forward, _)| forward.snat);
-    iptables::shared(&mut lines, marks.map(|(_, forward, _)| forward.mark_bit), &Shared::look(nft, family)?);
+    iptables::shared(
+        &mut lines,
+        marks.map(|(_, forward, _)| forward.mark_bit),
+        &Shared::look(nft, family, Variant::Usual)?,
+    );
     // A chain is a container's, with all of its interfaces in the network.
     for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
         let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));

@@ -15,7 +15,7 @@ use super::{Forward, Protocol, foreign, reference};
 use crate::command;
 use crate::go_chains::DNAT;
 use crate::undo::undone;
-use crate::xtables::{self, in_chain, jumps_to, nat};
+use crate::xtables::{self, Variant, in_chain, jumps_to, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
@@ -23,7 +23,13 @@ pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
 /// Ports that the match `multiport` takes.
 const MULTIPORT: usize = 15;
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGone<'_>) -> Result<(), Error> {
+pub(super) fn add(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+    variant: Variant,
+) -> Result<(), Error> {
     if nft.is_supported()? {
         super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
     }
@@ -37,23 +43,29 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward, is_gone: IsGo
         if !forward.targets().any(|(_, used)| used == pod) {
             continue;
         }
-        if let Err(err) = add_pod(nft, owner, forward, pod) {
+        if let Err(err) = add_pod(nft, owner, forward, pod, variant) {
             return Err(undone(err, remove(nft, owner)));
         }
     }
     Ok(())
 }
 
-fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> Result<(), Error> {
+fn add_pod(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    pod: &IpNetwork,
+    variant: Variant,
+) -> Result<(), Error> {
     let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let mut present = Shared::look(nft, family)?;
+    let mut present = Shared::look(nft, family, variant)?;
     loop {
         let input = input(owner, forward, pod, &present);
-        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait"], &input);
+        let restored = command::run(&variant.command(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
         // A concurrent ADD may have made the chain since.
         let had_chain = present.dnat;
-        present = Shared::look(nft, family)?;
+        present = Shared::look(nft, family, variant)?;
         if had_chain || !present.dnat {
             return Err(err);
         }
@@ -71,8 +83,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
-        if !xtables::is_legacy(&command::tool(family, "restore")) {
+    pub(super) fn look(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
+        let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
+        if !is_legacy {
             let rules = nft.rules(nat(family), None)?;
             let leads = |from: &str, to: &str| {
                 rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))

@@ -22,7 +22,7 @@ mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -39,9 +39,11 @@ use super::command;
 use super::elements::{self, Changes, Layout};
 use super::failures::{Failures, has_nf_tables, not_available};
 use super::go_chains::DNAT;
+use super::nat::{self, Port, Traffic};
 pub use super::protocol::Protocol;
 pub use super::undo::Applied;
 use super::undo::undone;
+use super::xtables::Variant;
 use localnet::Notes;
 use nftables::Portmap;
 
@@ -140,6 +142,20 @@ impl Forward {
         self.mappings.iter().filter(|mapping| !self.addrs.iter().any(|pod| mapping.is_for(pod)))
     }
 
+    fn traffic(&self) -> Vec<Traffic> {
+        let arriving = |is_ipv4: bool| {
+            let targets = self.targets().filter(|(_, pod)| pod.is_ipv4() == is_ipv4);
+            let port = |mapping: &Mapping| Port {
+                protocol: mapping.protocol,
+                port: mapping.host_port,
+                address: mapping.address(),
+            };
+            Traffic::Arriving { is_ipv4, ports: targets.map(|(mapping, _)| port(mapping)).collect() }
+        };
+        let has_ports = |of: &Traffic| matches!(of, Traffic::Arriving { ports, .. } if !ports.is_empty());
+        [true, false].map(arriving).into_iter().filter(has_ports).collect()
+    }
+
     fn localhost(&self) -> Option<IpAddr> {
         let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
         let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
@@ -161,11 +177,20 @@ pub fn add(
     forward: &Forward,
     is_gone: IsGone<'_>,
 ) -> Result<Applied, Error> {
+    let backend = backend.honouring(nft, &forward.traffic())?.0;
+    let variant = backend.variant().unwrap_or(Variant::Usual);
     let made = backend.add(
         "mapping ports",
         nft,
         |nft| nftables::add(nft, owner, forward, is_gone).map(|changes| Made::Nftables(Box::new(changes))),
-        |nft| iptables::add(nft, owner, forward, is_gone).map(|()| Made::Iptables(owner.clone())),
+        |nft| {
+            iptables::add(nft, owner, forward, is_gone, variant)?;
+            // A rule of others came after an earlier ADD, and would exempt nothing from these elements.
+            if let Backend::IptablesIn(_) = backend {
+                nftables::remove(nft, owner, Some(forward))?;
+            }
+            Ok(Made::Iptables(owner.clone()))
+        },
     )?;
     let mut link = None;
     let opened = match (forward.localhost(), &made) {
@@ -222,6 +247,16 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
     nftables::close_orphans(nft, localnet::opened()?)
 }
 
+/// Lets published ports take no packets for addresses of Services that the node has now.
+pub fn keep_off_services(nft: &mut Nft) -> Result<(), Error> {
+    Ok(nftables::services::refresh(nft)?)
+}
+
+/// The numbers of the links that have addresses of Services (`kube-ipvs0`).
+pub fn links_of_services() -> Result<BTreeSet<u32>, Error> {
+    Ok(nftables::services::links()?)
+}
+
 /// Removes all port mappings of the owner, also the Go plugins'. `forward` is a hint. Tries everything before it fails.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
@@ -255,6 +290,23 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
         localnet::check(pod)?;
     }
     Ok(())
+}
+
+/// Fails with code 103 if a rule of others exempts packets, and the owner's mappings are where it has no effect.
+pub fn check_exemptions(
+    backend: Backend,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> Result<(), Error> {
+    match nftables::check(nft, owner, forward) {
+        Ok(None) => {}
+        _ => return Ok(()),
+    }
+    match backend.honouring(nft, &forward.traffic())? {
+        (_, None) => Ok(()),
+        (_, Some(rule)) => Err(nat::passed_over("the published ports", &rule)),
+    }
 }
 
 /// Removes the mappings of all attachments of `network` outside `valid`. Tries everything before it fails.

@@ -7,7 +7,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
 use super::names::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
-use super::wanted;
+use super::{services, wanted};
 use crate::elements::{self, Layout};
 use crate::portmap::Forward;
 
@@ -54,5 +54,5 @@ fn missing_rule(
     if forward.localhost().is_some() && rules.iter().filter(|rule| rule.chain == GUARD).count() < 2 {
         return missing(GUARD, "that keeps others from 127.0.0.0/8");
     }
-    Ok(None)
+    services::missing(nft, &rules)
 }

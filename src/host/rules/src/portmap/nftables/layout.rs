@@ -19,9 +19,7 @@ use crate::elements::{self, Claim, Layout, Placed, first};
 use crate::listed::Effect;
 use crate::portmap::conntrack;
 
-/// `priority dstnat`, `srcnat` and `raw` (nft(8)).
-const DSTNAT: i32 = -100;
-const SRCNAT: i32 = 100;
+/// `priority raw` (nft(8))
 const RAW: i32 = -300;
 
 /// `RTN_LOCAL` (linux/rtnetlink.h), `IPS_DST_NAT` (linux/netfilter/nf_conntrack_common.h).
@@ -80,14 +78,22 @@ impl Layout for Portmap {
 
     fn create_chain(batch: &mut Batch, chain: &str) {
         let place = Self::TABLE.chain(chain);
-        let (kind, hook, priority) = match chain {
-            PREROUTING => ("nat", HookPoint::Prerouting, DSTNAT),
-            OUTPUT => ("nat", HookPoint::Output, DSTNAT),
-            POSTROUTING => ("nat", HookPoint::Postrouting, SRCNAT),
-            GUARD => ("filter", HookPoint::Prerouting, RAW),
-            _ => return batch.create_chain(place),
+        let hook = match (Self::hook(chain), chain) {
+            (Some(hook), _) => hook,
+            (None, GUARD) => Hook { kind: "filter", hook: HookPoint::Prerouting, priority: RAW },
+            (None, _) => return batch.create_chain(place),
         };
-        batch.create_base_chain(place, Hook { kind, hook, priority });
+        batch.create_base_chain(place, hook);
+    }
+
+    fn hook(chain: &str) -> Option<Hook> {
+        let hook = match chain {
+            PREROUTING => HookPoint::Prerouting,
+            OUTPUT => HookPoint::Output,
+            POSTROUTING => HookPoint::Postrouting,
+            _ => return None,
+        };
+        Some(Hook::after_nat_of_others(hook))
     }
 
     fn add_first_rules(batch: &mut Batch, chain: &str) {

@@ -8,7 +8,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Element, Key, Nft};
 
 use super::names::{LINKS, Portmap};
-use super::{local, local_pods};
+use super::{local, local_pods, services};
 use crate::elements::{self, Changes, Layout, Placed, Scope, first};
 use crate::portmap::localnet;
 
@@ -113,8 +113,10 @@ pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
         }
     }
     forget_links(nft, &links)?;
+    services::remove(nft)?;
     if !elements::drop_part::<Portmap>(nft)? {
-        // A concurrent ADD may rely on it.
+        // A concurrent ADD may rely on both.
+        services::refresh(nft)?;
         for name in &closed {
             note_link(nft, name)?;
             localnet::reopen(name)?;

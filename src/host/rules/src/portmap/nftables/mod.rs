@@ -12,6 +12,7 @@ mod conflict;
 mod layout;
 mod links;
 mod names;
+pub(super) mod services;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -85,14 +86,18 @@ pub(super) fn add(
     forward: &Forward,
     is_gone: IsGone<'_>,
 ) -> Result<Changes, Refused> {
-    foreign::refuse(nft, owner, forward, is_gone)?;
+    let has_own = foreign::refuse(nft, owner, forward, is_gone)?;
     let wanted = wanted(owner, forward);
     let mut made = Changes::default();
-    let elements = Elements { owner, forward, wanted: &wanted, is_gone };
-    match elements.insert(nft, &mut made) {
+    let elements = Elements { owner, forward, wanted: &wanted, is_gone, services: services::local()? };
+    let inserted = elements.keep_off_services(nft, &mut made).map_err(Refused::Kernel);
+    match inserted.and_then(|()| elements.insert(nft, &mut made)) {
         Ok(mut changes) => {
             changes.also_made(made);
-            Ok(changes)
+            match foreign::replace_own(nft, owner, forward, has_own) {
+                Ok(()) => Ok(changes),
+                Err(err) => Err(Refused::Taken(undone(err, elements::revert::<Portmap>(nft, &changes)))),
+            }
         }
         Err(refused) if made.is_empty() => Err(refused),
         Err(refused) => match elements::revert::<Portmap>(nft, &made) {
@@ -107,14 +112,28 @@ struct Elements<'a> {
     forward: &'a Forward,
     wanted: &'a [Placed],
     is_gone: IsGone<'a>,
+    services: BTreeSet<IpAddr>,
 }
 
 impl Elements<'_> {
+    /// Before the mappings come: not one packet for a Service may take the new way.
+    fn keep_off_services(&self, nft: &mut Nft, made: &mut Changes) -> netlink::Result<()> {
+        if self.services.is_empty() {
+            return Ok(());
+        }
+        made.also_made(elements::prepare::<Portmap>(nft)?);
+        services::keep_off(nft, &self.services)
+    }
+
     /// `made` are other changes to take back.
     fn insert(&self, nft: &mut Nft, made: &mut Changes) -> Result<Changes, Refused> {
-        let Elements { owner, forward, wanted, is_gone } = *self;
+        let Elements { owner, forward, wanted, is_gone, ref services } = *self;
         let id = &owner.attachment.container_id;
         let around = |nft: &mut Nft, sets: &BTreeSet<String>| {
+            // The addresses have gone since, and may be the node's own now.
+            if services.is_empty() && sets.iter().any(|set| services::is_set(set)) {
+                services::keep_off(nft, services)?;
+            }
             conflict::look_around(nft, owner, wanted, sets, Keys::OfOtherSets)
         };
         let mut attempts = 0;

@@ -1,0 +1,66 @@
+//! Keeps published ports off the addresses of Services, as soon as kube-proxy gives one to the node. `guard` and `node`
+//! do this. Elsewhere the next ADD does.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use cnimble_cni::Error;
+use cnimble_netlink as netlink;
+use cnimble_netlink::monitor::AddressMonitor;
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::portmap::{keep_off_services, links_of_services};
+
+/// The addresses of several Services come within this time.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Follows the addresses of the current namespace. The thread never ends, unless a notification can't be read.
+pub(super) fn follow() -> netlink::Result<()> {
+    let mut monitor = AddressMonitor::open()?;
+    let wait = move || {
+        let mut known = BTreeSet::new();
+        report(keep_off_services(&mut Nft::new()));
+        loop {
+            if let Err(err) = wait_for(&mut monitor, &mut known) {
+                return log::error!("{err}");
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("services".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|err| netlink::Error::io("start a thread that follows addresses", &err))
+}
+
+/// `known` are the links with addresses of Services at the last look: the kernel's last words about a link come when it
+/// is gone.
+fn wait_for(monitor: &mut AddressMonitor, known: &mut BTreeSet<u32>) -> netlink::Result<()> {
+    let mut fds = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut fds, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(netlink::Error::io("wait for notifications", &errno.into())),
+    }
+    std::thread::sleep(SETTLE);
+    let changed = match monitor.read() {
+        // A lost notification may have been about a Service.
+        Err(err) if err.is(Errno::ENOBUFS) => None,
+        changed => Some(changed?),
+    };
+    let before = known.clone();
+    match links_of_services() {
+        Ok(links) => *known = links,
+        Err(err) => log::debug!("{err}"),
+    }
+    let is_of_services = |link: &u32| before.contains(link) || known.contains(link);
+    if changed.is_none_or(|changed| changed.iter().any(is_of_services)) {
+        report(keep_off_services(&mut Nft::new()));
+    }
+    Ok(())
+}
+
+fn report(outcome: Result<(), Error>) {
+    if let Err(err) = outcome {
+        log::warn!("published ports may take packets for addresses of Services: {err}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Rules of both variants in one form.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use cnimble_cni::Error;
+use cnimble_netlink::legacy;
+use cnimble_netlink::nft::{Destination, End, Ends, Family, Nft, Rule, Verdict};
+
+use super::Traffic;
+use crate::xtables::nat;
+
+/// A longer chain is not read to its end.
+pub(super) const LONGEST: usize = 2000;
+
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) number: u64,
+    pub(super) comment: String,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) target: Option<String>,
+    is_conditional: bool,
+    ends: Ends,
+    protocol: Option<u8>,
+    ports: Vec<RangeInclusive<u16>>,
+}
+
+/// The targets that translate.
+const TRANSLATIONS: [&str; 5] = ["SNAT", "DNAT", "MASQUERADE", "REDIRECT", "NETMAP"];
+
+impl Line {
+    pub(super) fn of_nft(family: Family, rule: &Rule) -> Self {
+        let Destination { protocol, ports, .. } = rule.destination();
+        Line {
+            number: rule.handle,
+            comment: rule.comment.clone(),
+            verdict: rule.verdict(),
+            target: rule.translation(),
+            is_conditional: !rule.matches_all(),
+            ends: rule.ends(family),
+            protocol,
+            ports,
+        }
+    }
+
+    pub(super) fn of_legacy(rule: legacy::Rule) -> Self {
+        Line {
+            number: rule.number as u64,
+            comment: String::new(),
+            verdict: rule.verdict,
+            target: rule.target.filter(|target| TRANSLATIONS.contains(&target.as_str())),
+            is_conditional: rule.is_conditional,
+            ends: rule.ends,
+            protocol: rule.protocol,
+            ports: rule.ports,
+        }
+    }
+
+    /// Whether all packets of the chain meet it.
+    pub(super) fn takes_all(&self) -> bool {
+        !self.is_conditional
+    }
+
+    pub(super) fn may_meet(&self, traffic: &Traffic) -> bool {
+        match traffic {
+            Traffic::Leaving { source, spared } => {
+                let is_spared = |end: &End| {
+                    let is_multicast = end.network.ip().is_multicast() && end.network.prefix() >= 4;
+                    let inside = |net: &&ipnetwork::IpNetwork| {
+                        net.contains(end.network.network()) && net.prefix() <= end.network.prefix()
+                    };
+                    !end.is_excluded && (is_multicast || spared.iter().any(|net| inside(&net)))
+                };
+                self.ends.source.iter().all(|end| end.allows(*source))
+                    && !self.ends.destination.iter().any(is_spared)
+            }
+            Traffic::Arriving { ports, .. } => ports.iter().any(|port| {
+                let address = |end: &End| match port.address {
+                    Some(ip) => end.allows(ip),
+                    None => may_be_local(end),
+                };
+                self.protocol.is_none_or(|protocol| protocol == port.protocol.number())
+                    && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port.port)))
+                    && self.ends.destination.iter().all(address)
+            }),
+        }
+    }
+}
+
+fn may_be_local(end: &End) -> bool {
+    let is_group = |ip: IpAddr| ip.is_multicast();
+    end.is_excluded || !is_group(end.network.ip())
+}
+
+/// The lines of a chain of the nf_tables variant; `None` if it is too long.
+pub(super) fn of_chain(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+    let count = std::cell::Cell::new(0_usize);
+    let rules = nft.rules_until(nat(family).chain(chain), |_| {
+        count.set(count.get() + 1);
+        count.get() > LONGEST
+    })?;
+    let is_whole = rules.len() <= LONGEST;
+    Ok(is_whole.then(|| rules.iter().map(|rule| Line::of_nft(family, rule)).collect()))
+}

@@ -1,0 +1,123 @@
+//! Rules of others in iptables' table `nat` that decide about a pod's packets, in both variants.
+//!
+//! Our chains come after theirs, so what they translate stays as they say. An **exemption** needs more: after an ACCEPT
+//! in one base chain, the next one runs all the same. Only rules in the same chain of the same variant honour it, behind
+//! it. So ADD takes iptables where a rule may exempt packets of the pod ([`exempting`]). Like the Go plugins, it counts
+//!
+//! - ACCEPT in any chain that a built-in one leads to,
+//! - RETURN in a built-in chain, and a `-g` there, from which no packet comes back.
+//!
+//! A rule is left aside if its addresses, protocol or ports show that no such packet can meet it. Of other conditions
+//! nothing is known: they may hold. Chains of plugins, kube-proxy and Docker have no exemptions, and are not read.
+
+mod lines;
+mod walk;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Family, Nft};
+
+use super::protocol::Protocol;
+pub use super::xtables::Variant;
+use walk::Walk;
+
+/// A host port and its protocol, on one address of the node or on all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) protocol: Protocol,
+    pub(super) port: u16,
+    pub(super) address: Option<IpAddr>,
+}
+
+/// Packets of a pod that a rule of ours would translate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// Packets from the address to any but these networks.
+    Leaving { source: IpAddr, spared: Vec<IpNetwork> },
+    /// Packets to these ports of the node.
+    Arriving { is_ipv4: bool, ports: Vec<Port> },
+}
+
+impl Traffic {
+    fn family(&self) -> Family {
+        let is_ipv4 = match self {
+            Traffic::Leaving { source, .. } => source.is_ipv4(),
+            Traffic::Arriving { is_ipv4, .. } => *is_ipv4,
+        };
+        if is_ipv4 { Family::Ipv4 } else { Family::Ipv6 }
+    }
+
+    /// The built-in chains that see them.
+    fn chains(&self) -> &'static [&'static str] {
+        match self {
+            Traffic::Leaving { .. } => &["POSTROUTING"],
+            Traffic::Arriving { .. } => &["PREROUTING", "OUTPUT"],
+        }
+    }
+}
+
+/// The effect of a rule on packets that meet it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// They are not translated: ACCEPT, RETURN and so on.
+    Exempts(&'static str),
+    /// They are translated by this target.
+    Translates(String),
+}
+
+/// A rule of others that decides about packets of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub variant: Variant,
+    pub family: Family,
+    pub chain: String,
+    /// The rule's handle, or in the legacy variant its number in the chain.
+    pub number: u64,
+    pub comment: String,
+    pub effect: Effect,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Decision { variant, family, chain, number, comment, effect } = self;
+        let target = match effect {
+            Effect::Exempts(target) => *target,
+            Effect::Translates(target) => target,
+        };
+        match variant {
+            Variant::Nft | Variant::Usual => {
+                write!(f, "rule {target} of chain {family} nat {chain}, handle {number}")?
+            }
+            Variant::Legacy => {
+                write!(f, "rule {number} ({target}) of chain {chain} in the legacy table nat of {family}")?;
+            }
+        }
+        if comment.is_empty() { Ok(()) } else { write!(f, " ({comment})") }
+    }
+}
+
+/// The error of CHECK for rules of ours that a rule of others should come before.
+pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
+    Error::check(format!("{rule} has no effect on the pod's packets"))
+        .details(format!("the rules of {what} are in nf_tables, where it exempts nothing"))
+        .details("hint: cnimble doctor --repair, which writes them behind it in iptables")
+}
+
+/// Returns the rule that may exempt some of the packets; that of the nf_tables variant first.
+pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
+    for variant in [Variant::Nft, Variant::Legacy] {
+        let Some(mut walk) = Walk::open(nft, variant, traffic)? else { continue };
+        for chain in traffic.chains() {
+            if let Some(found) =
+                walk.through(chain, &mut |found| matches!(found.effect, Effect::Exempts(_)))?
+            {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}

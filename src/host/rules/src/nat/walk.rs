@@ -1,0 +1,129 @@
+//! A walk through a built-in chain of `nat`, as the packets of a pod may take it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cnimble_cni::Error;
+use cnimble_netlink::legacy;
+use cnimble_netlink::nft::{Nft, Verdict};
+
+use super::lines::{self, Line};
+use super::{Decision, Effect, Traffic, Variant};
+use crate::xtables;
+
+/// Chains that are read. A walk that needs more ends with "it may".
+const CHAINS: usize = 64;
+
+/// The beginnings of the names of chains that are not read: of CNI plugins, kube-proxy and Docker. kube-proxy has
+/// thousands of rules there, and in IPVS mode its ACCEPTs are for addresses that published ports do without.
+const KNOWN: [&str; 4] = ["CNI-", "KUBE-", "DOCKER", "FLANNEL-"];
+
+pub(super) struct Walk<'a> {
+    nft: &'a mut Nft,
+    variant: Variant,
+    traffic: &'a Traffic,
+    /// The whole legacy table.
+    legacy: BTreeMap<String, Vec<Line>>,
+    seen: BTreeSet<String>,
+}
+
+/// Chooses decisions.
+type Wanted<'a> = &'a mut dyn FnMut(&Decision) -> bool;
+
+impl<'a> Walk<'a> {
+    /// `None` if the variant has no table.
+    pub(super) fn open(
+        nft: &'a mut Nft,
+        variant: Variant,
+        traffic: &'a Traffic,
+    ) -> Result<Option<Self>, Error> {
+        let mut legacy = BTreeMap::<String, Vec<Line>>::new();
+        if variant != Variant::Legacy {
+            // A look at each chain costs more.
+            let is_one = traffic.chains().len() == 1;
+            if !is_one && !nft.has_table(xtables::nat(traffic.family()))? {
+                return Ok(None);
+            }
+        } else {
+            if !xtables::has_legacy(traffic.family(), "nat") {
+                return Ok(None);
+            }
+            for rule in legacy::rules(traffic.family(), "nat")? {
+                legacy.entry(rule.chain.clone()).or_default().push(Line::of_legacy(rule));
+            }
+        }
+        Ok(Some(Walk { nft, variant, traffic, legacy, seen: BTreeSet::new() }))
+    }
+
+    /// Returns the first wanted decision in a built-in chain, and in those that it leads to.
+    pub(super) fn through(&mut self, chain: &str, wanted: Wanted<'_>) -> Result<Option<Decision>, Error> {
+        self.seen.clear();
+        self.chain(chain, true, wanted)
+    }
+
+    fn lines(&mut self, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+        match self.variant {
+            Variant::Legacy => Ok(Some(self.legacy.get(chain).cloned().unwrap_or_default())),
+            Variant::Nft | Variant::Usual => lines::of_chain(self.nft, self.traffic.family(), chain),
+        }
+    }
+
+    fn chain(
+        &mut self,
+        name: &str,
+        is_built_in: bool,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<Decision>, Error> {
+        if !self.seen.insert(name.to_owned()) {
+            return Ok(None);
+        }
+        let decision =
+            |line: Option<&Line>, chain: &str, variant: Variant, traffic: &Traffic, effect| Decision {
+                variant,
+                family: traffic.family(),
+                chain: chain.to_owned(),
+                number: line.map_or(0, |line| line.number),
+                comment: line.map(|line| line.comment.clone()).unwrap_or_default(),
+                effect,
+            };
+        let read = if self.seen.len() > CHAINS { None } else { self.lines(name)? };
+        let Some(lines) = read else {
+            let unread = Effect::Exempts("(there are too many to read)");
+            let found = decision(None, name, self.variant, self.traffic, unread);
+            return Ok(wanted(&found).then_some(found));
+        };
+        for line in lines.iter().filter(|line| line.may_meet(self.traffic)) {
+            let effect = match (&line.verdict, &line.target) {
+                (Some(Verdict::Accept), _) => Some(Effect::Exempts("ACCEPT")),
+                (Some(Verdict::Return), _) if is_built_in => Some(Effect::Exempts("RETURN")),
+                (Some(Verdict::Goto(chain)), _) if is_built_in && !is_known(chain) => {
+                    Some(Effect::Exempts("GOTO"))
+                }
+                (None, Some(target)) => Some(Effect::Translates(target.clone())),
+                _ => None,
+            };
+            if let Some(effect) = effect {
+                let found = decision(Some(line), name, self.variant, self.traffic, effect);
+                if wanted(&found) {
+                    return Ok(Some(found));
+                }
+            }
+            if let Some(Verdict::Jump(chain) | Verdict::Goto(chain)) = &line.verdict
+                && !is_known(chain)
+                && let Some(found) = self.chain(chain, false, wanted)?
+            {
+                return Ok(Some(found));
+            }
+            // Nothing comes past it.
+            let is_last = line.target.is_some()
+                || line.verdict.as_ref().is_some_and(|verdict| !matches!(verdict, Verdict::Jump(_)));
+            if is_last && line.takes_all() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn is_known(chain: &str) -> bool {
+    KNOWN.iter().any(|known| chain.starts_with(known))
+}
