@@ -7,7 +7,8 @@ use cnimble_plugin::Call;
 
 use crate::root;
 
-/// The kernel reports the index of CNI_IFNAME's other end, which may be of any namespace. So prevResult has to list it.
+/// Returns the host's end of CNI_IFNAME, if the host proves that it is the attachment's ([`Netlink::host_end`]). As for
+/// the Go plugin, prevResult has to list it.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
     let none = |why: &str| {
         Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
@@ -17,16 +18,14 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
     let Some(pod) = Netlink::open_in(&netns)?.find_link(&call.ifname)? else {
         return Err(none("the interface is missing"));
     };
-    let Some(index) = pod.peer.filter(|_| pod.kind == "veth") else {
+    if pod.kind != "veth" {
         return Err(none("it is not a veth"));
-    };
-    let veth = host.link_at(index).if_present()?.ok_or_else(|| none("the other end is not on the host"))?;
-    let is_listed =
-        prev.interfaces.iter().any(|listed| listed.sandbox.is_empty() && listed.name == veth.name);
-    if !is_listed || veth.kind != "veth" || veth.peer != Some(pod.index) {
-        return Err(none("prevResult has no interface on the host that is its other end"));
     }
-    Ok(veth)
+    let on_host = prev.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
+    let known: Vec<&str> = on_host.map(|listed| listed.name.as_str()).collect();
+    host.host_end(&call.owner(), &known, &pod, &netns)?
+        .filter(|end| known.contains(&end.name.as_str()))
+        .ok_or_else(|| none("prevResult has no interface on the host that is its other end"))
 }
 
 /// Removes the limit on the host's end: known by its alias, or because it redirects to our `ifb`. prevResult may be

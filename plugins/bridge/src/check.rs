@@ -22,13 +22,16 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     pod::check_routers(call, &mut inside)?;
+    let end = check::host_end(call, &mut cx.host, &netns, &pod, prev)?;
     let attached = Attached { prev, pod };
-    let bridge = attached.bridge(cx)?;
-    let port = attached.port(cx, &bridge)?;
-    let mtu = config.mtu.follow(call, &mut cx.host, &mut inside, prev)?;
+    let bridge = attached.bridge(cx, end.as_ref())?;
+    if let Some(end) = &end {
+        attached.port(cx, &bridge, end)?;
+    }
+    let mtu = config.mtu.follow(call, &mut cx.host, &mut inside, prev, end.as_ref())?;
     attached.gateways(cx, &bridge)?;
     vlan_gateway::follow(cx, &bridge, mtu)?;
-    attached.rules(cx, &port)?;
+    attached.rules(cx, end.as_ref())?;
     if config.container_up {
         let routes = pod::routes(attached.pod.index, prev);
         check::inside_pod(call, &mut inside, &attached.pod, prev, &routes)?;
@@ -52,20 +55,16 @@ impl Attached<'_> {
         Mac::parse(&interfaces.find(|of| of.name == self.pod.name && !of.sandbox.is_empty())?.mac)
     }
 
-    fn host_end(&self, cx: &mut Context<'_>) -> Result<Link, Error> {
-        check::host_end(&mut cx.host, &self.pod)
-    }
-
-    /// A deleted bridge comes back with the MAC that the pods know.
-    fn bridge(&self, cx: &mut Context<'_>) -> Result<Link, Error> {
+    /// A deleted bridge comes back with the MAC that the pods know. Without a proven host's `end` no port joins it.
+    fn bridge(&self, cx: &mut Context<'_>, end: Option<&Link>) -> Result<Link, Error> {
         let (call, config) = (cx.call, cx.config);
         let put_back = |cx: &mut Context<'_>| {
             let _alone = config.remove_unused.then(unused::lock).transpose()?;
             let bridge = bridge::ensure(cx, self.mac_on_host(&config.bridge))?;
-            if is_port(&self.host_end(cx)?, &bridge).is_ok() {
-                return Ok(());
+            match end {
+                Some(end) if is_port(&port_now(cx, end)?, &bridge).is_err() => self.join(cx, &bridge, end),
+                _ => Ok(()),
             }
-            self.join(cx, &bridge)
         };
         call.wants(Place::Host, cx, |cx| check_bridge(&mut cx.host, config), put_back)?;
         let bridge = check::find(&mut cx.host, &config.bridge, "on the host")?;
@@ -76,44 +75,34 @@ impl Attached<'_> {
         Ok(bridge)
     }
 
-    fn port(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<Link, Error> {
+    fn port(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let (call, config, vlans) = (cx.call, cx.config, port::vlans(cx.config));
-        let verify = |cx: &mut Context<'_>| is_port(&self.host_end(cx)?, bridge);
-        call.wants(Place::Host, cx, verify, |cx| self.join(cx, bridge))?;
-        let verify = |cx: &mut Context<'_>| check::host_state(&self.host_end(cx)?, self.prev);
+        let verify = |cx: &mut Context<'_>| is_port(&port_now(cx, end)?, bridge);
+        call.wants(Place::Host, cx, verify, |cx| self.join(cx, bridge, end))?;
+        let verify = |cx: &mut Context<'_>| check::host_state(&port_now(cx, end)?, self.prev);
+        call.wants(Place::Host, cx, verify, |cx| check::switch_on(&mut cx.host, end))?;
+        let verify = |cx: &mut Context<'_>| check_flags(&port_now(cx, end)?, config);
         call.wants(Place::Host, cx, verify, |cx| {
-            let port = self.host_end(cx)?;
-            check::switch_on(&mut cx.host, &port)
-        })?;
-        let verify = |cx: &mut Context<'_>| check_flags(&self.host_end(cx)?, config);
-        call.wants(Place::Host, cx, verify, |cx| {
-            let port = self.host_end(cx)?;
+            let port = port_now(cx, end)?;
             let isolated = config.isolated || port.port.unwrap_or_default().isolated;
             let flags = Port { hairpin: config.hairpin, isolated, closed: true };
             Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
         })?;
-        let verify = |cx: &mut Context<'_>| check_closed(&self.host_end(cx)?, &cx.owner);
+        let verify = |cx: &mut Context<'_>| check_closed(&port_now(cx, end)?, &cx.owner);
         call.wants(Place::Host, cx, verify, |cx| {
-            let port = self.host_end(cx)?;
+            let port = port_now(cx, end)?;
             host::ignore_router_advertisements_on_new(&port)?;
             let closed = Port { closed: true, ..Port::default() };
             Ok(cx.host.execute(bridge_port::claim(port.index, &port.name, closed, &Change::default()))?)
         })?;
-        let verify = |cx: &mut Context<'_>| {
-            let port = self.host_end(cx)?;
-            check_vlans(&mut cx.host, &vlans, &port)
-        };
-        call.wants(Place::Host, cx, verify, |cx| {
-            let port = self.host_end(cx)?;
-            port::configure_vlans(cx, bridge, &port, &vlans)
-        })?;
-        self.host_end(cx)
+        let verify = |cx: &mut Context<'_>| check_vlans(&mut cx.host, &vlans, end);
+        call.wants(Place::Host, cx, verify, |cx| port::configure_vlans(cx, bridge, end, &vlans))
     }
 
     /// Joins the host's end again with all that ADD gave it. It is down until its flags are there.
-    fn join(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
+    fn join(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let config = cx.config;
-        let port = self.host_end(cx)?;
+        let port = port_now(cx, end)?;
         let set = |change: Change<'_>| link::set(port.index, &port.name, &change);
         let flags =
             Port { hairpin: config.hairpin, isolated: config.isolated, closed: cx.owner.owns(&port.alias) };
@@ -161,9 +150,9 @@ impl Attached<'_> {
         gateway.map_or(Ok(()), |gateway| host::forwards(call, &mut cx.host, &gateway, &wanted))
     }
 
-    fn rules(&self, cx: &Context<'_>, port: &Link) -> Result<(), Error> {
+    /// The rules of a port need a proven host's `end`.
+    fn rules(&self, cx: &Context<'_>, end: Option<&Link>) -> Result<(), Error> {
         let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
-        let (port, alias) = (&port.name, &port.alias);
         if let Some(masquerade) = config.masquerade(self.prev) {
             let verify = |nft: &mut Nft| masquerade.check(nft, owner);
             call.wants(Place::Rules, nft, verify, |nft| {
@@ -172,8 +161,10 @@ impl Attached<'_> {
                 cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
             })?;
         }
+        let Some(Link { name: port, alias, .. }) = end else { return Ok(()) };
+        // The pod can have changed its MAC.
         if config.mac_spoof_check
-            && let Some(mac) = self.mac_in_pod().or(self.pod.mac)
+            && let Some(mac) = self.mac_in_pod()
         {
             let verify = |nft: &mut Nft| spoof::check(nft, owner, port, mac);
             call.wants(Place::Rules, nft, verify, |nft| {
@@ -189,6 +180,11 @@ impl Attached<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the proven host's end again.
+fn port_now(cx: &mut Context<'_>, end: &Link) -> Result<Link, Error> {
+    check::host_end_again(&mut cx.host, end)
 }
 
 fn check_bridge(host: &mut Netlink, config: &Config) -> Result<(), Error> {

@@ -25,10 +25,13 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     check_routers(call, &mut inside)?;
-    let end = hosts_end(call, &mut host, &pod, &prev, &paths)?;
-    config.mtu.follow(call, &mut host, &mut inside, &prev)?;
+    let end = check::host_end(call, &mut host, &netns, &pod, &prev)?;
+    config.mtu.follow(call, &mut host, &mut inside, &prev, end.as_ref())?;
     let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
-    host::forwards(call, &mut host, &end, &addrs)?;
+    if let Some(end) = &end {
+        hosts_end(call, &mut host, end, &prev, &paths)?;
+        host::forwards(call, &mut host, end, &addrs)?;
+    }
     if config.masquerade.wanted {
         let masqueraded = config.masquerade.of(addrs.iter().copied());
         let verify = |nft: &mut Nft| masqueraded.check(nft, &call.owner());
@@ -42,21 +45,16 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
 
-/// Returns it: it is up, with the gateways' addresses and a route to each address of the pod.
+/// The host's end is up, with the gateways' addresses and a route to each address of the pod.
 fn hosts_end(
     call: &Call,
     host: &mut Netlink,
-    pod: &Link,
+    end: &Link,
     prev: &CniResult,
     paths: &[Path],
-) -> Result<Link, Error> {
-    let verify = |host: &mut Netlink| check::host_state(&check::host_end(host, pod)?, prev);
-    let put_back = |host: &mut Netlink| {
-        let end = check::host_end(host, pod)?;
-        check::switch_on(host, &end)
-    };
-    call.wants(Place::Host, host, verify, put_back)?;
-    let end = check::host_end(host, pod)?;
+) -> Result<(), Error> {
+    let verify = |host: &mut Netlink| check::host_state(&check::host_end_again(host, end)?, prev);
+    call.wants(Place::Host, host, verify, |host| check::switch_on(host, end))?;
     let verify = |host: &mut Netlink| {
         let present = host.addrs(end.index)?;
         let lacks = |wanted: &IpNetwork| !present.iter().any(|addr| addr.net == *wanted);
@@ -65,12 +63,11 @@ fn hosts_end(
             None => Ok(()),
         }
     };
-    let put_back = |host: &mut Netlink| check::put_addresses(host, &end, path::host_addresses(paths));
+    let put_back = |host: &mut Netlink| check::put_addresses(host, end, path::host_addresses(paths));
     call.wants(Place::Host, host, verify, put_back)?;
     let routes = path::to_pod(paths, end.index);
-    let verify = |host: &mut Netlink| check::routes(host, &end, &routes, "on the host");
+    let verify = |host: &mut Netlink| check::routes(host, end, &routes, "on the host");
     let put_back =
         |host: &mut Netlink| check::put_all(host, routes.iter().map(|wanted| route::add(wanted, &end.name)));
-    call.wants(Place::Host, host, verify, put_back)?;
-    Ok(end)
+    call.wants(Place::Host, host, verify, put_back)
 }

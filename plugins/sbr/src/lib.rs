@@ -105,7 +105,7 @@ impl Plugin for Sbr {
         let link = inside.find_link(&call.ifname)?;
         // Of another pod's interface, only rules from the attachment's addresses are removed.
         let is_another = match &link {
-            Some(link) => !is_own(call, &mut inside, link)?,
+            Some(link) => !is_own(call, &mut inside, link, &netns)?,
             None => false,
         };
         let mut addrs: Vec<IpAddr> = match &call.config.prev_result {

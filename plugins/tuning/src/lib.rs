@@ -191,7 +191,7 @@ fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
     let Some(netns) = call.find_netns()? else { return Ok(()) };
     let mut inside = Netlink::open_in(&netns)?;
-    let Some(now) = find_own(call, &mut inside)? else { return Ok(()) };
+    let Some(now) = find_own(call, &mut inside, &netns)? else { return Ok(()) };
     let mut outcome = Ok(());
     // The main plugin knows an interface of the Go plugins by the MAC in prevResult: it has no alias.
     let alias =

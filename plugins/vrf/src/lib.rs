@@ -66,7 +66,7 @@ impl Plugin for Vrf {
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
-        let port = find_own(call, &mut inside)?;
+        let port = find_own(call, &mut inside, &netns)?;
         let vrf = match config::name(&call.config) {
             Some(name) => domain::find_vrf(&mut inside, &name)?,
             None => domain::of_port(&mut inside, port.as_ref())?,

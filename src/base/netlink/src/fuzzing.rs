@@ -20,6 +20,7 @@ pub fn route(bytes: &[u8]) {
 
 pub(super) fn read(message: &Message<'_>) {
     let _ = (link::read::read(message), monitor::read(message), addr::read(message, 1));
+    let _ = link::host_end::read(message);
     let _ = (counters::read(message), counters::read_drops(message), netconf::read(message));
     let _ = (neigh::read(message, 1), fdb::read(message), listeners::read(message));
     let _ = (qdisc::read(message), htb::read(message), filter::effect(message), subnet::read(message));

@@ -17,6 +17,7 @@ use cnimble_netlink::disturbance::Disturbances;
 use cnimble_rules::survey::FOLLOWED;
 
 use super::doctor;
+use super::finding::describe;
 use super::interrupt::Signals;
 use super::report::{Exit, Report, must_be_root};
 use super::run::notify;
@@ -38,7 +39,8 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     let mut signals = Signals::listen()?;
     let mut changes = follow()?;
     services::follow().map_err(|err| Report::because(Exit::Files, WHAT, err))?;
-    let mut guard = Guard { fights: Fights::default(), failures: BTreeSet::new() };
+    let mut guard =
+        Guard { fights: Fights::default(), failures: BTreeSet::new(), left_alone: BTreeSet::new() };
     let mut pace = Pace::new(Instant::now());
     notify::ready();
     loop {
@@ -105,6 +107,8 @@ struct Guard {
     fights: Fights,
     /// The failures that are logged. They are logged again after a repair.
     failures: BTreeSet<String>,
+    /// What is left alone and logged, until it ends.
+    left_alone: BTreeSet<String>,
 }
 
 impl Guard {
@@ -113,11 +117,12 @@ impl Guard {
         let mut lost = doctor.lost().await?;
         lost.retain(|finding| !self.fights.is_paused(network(finding), begun));
         let outcomes = doctor.repair(&lost, Reach::Host).await;
-        let (mut repaired, mut failed) = (Vec::new(), BTreeSet::new());
+        let (mut repaired, mut failed, mut left_alone) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for (finding, outcome) in lost.iter().zip(&outcomes) {
             match outcome {
                 Repair::Done => repaired.push(finding),
                 Repair::Failed(err) => drop(failed.insert(format!("{}: {err}", finding.what))),
+                Repair::Doubt(_) if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
                 // The pod is being removed.
                 Repair::Doubt(_) | Repair::NotAsked => {}
             }
@@ -140,6 +145,10 @@ impl Guard {
             log::warn!("{failure}");
         }
         self.failures = failed;
+        for text in left_alone.difference(&self.left_alone) {
+            log::warn!("{text}");
+        }
+        self.left_alone = left_alone;
         Ok(match (self.failures.is_empty(), repaired.is_empty(), self.fights.next(Instant::now())) {
             (false, _, _) => Outcome::Failed,
             (true, _, Some(end)) => Outcome::Paused(end),
@@ -151,6 +160,12 @@ impl Guard {
 
 fn network(finding: &Finding) -> &str {
     finding.subject.network.as_deref().unwrap_or_default()
+}
+
+/// Returns why an attachment's part is left alone.
+fn left(finding: &Finding) -> String {
+    let doubt = finding.doubt.as_deref().unwrap_or_default();
+    format!("{}: {}: {}; left alone: {doubt}", describe(&finding.subject), finding.what, finding.why)
 }
 
 /// Returns the repaired parts with their numbers.

@@ -38,13 +38,16 @@ impl Host {
         Ok(Host { links, counters, drops })
     }
 
-    /// Found by its alias, or by its name in the result if the Go plugins made it.
+    /// Found by its alias. If the Go plugins made it, it has the name in the result, and leads into the pod.
     fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
         let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
-        let named = entry.map(host_links).unwrap_or_default();
-        ends.clone()
-            .find(|link| owner.owns(&link.alias))
-            .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(&link.name.as_str())))
+        let by_alias = ends.clone().find(|link| owner.owns(&link.alias));
+        by_alias.or_else(|| {
+            let named = entry.map(host_links).unwrap_or_default();
+            let end = ends.find(|link| link.alias.is_empty() && named.contains(&link.name.as_str()))?;
+            let netns = NetNs::open(Path::new(entry?.namespace()?)).ok()?;
+            (Netlink::open().ok()?.number_of(&netns).ok()? == end.far).then_some(end)
+        })
     }
 
     /// The qdisc on the owner's ifb limits the traffic that the pod sends.

@@ -53,6 +53,8 @@ pub struct Fault {
     pub place: Place,
     /// The error of CHECK for it, or why it could not be put back.
     pub error: Error,
+    /// Nobody puts it back, because nothing proves which object of the host is the attachment's.
+    pub left_alone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +96,18 @@ impl Call {
         }
     }
 
+    /// Notes that an item is left alone, because nothing proves which object is the attachment's.
+    ///
+    /// # Errors
+    /// Returns `error`, unless a program makes this check for itself.
+    pub fn leaves_alone(&self, place: Place, error: Error) -> Result<(), Error> {
+        if !self.is_examined() {
+            return Err(error);
+        }
+        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: true });
+        Ok(())
+    }
+
     /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the
     /// verb verifies less.
     pub fn is_examined(&self) -> bool {
@@ -101,7 +115,7 @@ impl Call {
     }
 
     fn note(&self, place: Place, error: Error) -> Result<(), Error> {
-        self.wanted.faults.borrow_mut().push(Fault { place, error });
+        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: false });
         Ok(())
     }
 }
@@ -171,7 +185,7 @@ fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
         // Without this item the others can't be looked at.
         Err(error) if error.code == Code::CHECK_FAILED => {
             if faults.is_empty() {
-                faults.push(Fault { place: Place::Host, error });
+                faults.push(Fault { place: Place::Host, error, left_alone: false });
             }
         }
         outcome => outcome?,

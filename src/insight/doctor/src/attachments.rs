@@ -165,7 +165,8 @@ impl Doctor<'_> {
         match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
             Ok(()) => Ok(Vec::new()),
             Err(PluginError::Refused { error, .. }) => {
-                Ok(vec![(Fault { place: Place::Host, error }, super::Action::Runtime)])
+                let fault = Fault { place: Place::Host, error, left_alone: false };
+                Ok(vec![(fault, super::Action::Runtime)])
             }
             Err(err) => Err(err.to_string()),
         }
@@ -190,7 +191,9 @@ impl Action {
             Ok(left) => {
                 let is_it =
                     |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
-                match left.iter().find(is_it) {
+                // It is unknown which findings of the plugin a part that was left alone has caused.
+                match left.iter().filter(is_it).min_by_key(|(_, fault)| fault.left_alone) {
+                    Some((_, fault)) if fault.left_alone => Repair::Doubt(fault.error.to_string()),
                     Some((_, fault)) => Repair::Failed(fault.error.clone()),
                     None => Repair::Done,
                 }
@@ -297,8 +300,10 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
             Place::Rules => format!("the pod lives without them: {}", fault.error),
             _ => fault.error.to_string(),
         },
-        doubt: None,
+        doubt: fault.left_alone.then(|| UNPROVEN.to_owned()),
         remedy,
         action,
     }
 }
+
+const UNPROVEN: &str = "nothing on the host proves that an interface is the pod's";

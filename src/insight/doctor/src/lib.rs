@@ -198,11 +198,12 @@ impl Doctor<'_> {
             .await
     }
 
-    /// Returns what living pods lack on the host and [`Doctor::repair`] can put back.
+    /// Returns what living pods lack on the host and [`Doctor::repair`] can put back, and what it leaves alone (in
+    /// doubt) because nothing proves which object is the pod's.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
         let node = Node::look(&self.evidence)?;
         let mut findings = attachments::compare(self, &node, Reach::Host, |_| true).await.findings;
-        findings.retain(|of| of.doubt.is_none() && matches!(of.action, Action::Attachment(_)));
+        findings.retain(|of| matches!(of.action, Action::Attachment(_)));
         Ok(findings)
     }
 

@@ -15,15 +15,22 @@ pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<Str
     let (name, mut inside) = (&entry.ifname, Netlink::open_in(ns)?);
     Ok(match inside.find_link(name)? {
         None => Some(format!("its namespace is there, but has no {name}")),
-        Some(link) if is_anothers(entry, &link, &mut inside, host)? => {
+        Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => {
             Some(format!("its namespace has another attachment's {name}; `cnimble del` takes the entry away"))
         }
         Some(_) => None,
     })
 }
 
-fn is_anothers(entry: &Entry, link: &Link, pod: &mut Netlink, host: &mut Netlink) -> Result<bool, Error> {
-    let end = host.other_end(link);
+/// `link` is an interface in `ns`, which the socket `pod` is of.
+fn is_anothers(
+    entry: &Entry,
+    link: &Link,
+    pod: &mut Netlink,
+    host: &mut Netlink,
+    ns: &NetNs,
+) -> Result<bool, Error> {
+    let end = host.other_end(link, ns)?;
     let alias = match (&end, link.kind.as_str()) {
         (Some(end), _) => end.alias.as_str(),
         // A pod writes aliases of its own.

@@ -2,6 +2,7 @@
 
 pub mod details;
 mod group;
+pub(crate) mod host_end;
 pub mod kind;
 mod mac;
 pub mod port;

@@ -80,14 +80,6 @@ impl Netlink {
         self.get_link(&format!("look up link number {index}"), message)
     }
 
-    /// The other end of a veth in another namespace, if it is in this one.
-    pub fn other_end(&mut self, link: &Link) -> Option<Link> {
-        // An index is valid only in its own namespace.
-        link.far?;
-        let end = self.link_at(link.peer?).ok()?;
-        (end.kind == "veth" && end.far.is_some() && end.peer == Some(link.index)).then_some(end)
-    }
-
     fn get_link(&mut self, what: &str, mut message: LinkMessage) -> Result<Link> {
         message.attributes.push(without_statistics());
         let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);

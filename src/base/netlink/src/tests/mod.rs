@@ -5,6 +5,7 @@ mod dad;
 mod details;
 mod fdb;
 mod filters;
+mod host_end;
 mod kind;
 mod link;
 mod malformed;

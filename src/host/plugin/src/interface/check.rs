@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::{CniResult, Error, Interface};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{IfPresent as _, Netlink, Request, addr, route};
+use cnimble_netlink::{IfPresent as _, NetNs, Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
@@ -129,16 +129,37 @@ pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -
     Ok(())
 }
 
-/// Returns the host's end of `pod`.
+/// Returns the host's end of `pod`, an interface in `netns`, if the host proves that it is the attachment's
+/// ([`Netlink::host_end`]). Without a proof no link of the host is the attachment's, and a repair changes none.
 ///
 /// # Errors
 /// Fails with the codes of the module.
-pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
-    let index = pod.peer.ok_or_else(|| Error::check(format!("interface {} has no peer", pod.name)))?;
-    host.link_at(index)
-        .ok()
-        .filter(|end| end.kind == "veth" && end.peer == Some(pod.index))
-        .ok_or_else(|| Error::check(format!("the host's end of {} is missing", pod.name)))
+pub fn host_end(
+    call: &Call,
+    host: &mut Netlink,
+    netns: &NetNs,
+    pod: &Link,
+    prev: &CniResult,
+) -> Result<Option<Link>, Error> {
+    let on_host = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+    let known: Vec<&str> = on_host.map(|interface| interface.name.as_str()).collect();
+    let end = host.host_end(&call.owner(), &known, pod, netns)?;
+    if end.is_none() {
+        let what = format!("the host's end of {} is missing, or another than ADD made", pod.name);
+        call.leaves_alone(Place::Host, Error::check(what))?;
+    }
+    Ok(end)
+}
+
+/// Reads the proven host's end again. It has to lead where it led.
+///
+/// # Errors
+/// Fails with the codes of the module.
+pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
+    let now = host.link_at(end.index).if_present()?;
+    let is_same =
+        |now: &Link| (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far);
+    now.filter(is_same).ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
 }
 
 /// Checks that the host's end is up, and matches the result.

@@ -13,8 +13,8 @@
 //! stays.
 
 use cnimble_cni::{Error, Owner, owner};
-use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{NetNs, Netlink};
 
 use super::{pair, result};
 use crate::Call;
@@ -32,7 +32,7 @@ pub(super) fn remove(
     let mut inside = Netlink::open_in(&netns)?;
     let mut removed = false;
     for link in inside.links(&Filter { master: None, kind: Some(kind) })? {
-        let is_ours = match judge(call, &link, host.as_deref_mut()) {
+        let is_ours = match judge(call, &link, &netns, host.as_deref_mut())? {
             _ if link.alias.is_empty() && Some(link.name.as_str()) == unfinished => true,
             Verdict::Ours => true,
             Verdict::Unknown => link.name == call.ifname && may_be_ours(call, &mut inside, &link)?,
@@ -48,7 +48,7 @@ pub(super) fn remove(
     }
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
     log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
-    match judge(call, &link, host) {
+    match judge(call, &link, &netns, host)? {
         Verdict::Another | Verdict::Sibling => Ok(()),
         _ => {
             let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
@@ -58,20 +58,20 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the interface with the attachment's name, unless it is another one.
-pub fn find_own(call: &Call, inside: &mut Netlink) -> Result<Option<Link>, Error> {
+/// Returns the interface with the attachment's name, unless it is another one. `inside` is a socket in `netns`.
+pub fn find_own(call: &Call, inside: &mut Netlink, netns: &NetNs) -> Result<Option<Link>, Error> {
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(None) };
-    Ok(is_own(call, inside, &link)?.then_some(link))
+    Ok(is_own(call, inside, &link, netns)?.then_some(link))
 }
 
 /// Whether the interface `link`, which has the attachment's name, is the attachment's. The path of a dead pod may lead
 /// to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the MAC.
-pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, Error> {
+pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link, netns: &NetNs) -> Result<bool, Error> {
     if result::told(call, link).is_some_and(|own| result::has_mac(link, own)) {
         return Ok(true);
     }
     let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
-    let is_own = match judge(call, link, host.as_mut()) {
+    let is_own = match judge(call, link, netns, host.as_mut())? {
         Verdict::Ours | Verdict::Sibling => true,
         Verdict::Unknown => may_be_ours(call, inside, link)?,
         Verdict::Different => link.kind.is_empty(),
@@ -105,30 +105,34 @@ enum Verdict {
     Unknown,
 }
 
-/// Finds the owner of `link`, in the order of the module.
-fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
+/// Finds the owner of `link` of the namespace `netns`, in the order of the module. The host's end is the one that leads
+/// to the link ([`Netlink::other_end`]), because a pod can make its link look like the other end of any.
+fn judge(call: &Call, link: &Link, netns: &NetNs, host: Option<&mut Netlink>) -> Result<Verdict, Error> {
     let matches_result = result::told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();
-    let host_end = host.and_then(|host| host.other_end(link));
+    let host_end = match host {
+        Some(host) => host.other_end(link, netns)?,
+        None => None,
+    };
     let owner = call.owner();
     let alias = if in_pod { Some(&link.alias) } else { host_end.as_ref().map(|end| &end.alias) };
     match alias.filter(|alias| owner::tag(alias).is_some()) {
-        Some(alias) if owner.owns(alias) => return Verdict::Ours,
-        Some(alias) if Owner::is_of_container(alias, &call.container_id) => return Verdict::Sibling,
+        Some(alias) if owner.owns(alias) => return Ok(Verdict::Ours),
+        Some(alias) if Owner::is_of_container(alias, &call.container_id) => return Ok(Verdict::Sibling),
         // The pod may have written the alias itself.
-        Some(_) if in_pod && matches_result == Some(true) => return Verdict::Different,
-        Some(_) => return Verdict::Another,
+        Some(_) if in_pod && matches_result == Some(true) => return Ok(Verdict::Different),
+        Some(_) => return Ok(Verdict::Another),
         None => {}
     }
     if let Some(end) = host_end
         && (pair::host_names(&owner).any(|name| name == end.name)
             || result::ends_on_host(call).any(|known| known.name == end.name))
     {
-        return Verdict::Ours;
+        return Ok(Verdict::Ours);
     }
-    match matches_result {
+    Ok(match matches_result {
         Some(true) => Verdict::Ours,
         Some(false) => Verdict::Different,
         None => Verdict::Unknown,
-    }
+    })
 }

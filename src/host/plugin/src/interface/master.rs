@@ -81,7 +81,7 @@ impl Wanted {
         };
         let mut host;
         let netlink = match self.in_pod {
-            true => inside,
+            true => &mut *inside,
             false => {
                 host = Netlink::open()?;
                 &mut host
@@ -99,8 +99,14 @@ impl Wanted {
                 _ => false,
             },
         };
-        // The kernel reports a master in the same namespace without a namespace's number.
-        if known && link.far.is_none() == self.in_pod {
+        // A pod can make an interface on a link of a third namespace. The kernel reports a master in the same namespace
+        // without a namespace's number.
+        let is_there = match (link.far, self.in_pod) {
+            (far, true) => far.is_none(),
+            (None, false) => false,
+            (far, false) => inside.number_of(&NetNs::current()?)? == far,
+        };
+        if known && is_there {
             return Ok(());
         }
         let name = self.name.as_deref().unwrap_or("any link");

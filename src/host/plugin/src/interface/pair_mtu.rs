@@ -69,6 +69,8 @@ impl Mtu {
     /// Verifies that both ends of the pair follow the uplink. Only an examination does: a caller of CHECK may end all
     /// pods after a change. Returns the MTU that they follow. A pod's smaller one is its own wish.
     ///
+    /// Without a proven host's `end` the pair stays as it is.
+    ///
     /// The ends differ for a moment, and the end with the smaller MTU drops larger frames without a message. The pod's
     /// end is the first. Then the host goes on to answer what is too large for the uplink.
     pub fn follow(
@@ -77,6 +79,7 @@ impl Mtu {
         host: &mut Netlink,
         inside: &mut Netlink,
         prev: &CniResult,
+        end: Option<&Link>,
     ) -> Result<Option<u32>, Error> {
         if !call.is_examined() || matches!(self, Mtu::Fixed(_)) {
             return Ok(None);
@@ -88,9 +91,9 @@ impl Mtu {
                 return call.expects(Place::Host, Err(err.with_code(Code::CHECK_FAILED))).map(|()| None);
             }
         };
+        let Some(end) = end else { return Ok(Some(mtu)) };
         let look = |(host, inside): &mut (&mut Netlink, &mut Netlink)| {
-            let pod = inside.link(&call.ifname)?;
-            Ok::<_, Error>((check::host_end(host, &pod)?, pod))
+            Ok::<_, Error>((check::host_end_again(host, end)?, inside.link(&call.ifname)?))
         };
         let verify = |ends: &mut (&mut Netlink, &mut Netlink)| {
             let (end, pod) = look(ends)?;

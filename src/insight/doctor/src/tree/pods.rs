@@ -52,8 +52,8 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     match pod.netns.clone() {
         Some(path) => match look_inside(Path::new(&path), &entry.ifname) {
             Ok(inside) => {
-                host_index = peers(links, &inside.link).map(|link| link.index);
-                above = parent(links, &inside.link).map(|link| link.index);
+                host_index = inside.host_end(links).map(|link| link.index);
+                above = inside.parent(links).map(|link| link.index);
                 let device = list.as_ref().and_then(|list| device::name_on_host(list, &inside.link));
                 inside.fill(&mut pod);
                 if let Some(interface) = &mut pod.interface {
@@ -147,7 +147,7 @@ fn of_alias<'n>(
     match inside(&owner) {
         Some((path, inside)) => {
             pod.netns = Some(path.display().to_string());
-            above = parent(links, &inside.link).map(|link| link.index);
+            above = inside.parent(links).map(|link| link.index);
             inside.fill(&mut pod);
         }
         None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
@@ -180,19 +180,20 @@ impl Namespaces {
     }
 
     fn behind(&self, link: &Link, ifname: &str) -> Option<(&Path, Inside)> {
-        let is_peer = |other: &Link| {
-            other.kind == pair::KIND
-                && other.name == ifname
-                && Some(other.index) == link.peer
-                && other.peer == Some(link.index)
-        };
-        let (path, _) = self.0.iter().find(|(_, inside)| inside.iter().any(is_peer))?;
-        Some((path, look_inside(path, ifname).ok()?))
+        let is_named = |other: &Link| other.name == ifname && Some(other.index) == link.peer;
+        let candidates = self.0.iter().filter(|(_, inside)| inside.iter().any(is_named));
+        candidates
+            .filter_map(|(path, _)| Some((path.as_path(), look_inside(path, ifname).ok()?)))
+            .find(|(_, inside)| link.leads_to(inside.link.index, inside.number))
     }
 }
 
 struct Inside {
     link: Link,
+    /// The number of its namespace in the host's, if the host has a link that leads there.
+    number: Option<i32>,
+    /// Whether the link that it is made on is in the host's namespace. A pod has others of the same index.
+    is_on_host: bool,
     on: Option<String>,
     port_of: Option<String>,
     addresses: Vec<String>,
@@ -200,6 +201,17 @@ struct Inside {
 }
 
 impl Inside {
+    /// The host's end of a pair. Another link can have its index, so the host's link has to lead here.
+    fn host_end<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
+        links.iter().find(|link| link.leads_to(self.link.index, self.number))
+    }
+
+    /// The link of the host that it is made on.
+    fn parent<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
+        let parent = self.link.peer.filter(|_| self.is_on_host)?;
+        links.iter().find(|link| link.index == parent)
+    }
+
     fn fill(self, pod: &mut Pod) {
         pod.interface = Some(PodInterface {
             kind: self.link.kind,
@@ -217,14 +229,19 @@ impl Inside {
 }
 
 fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
-    let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
+    let netns = NetNs::open(netns)?;
+    let mut inside = Netlink::open_in(&netns)?;
     let link = inside.link(ifname)?;
+    let number = Netlink::open()?.number_of(&netns)?;
+    let is_made = link.settings.is_some_and(Kind::has_parent);
+    let is_on_host = is_made && link.far.is_some() && link.far == inside.number_of(&NetNs::current()?)?;
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
     let mut name = |index: Option<u32>| inside.link_at(index?).ok().map(|link| link.name);
-    let made = link.settings.is_some_and(Kind::has_parent) && link.far.is_none();
-    let (on, port_of) = (name(link.peer.filter(|_| made)), name(link.master));
-    Ok(Inside { link, on, port_of, addresses, routes })
+    // Without a namespace's number the parent is in the pod.
+    let on = link.peer.filter(|_| is_made && link.far.is_none());
+    let (on, port_of) = (name(on), name(link.master));
+    Ok(Inside { link, number, is_on_host, on, port_of, addresses, routes })
 }
 
 /// Leaves out IPv6 link-local addresses, which every link has.
@@ -247,22 +264,4 @@ pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<S
     routes.retain(|route| route.via.is_some() || !comes_with(route.dst));
     routes.sort_by_key(|route| (route.dst.is_ipv6(), route.dst.prefix(), route.dst.ip(), route.via));
     Ok(routes.iter().map(label::route).collect())
-}
-
-/// The link of the host that a pod's interface is made on.
-fn parent<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
-    // Without a namespace's number the parent is in the pod.
-    let made = inside.settings.is_some_and(Kind::has_parent) && inside.far.is_some();
-    let parent = inside.peer.filter(|_| made)?;
-    links.iter().find(|link| link.index == parent)
-}
-
-/// The host's end of a pod's pair.
-fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
-    if inside.kind != pair::KIND {
-        return None;
-    }
-    let peer = inside.peer?;
-    // Both count from one: only another veth pair with the same two numbers could be mistaken.
-    links.iter().find(|link| link.index == peer && link.kind == pair::KIND && link.peer == Some(inside.index))
 }
