@@ -70,6 +70,24 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     Ok(node)
 }
 
+/// Returns the entries of the judged caches whose namespace has their interface. It looks at nothing else: the caller
+/// judges no object by them.
+pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
+    let mut host = Netlink::open()?;
+    let mut attached = Vec::new();
+    for cache in evidence.judged() {
+        for known in cache_entries::read(cache, true)? {
+            let ns = known.entry.namespace().map(namespaces::namespace);
+            if let Some(Ok(Some(ns))) = ns
+                && matches!(inside::doubt(&known.entry, &ns, &mut host), Ok(None))
+            {
+                attached.push(known);
+            }
+        }
+    }
+    Ok(attached)
+}
+
 /// From the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace
 /// without an end on the host. Either is removed with that namespace.
 fn life_of_link(link: &Link) -> Option<Life> {

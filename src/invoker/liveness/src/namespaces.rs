@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -16,7 +17,7 @@ use cnimble_rules::survey;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Each with the path of a namespace that has it.
-    pub(super) addrs: BTreeMap<IpAddr, String>,
+    pub(super) addrs: BTreeMap<IpAddr, Arc<str>>,
     /// Interfaces of pods that have no end on the host.
     pub(super) owned: Vec<Link>,
     /// Namespaces that could not be looked into, with the reason.
@@ -90,8 +91,9 @@ impl Walk {
         }
         let (addrs, owned) = inside(&ns)?;
         self.seen.owned.extend(owned);
+        let path: Arc<str> = path.display().to_string().into();
         for addr in addrs {
-            self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
+            self.seen.addrs.entry(addr).or_insert_with(|| Arc::clone(&path));
         }
         Ok(id)
     }
@@ -142,7 +144,7 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
 
 /// Addresses that may be a pod's, and links with an alias that names an owner.
 fn inside(ns: &NetNs) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
-    let mut inside = Netlink::open_in(ns)?;
+    let mut inside = Netlink::open_bounded(ns)?;
     let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
     let addrs = addrs.collect();
     let mut owned = inside.links(&Filter::default())?;

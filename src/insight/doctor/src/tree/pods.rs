@@ -173,7 +173,7 @@ impl Namespaces {
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
         let links = |path: PathBuf| {
-            let mut inside = Netlink::open_in(&NetNs::open(&path).ok()?).ok()?;
+            let mut inside = Netlink::open_bounded(&NetNs::open(&path).ok()?).ok()?;
             Some((path, inside.links(&Filter::default()).ok()?))
         };
         Namespaces(paths.into_iter().filter_map(links).collect())
@@ -217,7 +217,7 @@ impl Inside {
 }
 
 fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
-    let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
+    let mut inside = Netlink::open_bounded(&NetNs::open(netns)?)?;
     let link = inside.link(ifname)?;
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
