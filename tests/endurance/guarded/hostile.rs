@@ -181,6 +181,7 @@ fn hostile_pods_cost_the_others_nothing_beside_a_guard() {
         assert!(residents.iter().all(|of| leases().contains(&of.ip)), "{what}: {:?}", leases());
         streams.iter().for_each(|stream| stream.flows(&what));
         assert!(one.pod.pings("10.218.0.1"), "{what}: {}", told());
+        node.comes_to_be_whole(&one.pod, &one.id, one.port);
         assert!(guard.running(), "{}", told());
         damages += 1;
         // A pause between two damages, which no assertion depends on.

@@ -24,10 +24,10 @@ pub(super) const LONGEST_LIST: usize = 16_384;
 pub struct Netlink {
     pub(super) socket: Socket,
     /// The longest list that is read, in objects.
-    longest: usize,
+    pub(super) longest: usize,
     /// The error of a list that was too long. The kernel has not written the rest of it, and takes no other request for
     /// a list through this socket.
-    too_long: Option<Error>,
+    pub(super) too_long: Option<Error>,
 }
 
 impl Netlink {
