@@ -108,7 +108,7 @@ pub struct Sight {
 impl Node {
     /// Looks at the network namespace of the calling thread, and at the files. The packet rules have no part in it.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
-        judge::look(evidence)
+        judge::look(evidence, &[])
     }
 }
 
@@ -124,7 +124,8 @@ impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        Ok(Sight { traces, node: Node::look(evidence)? })
+        let node = judge::look(evidence, &traces)?;
+        Ok(Sight { traces, node })
     }
 
     /// The valid attachments for the verb GC: all but dead ones. Fails if an attachment may live without a readable

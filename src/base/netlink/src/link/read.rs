@@ -104,6 +104,11 @@ impl Netlink {
         Ok(links)
     }
 
+    /// `ip link show`: the links that `wanted` says. The others take no memory, however many there are.
+    pub fn find_links(&mut self, wanted: impl Fn(&Link) -> bool) -> Result<Vec<Link>> {
+        self.dump("list links", query(&Filter::default()), |message| Ok(read(message)?.filter(&wanted)))
+    }
+
     /// Waits until the link is operationally up, by notification. Checks once before subscribing, so that nothing is
     /// waited for in vain, and once after, so that nothing is lost.
     ///
