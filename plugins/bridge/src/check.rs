@@ -320,6 +320,8 @@ fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Resu
     let (call, host) = (cx.call, &mut cx.host);
     let link = match cx.config.vlan {
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
+        // A repair has changed it.
+        None if call.is_examined() => host.link_at(bridge.index)?,
         None => bridge.clone(),
     };
     // The pods know this MAC. A bridge that isn't their gateway may follow its ports.

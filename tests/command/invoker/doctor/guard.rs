@@ -133,11 +133,12 @@ fn a_guard_gives_up_a_fight_and_serves_the_other_networks() {
     }
     guard
         .wait_for("leaves alone for 10 minutes what is lost on the host, by plugin bridge, of container one");
-    // Each other part of the same pod is put back, and all of other networks.
-    node.host.ip("addr flush dev br2");
-    node.host.nft("flush ruleset");
     node.host.ip("addr flush dev br1");
+    node.host.ip("addr flush dev br2");
     node.comes_to(&["host-state found one"], "after it gave up", &guard);
+    // Another part of the same pod is put back, and with it all of this pod.
+    node.host.nft("flush ruleset");
+    node.comes_to(&[], "another part", &guard);
     guard.stop();
 }
 
@@ -170,7 +171,7 @@ fn a_pod_that_fights_costs_its_neighbours_nothing() {
     guard.wait_for("what is lost on the host, by plugin bridge, of container fights\n");
     pods[0].ip("link set eth0 mtu 9000");
     node.host.nft("flush ruleset");
-    node.comes_to(&["host-state found fights"], "the neighbour's rules", &guard);
+    node.comes_to(&[], "the rules of both", &guard);
     guard.stop();
 }
 
@@ -241,7 +242,6 @@ fn a_change_by_a_program_with_a_plugins_name_is_seen() {
         copy(Path::new("/usr/sbin/nft"), &nft);
         node.host.sh(&format!("{} flush ruleset", nft.display()));
         node.comes_to(&[], name, &guard);
-        guard.wait_for(&format!("by process {name} ("));
     }
     guard.stop();
 }
@@ -256,7 +256,8 @@ fn an_add_that_hangs_delays_no_repair_elsewhere() {
     for name in ["bridge", "portmap", "firewall", "host-local"] {
         std::os::unix::fs::symlink(plugin_dir().join(name), plugins.join(name)).unwrap();
     }
-    let answer = r#"cat >$0.in; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
+    let answer = r#"#!/bin/sh
+cat >$0.in; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
     script(&plugins.join("waits"), answer);
     node.host.sh(&format!("mkfifo {}", plugins.join("waits.fifo").display()));
     let mut hangs = network(&node, "hangs", "10.213.31.0/24");
