@@ -130,7 +130,7 @@ impl Disturbances {
             each(socket, "read notifications about packet rules", |message| {
                 let end = read_rules(message, tables, own, takes, losers);
                 if let Some(process) = end {
-                    seen.note_transaction(process, std::mem::take(takes), std::mem::take(losers));
+                    seen.note_transaction(&process, std::mem::take(takes), &std::mem::take(losers));
                 }
             })
         });
@@ -282,7 +282,7 @@ impl Seen {
     }
 
     /// Notes the end of a transaction of packet rules.
-    fn note_transaction(&mut self, process: (String, u32), takes: bool, losers: BTreeSet<String>) {
+    fn note_transaction(&mut self, process: &(String, u32), takes: bool, losers: &BTreeSet<String>) {
         // The own repairs replace elements.
         if process.1 == std::process::id() {
             return;

@@ -257,7 +257,7 @@ fn an_add_that_hangs_delays_no_repair_elsewhere() {
         std::os::unix::fs::symlink(plugin_dir().join(name), plugins.join(name)).unwrap();
     }
     let answer = r#"#!/bin/sh
-cat >$0.in; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
+cat >$0.$CNI_CONTAINERID; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
     script(&plugins.join("waits"), answer);
     node.host.sh(&format!("mkfifo {}", plugins.join("waits.fifo").display()));
     let mut hangs = network(&node, "hangs", "10.213.31.0/24");
@@ -273,7 +273,7 @@ cat >$0.in; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{
     node.comes_to(&[], "at the beginning", &guard);
     let args = ["add", "hangs", pods[2].path(), "--container-id", "hanging"];
     let mut add = Background::start(&mut node.cnimble(&plugins, &args).command);
-    let waits = || fs::read_to_string(plugins.join("waits.in")).is_ok_and(|text| text.contains("hangs"));
+    let waits = || fs::read_to_string(plugins.join("waits.hanging")).is_ok_and(|text| text.contains("hangs"));
     assert!(wait_until(PATIENCE, waits));
     // Each network loses something, and only one of them is locked.
     node.host.ip("addr flush dev br1");
