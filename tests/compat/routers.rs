@@ -74,8 +74,8 @@ impl Scene {
         Scene { host, lan, pod, config }
     }
 
-    /// The addresses and default routes that a router has given a pod of `plugins`.
-    fn given(&self, plugins: &Path, accept: &Value) -> Vec<String> {
+    /// The addresses and default routes that a router has given a pod of `plugins`, once there are as many as expected.
+    fn given(&self, plugins: &Path, accept: &Value, expected: usize) -> Vec<String> {
         let (host, pod) = (&self.host, &self.pod);
         let net = Network::by(plugins, host, self.config.clone()).with("/acceptRA", accept.clone());
         let attachment = Attachment::new("c1", pod);
@@ -85,16 +85,20 @@ impl Scene {
             "vlan" => (&self.lan, "lan0.7"),
             _ => (&self.lan, "lan0"),
         };
-        // The first has its effect before the second is counted.
+        // The kernel counts an advertisement before it believes it, and two at a time on two processors.
         let arrived = wait_until(PATIENCE, || {
             advertise(router, link);
             heard(pod) >= 2
         });
         assert!(arrived, "{}", self.config);
         net.check(&attachment, &result).success();
-        let mut given: Vec<String> =
-            pod.addrs("eth0").into_iter().filter(|address| address.starts_with(PREFIX)).collect();
-        given.extend(pod.ip("-6 route show default").lines().map(str::to_owned));
+        let read = || {
+            let addresses = pod.addrs("eth0").into_iter().filter(|address| address.starts_with(PREFIX));
+            let routes = pod.ip("-6 route show default");
+            addresses.chain(routes.lines().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        wait_until(PATIENCE, || read().len() >= expected);
+        let given = read();
         net.deleted(&attachment, Some(&result));
         given
     }
@@ -105,14 +109,14 @@ fn assert_ignored(kind: &str) {
     for accept in [json!(null), json!(true)] {
         assert_accepted(kind, plugin_dir(), &accept);
     }
-    let given = Scene::new(kind).given(plugin_dir(), &json!(false));
+    let given = Scene::new(kind).given(plugin_dir(), &json!(false), 0);
     assert_eq!(given, Vec::<String>::new(), "{kind}");
 }
 
 /// The router has given the pod one address and one default route.
 #[track_caller]
 fn assert_accepted(kind: &str, plugins: &Path, accept: &Value) {
-    let given = Scene::new(kind).given(plugins, accept);
+    let given = Scene::new(kind).given(plugins, accept, 2);
     let is_whole =
         given.len() == 2 && given[0].starts_with(PREFIX) && given[1].starts_with("default via fe80::");
     assert!(is_whole, "{kind}: {given:?}");

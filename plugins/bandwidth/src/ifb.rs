@@ -9,7 +9,7 @@ use cnimble_netlink::kind::{self, Kind, NewLink};
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::tc::{qdisc, redirect};
 use cnimble_plugin::Call;
-use cnimble_plugin::interface::remove;
+use cnimble_plugin::interface::{check, remove};
 use cnimble_rules::objects::ifb as made;
 
 use crate::root::{self, Limit};
@@ -90,6 +90,20 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
     root::check(host, &ifb, limit)?;
     if host.redirects(veth.index)?.first() != Some(&ifb.index) {
         return Err(Error::check(format!("what interface {} receives doesn't go to {name}", veth.name)));
+    }
+    Ok(())
+}
+
+/// Makes the ifb again, or gives it what it lacks: the limit, and the packets of the pod.
+pub(crate) fn put_back(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
+    let Some(ifb) = find(call, host)? else { return add(call, host, veth, limit).map(drop) };
+    if root::check(host, &ifb, limit).is_err() {
+        root::put(call, host, &ifb, limit)?;
+    }
+    check::switch_on(host, &ifb)?;
+    if host.redirects(veth.index)?.first() != Some(&ifb.index) {
+        add_ingress(host, veth)?;
+        host.execute(redirect::add(veth.index, &veth.name, ifb.index))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::tc::subnet::End;
 use cnimble_netlink::tc::tbf::Tbf;
-use cnimble_plugin::{Call, Plugin, Role};
+use cnimble_plugin::{Call, Place, Plugin, Role};
 
 use config::{Config, Subnets};
 use root::Limit;
@@ -105,12 +105,14 @@ impl Plugin for Bandwidth {
         let mut host = Netlink::open()?;
         let veth = veth::host_end(call, &mut host, prev).map_err(|err| err.with_code(Code::CHECK_FAILED))?;
         if let Some(limit) = config.ingress() {
-            root::check(&mut host, &veth, &limit)?;
+            let verify = |host: &mut Netlink| root::check(host, &veth, &limit);
+            call.wants(Place::Host, &mut host, verify, |host| root::put(call, host, &veth, &limit))?;
         }
-        match config.egress() {
-            Some(limit) => ifb::check(call, &mut host, &veth, &limit),
-            None => Ok(()),
+        if let Some(limit) = config.egress() {
+            let verify = |host: &mut Netlink| ifb::check(call, host, &veth, &limit);
+            call.wants(Place::Host, &mut host, verify, |host| ifb::put_back(call, host, &veth, &limit))?;
         }
+        Ok(())
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let cx = &mut Context::open(call, config)?;
-    let mut inside = Netlink::open_in(&netns)?;
+    let mut inside = call.look_inside(&netns)?;
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
@@ -66,7 +66,8 @@ impl Attached<'_> {
                 _ => Ok(()),
             }
         };
-        call.wants(Place::Host, cx, |cx| check_bridge(&mut cx.host, config), put_back)?;
+        let verify = |cx: &mut Context<'_>| check_bridge(&mut cx.host, config, call.is_examined());
+        call.wants(Place::Host, cx, verify, put_back)?;
         let bridge = check::find(&mut cx.host, &config.bridge, "on the host")?;
         if let Some(name) = config.uplink.as_ref().filter(|_| ours::has_uplink(&bridge)) {
             let verify = |cx: &mut Context<'_>| uplink::check(&mut cx.host, &bridge, name);
@@ -88,6 +89,18 @@ impl Attached<'_> {
             let flags = Port { hairpin: config.hairpin, isolated, closed: true };
             Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
         })?;
+        // A caller of CHECK may end a pod whose port an administrator has switched off.
+        if call.is_examined() {
+            let verify = |cx: &mut Context<'_>| check_frames(&port_now(cx, end)?);
+            call.wants(Place::Host, cx, verify, |cx| {
+                let port = port_now(cx, end)?;
+                let mut requests = vec![bridge_port::pass_frames(port.index, &port.name)];
+                if port.frames.is_some_and(|frames| frames.disabled) {
+                    requests.push(bridge_port::enable(port.index, &port.name));
+                }
+                Ok(cx.host.execute_all(requests)?)
+            })?;
+        }
         let verify = |cx: &mut Context<'_>| check_closed(&port_now(cx, end)?, &cx.owner);
         call.wants(Place::Host, cx, verify, |cx| {
             let port = port_now(cx, end)?;
@@ -187,7 +200,8 @@ fn port_now(cx: &mut Context<'_>, end: &Link) -> Result<Link, Error> {
     check::host_end_again(&mut cx.host, end)
 }
 
-fn check_bridge(host: &mut Netlink, config: &Config) -> Result<(), Error> {
+/// Only an examination asks for `accept_ra`, because the Go plugins' CHECK does not.
+fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
     let bridge = check::find(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
         return Err(Error::check(format!("interface {} is not a bridge", bridge.name)));
@@ -200,6 +214,9 @@ fn check_bridge(host: &mut Netlink, config: &Config) -> Result<(), Error> {
     }
     if config.uses_vlans() && !bridge.vlan_filtering {
         return Err(Error::check(format!("bridge {} doesn't filter vlans", bridge.name)));
+    }
+    if is_examined && let Some(accept_ra) = bridge.accept_ra.filter(|accept_ra| *accept_ra != 0) {
+        return Err(Error::check(format!("bridge {} has accept_ra {accept_ra}, expected 0", bridge.name)));
     }
     Ok(())
 }
@@ -222,6 +239,23 @@ fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
     // The plugin firewall isolates ports, too.
     if config.isolated && !flags.isolated {
         return Err(Error::check(format!("port {} has isolated false, expected true", port.name)));
+    }
+    Ok(())
+}
+
+/// Checks that the bridge takes the pod's frames, and sends it those of unknown receivers. While the pod's end is down,
+/// the kernel has the port disabled.
+fn check_frames(port: &Link) -> Result<(), Error> {
+    let Some(frames) = port.frames else { return Ok(()) };
+    let lacks = |what: &str| Err(Error::check(format!("port {} has {what}", port.name)));
+    if frames.disabled && port.up && port.carrier {
+        return lacks("state disabled, expected forwarding");
+    }
+    if !frames.learning {
+        return lacks("learning off, expected on");
+    }
+    if !frames.flood {
+        return lacks("flood off, expected on");
     }
     Ok(())
 }
@@ -282,6 +316,8 @@ fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Resu
     let (call, host) = (cx.call, &mut cx.host);
     let link = match cx.config.vlan {
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
+        // A repair has changed it.
+        None if call.is_examined() => host.link_at(bridge.index)?,
         None => bridge.clone(),
     };
     // The pods know this MAC. A bridge that isn't their gateway may follow its ports.

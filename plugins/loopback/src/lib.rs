@@ -4,7 +4,7 @@
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
 use cnimble_plugin::interface::usable_netlink;
-use cnimble_plugin::{Call, Plugin, Role};
+use cnimble_plugin::{Call, Place, Plugin, Role};
 
 const LO: &str = "lo";
 
@@ -70,10 +70,17 @@ impl Plugin for Loopback {
     }
 
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
-        if Netlink::open_in(&call.open_netns()?)?.link(LO)?.up {
-            return Ok(());
-        }
-        Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
+        let mut inside = Netlink::open_in(&call.open_netns()?)?;
+        let verify = |inside: &mut Netlink| {
+            if inside.link(LO)?.up {
+                return Ok(());
+            }
+            Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
+        };
+        call.wants(Place::Pod, &mut inside, verify, |inside| {
+            let lo = inside.link(LO)?;
+            set(inside, lo.index, State::Up)
+        })
     }
 
     fn status(&self, _call: &Call) -> Result<(), Error> {

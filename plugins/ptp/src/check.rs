@@ -20,7 +20,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let paths = path::paths(&prev, &config.ipam).map_err(|err| err.context("prevResult"))?;
     let netns = call.open_netns()?;
     let mut host = Netlink::open()?;
-    let mut inside = Netlink::open_in(&netns)?;
+    let mut inside = call.look_inside(&netns)?;
 
     call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
@@ -55,6 +55,16 @@ fn hosts_end(
 ) -> Result<(), Error> {
     let verify = |host: &mut Netlink| check::host_state(&check::host_end_again(host, end)?, prev);
     call.wants(Place::Host, host, verify, |host| check::switch_on(host, end))?;
+    // The Go plugin's ends, which have no alias, keep the host's default.
+    if call.is_examined() && call.owner().owns(&end.alias) {
+        let verify = |host: &mut Netlink| match host.link_at(end.index)?.accept_ra {
+            None | Some(0) => Ok(()),
+            Some(now) => Err(Error::check(format!("{} has accept_ra {now}, expected 0", end.name))),
+        };
+        let put_back =
+            |host: &mut Netlink| host::ignore_router_advertisements_on_new(&host.link_at(end.index)?);
+        call.wants(Place::Host, host, verify, put_back)?;
+    }
     let verify = |host: &mut Netlink| {
         let present = host.addrs(end.index)?;
         let lacks = |wanted: &IpNetwork| !present.iter().any(|addr| addr.net == *wanted);

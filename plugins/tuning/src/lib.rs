@@ -25,7 +25,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, IpNetwork};
 use cnimble_netlink::link::{self, Change};
 use cnimble_netlink::{NetNs, Netlink, sysctl};
 use cnimble_plugin::interface::find_own;
-use cnimble_plugin::{Call, Plugin, Role};
+use cnimble_plugin::{Call, Place, Plugin, Role};
 
 use backup::Backup;
 use config::{Config, Sysctl};
@@ -93,16 +93,36 @@ impl Plugin for Tuning {
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(call, &call.ifname)?;
         let netns = call.open_netns()?;
-        let now = Netlink::open_in(&netns)?
-            .find_link(&call.ifname)?
-            .ok_or_else(|| Error::check(format!("interface {} is missing in {}", call.ifname, call.netns)))?;
-        netns.enter(|| config.sysctls.iter().try_for_each(check_sysctl))??;
-        match config.settings.differences(&now).first() {
-            None => Ok(()),
-            Some(Difference { words, .. }) => {
-                Err(Error::check(format!("interface {} has {words}", now.name)))
-            }
+        let mut inside = Netlink::open_in(&netns)?;
+        for sysctl in &config.sysctls {
+            let put_back = |(): &mut ()| {
+                // The list may have become shorter since ADD.
+                allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
+                set(call, &netns, sysctl)
+            };
+            call.wants(Place::Pod, &mut (), |()| netns.enter(|| check_sysctl(sysctl))?, put_back)?;
         }
+        let find = |inside: &mut Netlink| {
+            inside.find_link(&call.ifname)?.ok_or_else(|| {
+                Error::check(format!("interface {} is missing in {}", call.ifname, call.netns))
+            })
+        };
+        let verify = |inside: &mut Netlink| {
+            let now = find(inside)?;
+            match config.settings.differences(&now).first() {
+                None => Ok(()),
+                Some(Difference { words, .. }) => {
+                    Err(Error::check(format!("interface {} has {words}", now.name)))
+                }
+            }
+        };
+        // The settings from before ADD stay in their file.
+        call.wants(Place::Pod, &mut inside, verify, |inside| {
+            let now = find(inside)?;
+            let changes = config.settings.differences(&now);
+            let changes = changes.into_iter().map(|of| link::set(now.index, &now.name, &of.change));
+            Ok(inside.execute_all(changes.collect())?)
+        })
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {

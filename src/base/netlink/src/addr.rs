@@ -92,6 +92,12 @@ impl Netlink {
         self.dump(&what, query(index), |message| read(message, index))
     }
 
+    /// `ip address show`: those of all links that `wanted` says. The others take no memory, however many there are.
+    pub fn addrs_where(&mut self, wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Addr>> {
+        let read = |message: &Message<'_>| Ok(read(message, 0)?.filter(|addr| wanted(addr.net.ip())));
+        self.dump("list all addresses", query(0), read)
+    }
+
     /// `ip address show`: of all links.
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))

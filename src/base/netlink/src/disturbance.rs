@@ -3,19 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use super::link::Filter;
+use cnimble_cni::owner::tag;
+
+use super::link::port::{Frames, Port};
 use super::link::read::family_and_index;
+use super::link::{Filter, Mac};
 use super::monitor::{each, listen};
+use super::nft::Element;
 use super::socket::{Protocol, Socket};
+use super::uapi::if_link::{IFF_LOWER_UP, IFF_UP};
 use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
 use super::uapi::nf_tables::{
-    NFT_MSG_DELTABLE, NFT_MSG_NEWGEN, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_TABLE_NAME,
+    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELSET, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWGEN,
+    NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_TABLE_NAME,
 };
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
 use super::uapi::rtnetlink::{
-    IFINFOMSG, RT_TABLE_MAIN, RTM_DELADDR, RTM_DELLINK, RTM_DELROUTE, RTM_NEWLINK, RTM_NEWNETCONF,
-    RTM_NEWROUTE, RTMSG, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR,
-    RTNLGRP_IPV6_NETCONF, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
+    IFINFOMSG, RT_TABLE_MAIN, RTM_DELADDR, RTM_DELLINK, RTM_DELQDISC, RTM_DELROUTE, RTM_DELTCLASS,
+    RTM_DELTFILTER, RTM_NEWLINK, RTM_NEWNETCONF, RTM_NEWROUTE, RTMSG, RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_NETCONF, RTNLGRP_IPV6_ROUTE,
+    RTNLGRP_LINK, RTNLGRP_TC, TCM_IFINDEX,
 };
 use super::wire::{Attributes, Message, u8_at, u32_ne};
 use super::{Errno, IfPresent as _, Netlink, Result};
@@ -23,34 +30,67 @@ use super::{Errno, IfPresent as _, Netlink, Result};
 /// A link of these kinds has the addresses of gateways. A pod's own link is of another kind.
 const SHARED: [&str; 2] = ["bridge", "vlan"];
 
-/// Follows links, addresses, routes, forwarding and packet rules of one network namespace.
+/// A pod's traffic is limited on such a device.
+const DEVICE: &str = "ifb";
+
+/// Follows links, addresses, routes, forwarding, traffic control and packet rules of one network namespace.
+///
+/// A message that only adds something is no disturbance, nor is one about an object that goes with its pod: a DEL removes
+/// the elements and the limits of a pod, and then its link.
 #[derive(Debug)]
 pub struct Disturbances {
     host: Socket,
     /// `None` on a kernel without nf_tables.
     rules: Option<Rules>,
-    /// Links that are down, or have lost a bridge, an address, a route or forwarding. If the link itself goes, so does its pod.
+    seen: Seen,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes, so
+    /// does its pod.
     suspects: BTreeSet<u32>,
-    /// The MTUs of links that may be an uplink.
-    mtus: BTreeMap<u32, u32>,
+    /// Links that have lost a part of traffic control.
+    unlimited: BTreeSet<u32>,
+    /// The owners ([`tag`]) of deleted elements and devices.
+    losers: BTreeSet<String>,
+    /// The owners of deleted links.
+    leavers: BTreeSet<String>,
+    /// The MTUs and MACs of links that may be a bridge or an uplink.
+    links: BTreeMap<u32, (u32, Option<Mac>)>,
+    /// The flags of bridge ports.
+    ports: BTreeMap<u32, Flags>,
     found: Option<String>,
+    /// The process that changed packet rules last.
+    process: Option<String>,
+}
+
+/// The flags of a bridge port that are on. The mask keeps frames to reserved addresses from the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Flags {
+    port: Port,
+    frames: Frames,
 }
 
 #[derive(Debug)]
 struct Rules {
     socket: Socket,
     tables: &'static [&'static str],
-    own: &'static [&'static str],
-    /// Whether the transaction that is being read changes one of the tables.
-    concerns: bool,
+    /// The name of the table that has only rules of ours.
+    own: &'static str,
+    /// Whether the transaction that is being read takes a rule, a set or a chain away.
+    takes: bool,
+    /// The owners of the elements that it deletes.
+    losers: BTreeSet<String>,
 }
 
 impl Disturbances {
-    /// Follows the current namespace from now on. `tables` of nf_tables are of interest, and each deleted table.
-    /// Transactions of processes with an `own` name (proc_pid_comm(5)) are not.
-    pub fn open(tables: &'static [&'static str], own: &'static [&'static str]) -> Result<Self> {
+    /// Follows the current namespace from now on. `tables` of nf_tables are of interest, and each deleted table. In the
+    /// table `own` only deletions are: nobody else adds rules there.
+    pub fn open(tables: &'static [&'static str], own: &'static str) -> Result<Self> {
         let groups = [
             RTNLGRP_LINK,
+            RTNLGRP_TC,
             RTNLGRP_IPV4_IFADDR,
             RTNLGRP_IPV6_IFADDR,
             RTNLGRP_IPV4_ROUTE,
@@ -58,13 +98,19 @@ impl Disturbances {
             RTNLGRP_IPV4_NETCONF,
             RTNLGRP_IPV6_NETCONF,
         ];
+        let new = |socket| Rules { socket, tables, own, takes: false, losers: BTreeSet::new() };
         let rules = listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])
-            .map(|socket| Some(Rules { socket, tables, own, concerns: false }))
+            .map(|socket| Some(new(socket)))
             .default_for(&[Errno::EPROTONOSUPPORT])?;
         let host = listen(Protocol::Route, &groups)?;
-        let links = Netlink::open()?.links(&Filter::default())?;
-        let mtus = links.iter().map(|link| (link.index, link.mtu)).collect();
-        Ok(Disturbances { host, rules, suspects: BTreeSet::new(), mtus, found: None })
+        let mut seen = Seen::default();
+        for link in Netlink::open()?.links(&Filter::default())? {
+            if let Some((port, frames)) = link.port.zip(link.frames) {
+                seen.ports.insert(link.index, Flags { port, frames });
+            }
+            seen.links.insert(link.index, (link.mtu, link.mac));
+        }
+        Ok(Disturbances { host, rules, seen })
     }
 
     /// Returns the descriptors that are readable (poll(2)) after a change.
@@ -74,126 +120,223 @@ impl Disturbances {
 
     /// Reads the waiting notifications. Returns whether one of them may be a disturbance.
     pub fn read(&mut self) -> Result<bool> {
-        let (suspects, mtus, found) = (&mut self.suspects, &mut self.mtus, &mut self.found);
+        let seen = &mut self.seen;
         let host = each(&mut self.host, "read notifications about links", |message| {
-            // Both keep what they read.
-            if of_host(message, suspects) | of_uplink(message, mtus) {
-                found.get_or_insert_with(|| "of interfaces, addresses or forwarding".to_owned());
-            }
+            seen.note_host(message);
+            seen.note_uplink(message);
         });
         let rules = self.rules.as_mut().map_or(Ok(()), |rules| {
-            let Rules { socket, tables, own, concerns } = rules;
+            let Rules { socket, tables, own, takes, losers } = rules;
             each(socket, "read notifications about packet rules", |message| {
-                if let Some(process) = of_rules(message, tables, concerns)
-                    && !own.contains(&process.0.as_str())
-                {
-                    *found = Some(format!("of packet rules by process {} ({})", process.0, process.1));
+                let end = read_rules(message, tables, own, takes, losers);
+                if let Some(process) = end {
+                    seen.note_transaction(&process, std::mem::take(takes), &std::mem::take(losers));
                 }
             })
         });
         for outcome in [host, rules] {
             match outcome {
                 Err(err) if err.is(Errno::ENOBUFS) => {
-                    self.found = Some("that the kernel could not report (ENOBUFS)".to_owned());
+                    self.seen.found = Some("that the kernel could not report (ENOBUFS)".to_owned());
                 }
                 outcome => outcome?,
             }
         }
-        Ok(self.found.is_some() || !self.suspects.is_empty())
+        Ok(self.seen.is_disturbed())
+    }
+
+    /// Whether all that was read may be the beginning of a DEL, which deletes the pod's link at its end.
+    pub fn may_be_a_removal(&self) -> bool {
+        self.seen.is_disturbed() && !self.seen.is_surely_disturbed()
     }
 
     /// Returns the changes since the last call, in words; `None` if there were none or a pod's links went with them.
     pub fn take(&mut self) -> Option<String> {
-        let suspects = std::mem::take(&mut self.suspects);
-        let links = (!suspects.is_empty()).then(|| "of interfaces, addresses or routes".to_owned());
-        self.found.take().or(links)
+        let is_disturbed = self.seen.is_disturbed();
+        let seen = Seen {
+            links: std::mem::take(&mut self.seen.links),
+            ports: std::mem::take(&mut self.seen.ports),
+            ..Seen::default()
+        };
+        let Seen { suspects, losers, found, process, .. } = std::mem::replace(&mut self.seen, seen);
+        if !is_disturbed {
+            return None;
+        }
+        let of_rules = process.filter(|_| !losers.is_empty()).map(|by| format!("of packet rules by {by}"));
+        let of_links = (!suspects.is_empty()).then(|| "of interfaces, addresses or routes".to_owned());
+        found.or(of_rules).or(of_links).or_else(|| Some("of a limit of bandwidth".to_owned()))
     }
 }
 
-/// Whether the message is a disturbance by itself.
-fn of_host(message: &Message<'_>, suspects: &mut BTreeSet<u32>) -> bool {
-    let link = || Attributes::behind(message.body, IFINFOMSG);
-    let number = |at| u32_ne(message.body, at);
-    match message.kind {
-        RTM_NEWLINK => {
-            let (Some(flags), Some(change)) = (number(8), number(12)) else { return false };
-            let up = libc::IFF_UP as u32;
-            // A new link has all bits of the change.
-            if change != u32::MAX && change & up != 0 && flags & up == 0 {
-                suspects.extend(number(4));
+impl Seen {
+    fn is_disturbed(&self) -> bool {
+        self.is_surely_disturbed() || !self.losers.is_empty() || !self.unlimited.is_empty()
+    }
+
+    fn is_surely_disturbed(&self) -> bool {
+        self.found.is_some() || !self.suspects.is_empty()
+    }
+
+    fn note(&mut self, what: &str) {
+        self.found.get_or_insert_with(|| what.to_owned());
+    }
+
+    fn note_host(&mut self, message: &Message<'_>) {
+        let number = |at| u32_ne(message.body, at);
+        match message.kind {
+            RTM_NEWLINK => self.note_link(message),
+            RTM_DELLINK => self.note_deleted_link(message),
+            RTM_DELADDR => self.suspects.extend(number(4)),
+            RTM_DELQDISC | RTM_DELTCLASS | RTM_DELTFILTER => self.unlimited.extend(number(TCM_IFINDEX)),
+            RTM_DELROUTE => {
+                let out = Attributes::behind(message.body, RTMSG).get(libc::RTA_OIF);
+                self.suspects.extend(out.and_then(|bytes| u32_ne(bytes, 0)));
             }
-            false
-        }
-        RTM_DELLINK => match family_and_index(message) {
-            Some((0, index)) => {
-                suspects.remove(&index);
-                let kind =
-                    link().nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND));
-                kind.is_some_and(|kind| SHARED.contains(&kind.as_str()))
+            RTM_NEWNETCONF => {
+                let number =
+                    |kind| Attributes::behind(message.body, NETCONFMSG).get(kind).and_then(|n| u32_ne(n, 0));
+                let index = number(NETCONFA_IFINDEX);
+                if index == Some(NETCONFA_IFINDEX_ALL as u32) {
+                    self.note("of forwarding");
+                } else if number(NETCONFA_FORWARDING) == Some(0) {
+                    self.suspects.extend(index);
+                }
             }
-            // AF_BRIDGE: a link is no longer a port.
-            Some((_, index)) => {
-                suspects.insert(index);
-                false
+            _ => {}
+        }
+    }
+
+    fn note_link(&mut self, message: &Message<'_>) {
+        let number = |at| u32_ne(message.body, at);
+        let (Some((family, index)), Some(flags), Some(change)) =
+            (family_and_index(message), number(8), number(12))
+        else {
+            return;
+        };
+        // A new link has all bits of the change.
+        if change != u32::MAX && change & IFF_UP != 0 && flags & IFF_UP == 0 {
+            self.suspects.insert(index);
+        }
+        if i32::from(family) == libc::AF_BRIDGE
+            && let Some(port) = Attributes::behind(message.body, IFINFOMSG).nested(libc::IFLA_PROTINFO)
+            && let Ok(flags_of_port) = Port::read(port)
+        {
+            let now = Flags { port: flags_of_port, frames: Frames::read(port) };
+            let has_carrier = flags & IFF_UP != 0 && flags & IFF_LOWER_UP != 0;
+            let before = self.ports.insert(index, now);
+            if (now.frames.disabled && has_carrier) || before.is_some_and(|before| now.lacks(before)) {
+                self.suspects.insert(index);
             }
-            None => false,
-        },
-        RTM_DELADDR => {
-            suspects.extend(number(4));
-            false
         }
-        RTM_DELROUTE => {
-            let out = Attributes::behind(message.body, RTMSG).get(libc::RTA_OIF);
-            suspects.extend(out.and_then(|bytes| u32_ne(bytes, 0)));
-            false
+    }
+
+    fn note_deleted_link(&mut self, message: &Message<'_>) {
+        let Some((family, index)) = family_and_index(message) else { return };
+        self.ports.remove(&index);
+        // AF_BRIDGE: a link is no longer a port.
+        if family != 0 {
+            self.suspects.insert(index);
+            return;
         }
-        RTM_NEWNETCONF => {
-            let number =
-                |kind| Attributes::behind(message.body, NETCONFMSG).get(kind).and_then(|n| u32_ne(n, 0));
-            let index = number(NETCONFA_IFINDEX);
-            let of_all = index == Some(NETCONFA_IFINDEX_ALL as u32);
-            if !of_all && number(NETCONFA_FORWARDING) == Some(0) {
-                suspects.extend(index);
+        self.suspects.remove(&index);
+        self.unlimited.remove(&index);
+        self.links.remove(&index);
+        let link = Attributes::behind(message.body, IFINFOMSG);
+        let kind = link.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND));
+        let kind = kind.unwrap_or_default();
+        let alias = link.text(libc::IFLA_IFALIAS).unwrap_or_default();
+        if SHARED.contains(&kind.as_str()) {
+            self.note("of interfaces, addresses or forwarding");
+        } else if kind == DEVICE {
+            match tag(&alias) {
+                Some(owner) if self.leavers.contains(owner) => {}
+                Some(owner) => drop(self.losers.insert(owner.to_owned())),
+                None => self.note("of a limit of bandwidth"),
             }
-            of_all
+        } else if let Some(owner) = tag(&alias) {
+            self.losers.remove(owner);
+            self.leavers.insert(owner.to_owned());
         }
-        _ => false,
+    }
+
+    /// Notes another MTU or MAC, or a default route. A pod's link changes its MTU only with the uplink.
+    fn note_uplink(&mut self, message: &Message<'_>) {
+        let number = |at| u8_at(message.body, at).map(u32::from);
+        match (message.kind, family_and_index(message)) {
+            (RTM_NEWLINK, Some((0, index))) => {
+                let link = Attributes::behind(message.body, IFINFOMSG);
+                let is_a_pods = link.text(libc::IFLA_IFNAME).is_some_and(|name| name.starts_with("veth"));
+                let mtu = link.get(libc::IFLA_MTU).and_then(|mtu| u32_ne(mtu, 0)).filter(|_| !is_a_pods);
+                let mac = link.get(libc::IFLA_ADDRESS).and_then(|mac| mac.try_into().ok()).map(Mac);
+                if let Some(now) = mtu.map(|mtu| (mtu, mac))
+                    && self.links.insert(index, now).is_some_and(|before| before != now)
+                {
+                    self.note("of interfaces, addresses or forwarding");
+                }
+            }
+            (RTM_NEWROUTE, _) if number(1) == Some(0) && number(4) == Some(RT_TABLE_MAIN) => {
+                self.note("of interfaces, addresses or forwarding");
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes the end of a transaction of packet rules.
+    fn note_transaction(&mut self, process: &(String, u32), takes: bool, losers: &BTreeSet<String>) {
+        // The own repairs replace elements.
+        if process.1 == std::process::id() {
+            return;
+        }
+        let process = format!("process {} ({})", process.0, process.1);
+        if takes {
+            self.found = Some(format!("of packet rules by {process}"));
+        }
+        let losers: BTreeSet<String> = losers.difference(&self.leavers).cloned().collect();
+        if !losers.is_empty() {
+            self.process = Some(process);
+        }
+        self.losers.extend(losers);
     }
 }
 
-/// Whether the message tells of another MTU, or of a default route. A pod's link changes only with the uplink.
-fn of_uplink(message: &Message<'_>, mtus: &mut BTreeMap<u32, u32>) -> bool {
-    match (message.kind, family_and_index(message)) {
-        (RTM_NEWLINK, Some((0, index))) => {
-            let link = || Attributes::behind(message.body, IFINFOMSG);
-            let is_a_pods = link().text(libc::IFLA_IFNAME).is_some_and(|name| name.starts_with("veth"));
-            let mtu = link().get(libc::IFLA_MTU).and_then(|mtu| u32_ne(mtu, 0)).filter(|_| !is_a_pods);
-            mtu.is_some_and(|mtu| mtus.insert(index, mtu).is_some_and(|before| before != mtu))
-        }
-        (RTM_DELLINK, Some((0, index))) => {
-            mtus.remove(&index);
-            false
-        }
-        (RTM_NEWROUTE, _) => {
-            let header = |at| u8_at(message.body, at).map(u32::from);
-            header(1) == Some(0) && header(4) == Some(RT_TABLE_MAIN)
-        }
-        _ => false,
+impl Flags {
+    /// Whether a flag of the port was on before and is off now. An ADD only switches flags on.
+    fn lacks(self, before: Flags) -> bool {
+        let flags = |of: Flags| {
+            [of.port.hairpin, of.port.isolated, of.port.closed, of.frames.learning, of.frames.flood]
+        };
+        flags(before).into_iter().zip(flags(self)).any(|(before, now)| before && !now)
     }
 }
 
-/// Returns the name and the ID of the process at the end of a transaction that changes one of the tables.
-fn of_rules(message: &Message<'_>, tables: &[&str], concerns: &mut bool) -> Option<(String, u32)> {
-    const END: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN;
-    const GONE: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELTABLE;
+/// Reads a notification of nf_tables. Returns the name and the ID of the process at the end of a transaction.
+fn read_rules(
+    message: &Message<'_>,
+    tables: &[&str],
+    own: &str,
+    takes: &mut bool,
+    losers: &mut BTreeSet<String>,
+) -> Option<(String, u32)> {
     let attributes = Attributes::behind(message.body, NFGENMSG);
-    if message.kind != END {
-        // The name of the table is the first attribute of each object.
-        *concerns |= message.kind == GONE
-            || attributes.text(NFTA_TABLE_NAME).is_some_and(|table| tables.contains(&table.as_str()));
-        return None;
+    match message.kind.checked_sub(NFNL_SUBSYS_NFTABLES << 8)? {
+        NFT_MSG_NEWGEN => {
+            let name = attributes.text(NFTA_GEN_PROC_NAME).unwrap_or_default();
+            return Some((name, attributes.u32_be(NFTA_GEN_PROC_PID).unwrap_or_default()));
+        }
+        NFT_MSG_DELTABLE => *takes = true,
+        kind => {
+            // The name of the table is the first attribute of each object.
+            let table = attributes.text(NFTA_TABLE_NAME).filter(|table| tables.contains(&table.as_str()))?;
+            match kind {
+                NFT_MSG_DELSETELEM if table == own => {
+                    let elements = Element::parse_list(attributes);
+                    losers.extend(elements.iter().filter_map(|of| Some(tag(&of.comment)?.to_owned())));
+                }
+                NFT_MSG_DELCHAIN | NFT_MSG_DELRULE | NFT_MSG_DELSET => *takes = true,
+                // A chain of another program can drop what ours accept.
+                _ => *takes |= table != own,
+            }
+        }
     }
-    let name = attributes.text(NFTA_GEN_PROC_NAME).unwrap_or_default();
-    let id = attributes.u32_be(NFTA_GEN_PROC_PID).unwrap_or_default();
-    std::mem::take(concerns).then_some((name, id))
+    None
 }

@@ -9,6 +9,16 @@ use super::socket::{Next, Protocol, Socket, broken};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSGHDR};
 use super::wire::{self, Ack, Malformed, Message, Parsed};
 
+/// A list of the kernel.
+#[derive(Debug)]
+pub(crate) enum Listed<T> {
+    Whole(Vec<T>),
+    /// It changed meanwhile (NLM_F_DUMP_INTR), so objects may be missing or doubled.
+    Changed,
+    /// It has more objects than the caller reads. The kernel has not written its end.
+    TooLong,
+}
+
 impl Socket {
     /// Hands every answer to `each` until the acknowledgement, or the first answer if the message asks for none.
     pub(crate) fn ask(
@@ -39,14 +49,36 @@ impl Socket {
         &mut self,
         what: &str,
         message: &[u8],
-        mut read: impl FnMut(&Message<'_>) -> Parsed<I>,
+        read: impl FnMut(&Message<'_>) -> Parsed<I>,
     ) -> Result<Option<Vec<T>>> {
-        let mut found = Vec::new();
+        match self.list_up_to(usize::MAX, what, message, read)? {
+            Listed::Whole(found) => Ok(Some(found)),
+            Listed::Changed | Listed::TooLong => Ok(None),
+        }
+    }
+
+    /// As [`list`](Self::list), and stops reading behind `longest` objects.
+    pub(crate) fn list_up_to<T, I: IntoIterator<Item = T>>(
+        &mut self,
+        longest: usize,
+        what: &str,
+        message: &[u8],
+        mut read: impl FnMut(&Message<'_>) -> Parsed<I>,
+    ) -> Result<Listed<T>> {
+        let (mut found, mut objects) = (Vec::new(), 0_usize);
         let whole = self.each_listed(what, message, &mut |message| {
+            objects += 1;
+            if objects > longest {
+                return Ok(Next::Done);
+            }
             found.extend(read(message)?);
             Ok(Next::More)
         })?;
-        Ok(whole.then_some(found))
+        Ok(match whole {
+            _ if objects > longest => Listed::TooLong,
+            true => Listed::Whole(found),
+            false => Listed::Changed,
+        })
     }
 
     /// Returns whether nothing changed meanwhile. A list that isn't read to its end leaves a dump under way, and the
@@ -75,8 +107,7 @@ impl Socket {
                 return Ok(Next::Done);
             }
             match each(message) {
-                Ok(next) if !interrupted => return Ok(next),
-                Ok(_) => {}
+                Ok(next) => return Ok(next),
                 Err(Malformed(why)) => outcome = Err(broken(what, why)),
             }
             Ok(Next::More)

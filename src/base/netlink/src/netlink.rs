@@ -3,7 +3,7 @@
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
-use super::exchange::lacking;
+use super::exchange::{Listed, lacking};
 use super::request::encode;
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
@@ -16,21 +16,35 @@ pub(super) const DUMP_ATTEMPTS: usize = 20;
 /// Requests in one send. Their answers must fit into the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
 
+/// A bounded socket reads no longer list. A pod can fill its namespace with millions of addresses, routes and links.
+pub(super) const LONGEST_LIST: usize = 16_384;
+
 /// A NETLINK_ROUTE socket in one namespace.
 #[derive(Debug)]
 pub struct Netlink {
     pub(super) socket: Socket,
+    /// The longest list that is read, in objects.
+    pub(super) longest: usize,
+    /// The error of a list that was too long. The kernel has not written the rest of it, and takes no other request for
+    /// a list through this socket.
+    pub(super) too_long: Option<Error>,
 }
 
 impl Netlink {
     /// A socket in the current namespace.
     pub fn open() -> Result<Self> {
-        Ok(Netlink { socket: Socket::open(Protocol::Route)? })
+        Ok(Netlink { socket: Socket::open(Protocol::Route)?, longest: usize::MAX, too_long: None })
     }
 
     /// A socket in `ns`, entered only for this moment.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         ns.enter(Netlink::open)?
+    }
+
+    /// A socket in `ns` for a look at another's namespace. A list of more than 16,384 objects is an error with
+    /// E2BIG, as is each later list. Use [`open_in`](Self::open_in) for a DEL, which must succeed in any namespace.
+    pub fn open_bounded(ns: &NetNs) -> Result<Self> {
+        Ok(Netlink { longest: LONGEST_LIST, ..Netlink::open_in(ns)? })
     }
 
     /// Makes one change.
@@ -147,9 +161,19 @@ impl Netlink {
         message: &[u8],
         mut read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
     ) -> Result<Vec<T>> {
+        if let Some(err) = &self.too_long {
+            return Err(err.clone());
+        }
         for _ in 0..DUMP_ATTEMPTS {
-            if let Some(found) = self.socket.list(what, message, &mut read)? {
-                return Ok(found);
+            match self.socket.list_up_to(self.longest, what, message, &mut read)? {
+                Listed::Whole(found) => return Ok(found),
+                Listed::Changed => {}
+                Listed::TooLong => {
+                    let reason = format!("there are more than {} of them", self.longest);
+                    let err = Error::new(what, Errno::E2BIG).explained(reason);
+                    self.too_long = Some(err.clone());
+                    return Err(err);
+                }
             }
         }
         Err(Error::new(what, Errno::EINTR)

@@ -1,43 +1,51 @@
-//! Programs that remove again and again what the guard puts back.
+//! Objects that another program, or a pod, changes again and again when the guard has put them back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// As many repairs of a network in a row are a fight, each within [`GAP`] of the one before.
+/// As many repairs of an object in a row are a fight, each within [`GAP`] of the one before.
 const REPAIRS: u32 = 20;
 const GAP: Duration = Duration::from_secs(10);
 
-/// A network in a fight is left alone for this time.
+/// An object in a fight is left alone for this time.
 pub(super) const PAUSE: Duration = Duration::from_secs(600);
 
-#[derive(Debug, Default)]
-pub(super) struct Fights {
-    /// The last repair of each network, and the length of its row.
-    repairs: BTreeMap<String, (Instant, u32)>,
+/// The fights about objects `O`. An object belongs to one attachment, so that no pod costs another its repairs.
+#[derive(Debug)]
+pub(super) struct Fights<O> {
+    /// The last repair of each object, and the length of its row.
+    repairs: BTreeMap<O, (Instant, u32)>,
     /// The ends of the pauses.
-    paused: BTreeMap<String, Instant>,
+    paused: BTreeMap<O, Instant>,
 }
 
-impl Fights {
-    /// Notes a repair. Returns whether it is one too many, and the network's pause begins.
-    pub(super) fn repaired(&mut self, network: &str, now: Instant) -> bool {
-        let (last, row) = self.repairs.entry(network.to_owned()).or_insert((now, 0));
+impl<O> Default for Fights<O> {
+    fn default() -> Self {
+        Fights { repairs: BTreeMap::new(), paused: BTreeMap::new() }
+    }
+}
+
+impl<O: Ord + Clone> Fights<O> {
+    /// Notes a repair. Returns whether it is one too many, and the object's pause begins.
+    pub(super) fn repaired(&mut self, object: O, now: Instant) -> bool {
+        let (last, row) = self.repairs.entry(object.clone()).or_insert((now, 0));
         *row = if now.saturating_duration_since(*last) < GAP { *row + 1 } else { 1 };
         *last = now;
         let is_fight = *row >= REPAIRS;
         if is_fight {
-            self.repairs.remove(network);
-            self.paused.insert(network.to_owned(), now + PAUSE);
+            self.repairs.remove(&object);
+            self.paused.insert(object, now + PAUSE);
         }
         is_fight
     }
 
-    pub(super) fn is_paused(&self, network: &str, now: Instant) -> bool {
-        self.paused.get(network).is_some_and(|end| *end > now)
+    pub(super) fn is_paused(&self, object: &O, now: Instant) -> bool {
+        self.paused.get(object).is_some_and(|end| *end > now)
     }
 
-    /// Returns the end of the first pause.
+    /// Returns the end of the first pause. Forgets objects that are not fought about.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
+        self.repairs.retain(|_, (last, _)| now.saturating_duration_since(*last) < GAP);
         self.paused.retain(|_, end| *end > now);
         self.paused.values().min().copied()
     }
@@ -48,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fight_pauses_one_network_for_a_time() {
+    fn a_fight_pauses_one_object_for_a_time() {
         let (start, mut fights) = (Instant::now(), Fights::default());
         let at = |second| start + Duration::from_secs(second);
         for second in (0..19).chain(30..49) {
@@ -56,9 +64,19 @@ mod tests {
         }
         assert!(!fights.repaired("two", at(49)) && fights.repaired("one", at(49)));
         let end = at(49) + PAUSE;
-        assert!(fights.is_paused("one", at(50)) && !fights.is_paused("two", at(50)));
+        assert!(fights.is_paused(&"one", at(50)) && !fights.is_paused(&"two", at(50)));
         assert_eq!(fights.next(at(50)), Some(end));
-        assert!(!fights.is_paused("one", end));
+        assert!(!fights.is_paused(&"one", end));
         assert_eq!(fights.next(end), None);
+    }
+
+    #[test]
+    fn objects_without_a_fight_are_forgotten() {
+        let (start, mut fights) = (Instant::now(), Fights::default());
+        for object in 0..1000 {
+            fights.repaired(object, start);
+        }
+        assert_eq!((fights.next(start), fights.repairs.len()), (None, 1000));
+        assert_eq!((fights.next(start + GAP), fights.repairs.len()), (None, 0));
     }
 }

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
-use cnimble_cni::Error;
-use cnimble_doctor::{Doctor, Finding, Reach, Repair};
+use cnimble_cni::{Code, Error};
+use cnimble_doctor::{Doctor, Finding, Reach, Repair, Subject};
 use cnimble_netlink as netlink;
 use cnimble_netlink::disturbance::Disturbances;
-use cnimble_rules::survey::FOLLOWED;
+use cnimble_plugin::Item;
+use cnimble_rules::survey::{FOLLOWED, OWN};
 
 use super::doctor;
 use super::finding::describe;
@@ -29,8 +31,11 @@ use pace::{Outcome, Pace};
 /// The notifications of one change come within this time. A DEL removes the link after its addresses.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The processes that change packet rules as cnimble. Their changes are no losses.
-const OWN: &[&str] = &["cnimble", "bridge", "firewall", "portmap", "ptp"];
+/// A DEL that has removed a pod's rules or limits has removed its link after as many times [`SETTLE`].
+const REMOVAL: u32 = 6;
+
+/// The wait for the lock of a network, so that an operation that hangs there delays no repair elsewhere.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 const WHAT: &str = "can't guard this node";
 
@@ -39,6 +44,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     let mut signals = Signals::listen()?;
     let mut changes = follow()?;
     services::follow().map_err(|err| Report::because(Exit::Files, WHAT, err))?;
+    let invoker = session.invoker.clone().with_operation_limit(PATIENCE);
     let mut guard =
         Guard { fights: Fights::default(), failures: BTreeSet::new(), left_alone: BTreeSet::new() };
     let mut pace = Pace::new(Instant::now());
@@ -54,14 +60,17 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
                 Err(_) => return Err(Report::because(Exit::Files, WHAT, "the kernel's notifications ended")),
             },
             () = pace.due() => {
-                let cause = changes.borrow().clone();
-                let begun = Instant::now();
-                let doctor = doctor::new(session, &given.leases.data_dir, 0);
+                let (begun, before) = (Instant::now(), processor_time());
+                let cause = match pace.follows_change(begun) {
+                    true => changes.borrow().clone(),
+                    false => "by a change that the kernel does not report".to_owned(),
+                };
+                let doctor = Doctor { invoker: &invoker, ..doctor::new(session, &given.leases.data_dir, 0) };
                 let outcome = guard.look(&doctor, &cause).await.unwrap_or_else(|err| {
                     log::warn!("the node could not be examined: {err}");
                     Outcome::Failed
                 });
-                pace.looked(begun, Instant::now(), outcome);
+                pace.looked(begun, Instant::now(), processor_time().saturating_sub(before), outcome);
             }
         }
     }
@@ -100,11 +109,41 @@ fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
     }
     std::thread::sleep(SETTLE);
     kernel.read()?;
+    for _ in 1..REMOVAL {
+        if !kernel.may_be_a_removal() {
+            break;
+        }
+        std::thread::sleep(SETTLE);
+        kernel.read()?;
+    }
     Ok(kernel.take())
 }
 
+/// Returns the processor time of this process.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A part of an attachment that a plugin wants.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Object {
+    network: Option<String>,
+    container_id: Option<String>,
+    ifname: Option<String>,
+    plugin: String,
+    item: Option<Item>,
+}
+
+impl Object {
+    fn of(finding: &Finding) -> Self {
+        let Subject { network, container_id, ifname, .. } = finding.subject.clone();
+        let (plugin, item) = finding.item().map(|(plugin, item)| (plugin.to_owned(), item)).unzip();
+        Object { network, container_id, ifname, plugin: plugin.unwrap_or_default(), item }
+    }
+}
+
 struct Guard {
-    fights: Fights,
+    fights: Fights<Object>,
     /// The failures that are logged. They are logged again after a repair.
     failures: BTreeSet<String>,
     /// What is left alone and logged, until it ends.
@@ -115,12 +154,16 @@ impl Guard {
     async fn look(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<Outcome, Error> {
         let begun = Instant::now();
         let mut lost = doctor.lost().await?;
-        lost.retain(|finding| !self.fights.is_paused(network(finding), begun));
+        lost.retain(|finding| !self.fights.is_paused(&Object::of(finding), begun));
         let outcomes = doctor.repair(&lost, Reach::Host).await;
-        let (mut repaired, mut failed, mut left_alone) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut repaired, mut failed) = (Vec::new(), BTreeSet::new());
+        let (mut locked, mut left_alone) = (BTreeSet::new(), BTreeSet::new());
         for (finding, outcome) in lost.iter().zip(&outcomes) {
             match outcome {
                 Repair::Done => repaired.push(finding),
+                Repair::Failed(err) if err.code == Code::TRY_AGAIN_LATER => {
+                    _ = locked.insert(err.to_string());
+                }
                 Repair::Failed(err) => drop(failed.insert(format!("{}: {err}", finding.what))),
                 Repair::Doubt(_) if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
                 // The pod is being removed.
@@ -131,35 +174,51 @@ impl Guard {
             let took = begun.elapsed().as_millis();
             log::info!("put back in {took} ms what was lost {cause}: {}", summary(&repaired));
         }
-        let networks: BTreeSet<&str> = repaired.iter().map(|finding| network(finding)).collect();
-        for network in networks {
-            if self.fights.repaired(network, Instant::now()) {
-                log::error!(
-                    "network {network}: another program removes what the guard puts back, at last {cause}; \
-                     the guard leaves the network alone for {}",
-                    count(fights::PAUSE.as_secs() as usize / 60, "minute")
-                );
-            }
-        }
+        self.note(&repaired, cause);
         for failure in failed.difference(&self.failures) {
             log::warn!("{failure}");
         }
+        locked.iter().for_each(|why| log::info!("trying again: {why}"));
         self.failures = failed;
         for text in left_alone.difference(&self.left_alone) {
             log::warn!("{text}");
         }
         self.left_alone = left_alone;
-        Ok(match (self.failures.is_empty(), repaired.is_empty(), self.fights.next(Instant::now())) {
+        let end = self.fights.next(Instant::now());
+        Ok(match (self.failures.is_empty(), repaired.is_empty(), end) {
+            _ if !locked.is_empty() => Outcome::Waiting,
             (false, _, _) => Outcome::Failed,
             (true, _, Some(end)) => Outcome::Paused(end),
             (true, false, None) => Outcome::Repaired,
             (true, true, None) => Outcome::Quiet,
         })
     }
-}
 
-fn network(finding: &Finding) -> &str {
-    finding.subject.network.as_deref().unwrap_or_default()
+    /// Notes the repairs, and tells of objects that are fought about.
+    fn note(&mut self, repaired: &[&Finding], cause: &str) {
+        let now = Instant::now();
+        let mut fought: BTreeMap<(&str, &str), Vec<&Finding>> = BTreeMap::new();
+        for finding in repaired {
+            if self.fights.repaired(Object::of(finding), now) {
+                let network = finding.subject.network.as_deref().unwrap_or_default();
+                fought.entry((network, &finding.what)).or_default().push(finding);
+            }
+        }
+        for ((network, what), findings) in fought {
+            let ids = findings.iter().filter_map(|finding| finding.subject.container_id.as_deref());
+            let ids: BTreeSet<&str> = ids.collect();
+            let first = ids.first().copied().unwrap_or_default();
+            let others = match ids.len() {
+                0 | 1 => String::new(),
+                number => format!(" and of {}", count(number - 1, "other container")),
+            };
+            log::error!(
+                "network {network}: the pod or another program changes again what the guard puts back, at last \
+                 {cause}; the guard leaves alone for {} what is lost {what}, of container {first}{others}",
+                count(fights::PAUSE.as_secs() as usize / 60, "minute")
+            );
+        }
+    }
 }
 
 /// Returns why an attachment's part is left alone.

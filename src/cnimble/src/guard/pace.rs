@@ -2,13 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-/// The share of the time that looks may take while other programs change rules all the time: 1 of 20, as long as a loss
-/// is repaired within a second.
+/// A look is followed by a pause of as many times its processor time, as long as a loss is repaired within a second.
 const SHARE: u32 = 19;
 const LONGEST: Duration = Duration::from_millis(500);
 
+/// In the long run, looks take 1 of so many parts of a processor, whatever other programs and pods do.
+const PARTS: u32 = 25;
+/// Looks may take so much processor time at once after a rest.
+const CREDIT: Duration = Duration::from_secs(2);
+
 /// The looks that follow a change. An ADD that ran meanwhile has lost its rules before its result was in the cache.
 const AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
+
+/// The time between two looks without a change: the kernel does not report changes of files and of most sysctls. Looks
+/// at a large node are so much rarer that they take one percent of a processor.
+const REGULAR: Duration = Duration::from_secs(30);
+const REGULAR_SHARE: u32 = 100;
 
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
@@ -19,58 +28,80 @@ pub(super) enum Outcome {
     Quiet,
     Repaired,
     Failed,
+    /// Another process has locked a network.
+    Waiting,
     /// A part of the node is left alone until this time.
     Paused(Instant),
 }
 
-/// Without a change and a failure there is no look, and no timer.
 #[derive(Debug)]
 pub(super) struct Pace {
-    due: Option<Instant>,
+    due: Instant,
     later: Vec<Instant>,
     /// The earliest time of the next look.
     free: Instant,
     retry: Duration,
+    /// The last change.
+    changed: Instant,
+    /// The processor time that looks may take now, and the time when that was so.
+    credit: (Duration, Instant),
 }
 
 impl Pace {
     pub(super) fn new(now: Instant) -> Self {
-        Pace { due: Some(now), later: Vec::new(), free: now, retry: RETRY }
+        let (free, changed, credit) = (now, now, (CREDIT, now));
+        Pace { due: now, later: Vec::new(), free, retry: RETRY, changed, credit }
     }
 
     pub(super) fn disturbed(&mut self, now: Instant) {
-        let next = now.max(self.free);
-        self.due = Some(self.due.map_or(next, |due| due.min(next)));
+        self.due = self.due.min(now.max(self.free));
         self.later = AFTER.map(|after| now + after).into();
+        self.changed = now;
     }
 
-    fn next(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.later.iter().copied()).min()
+    /// Whether a look at this time is one of those that follow a change.
+    pub(super) fn follows_change(&self, now: Instant) -> bool {
+        let [.., last] = AFTER;
+        now.saturating_duration_since(self.changed) < last + LONGEST_RETRY
+    }
+
+    fn next(&self) -> Instant {
+        self.later.iter().copied().fold(self.due, Instant::min).max(self.free)
     }
 
     /// Waits for the time of the next look. It can be dropped.
     pub(super) async fn due(&self) {
-        match self.next() {
-            Some(due) => tokio::time::sleep_until(due.into()).await,
-            None => std::future::pending().await,
-        }
+        tokio::time::sleep_until(self.next().into()).await;
     }
 
-    pub(super) fn looked(&mut self, begun: Instant, ended: Instant, outcome: Outcome) {
-        self.free = match outcome {
-            Outcome::Repaired => ended,
-            _ => ended + (ended.saturating_duration_since(begun) * SHARE).min(LONGEST),
+    /// Notes a look that took so much processor time.
+    pub(super) fn looked(&mut self, begun: Instant, ended: Instant, cost: Duration, outcome: Outcome) {
+        let debt = self.pay(ended, cost);
+        let pause = match outcome {
+            Outcome::Repaired => Duration::ZERO,
+            _ => (cost * SHARE).min(LONGEST),
         };
+        self.free = ended + pause.max(debt * PARTS);
+        let regular = ended + REGULAR.max(cost * REGULAR_SHARE);
         self.due = match outcome {
-            Outcome::Failed => Some(ended + self.retry),
-            Outcome::Paused(end) => Some(end),
-            Outcome::Quiet | Outcome::Repaired => None,
+            Outcome::Failed => regular.min(ended + self.retry),
+            Outcome::Waiting => ended + RETRY,
+            Outcome::Paused(end) => regular.min(end),
+            Outcome::Quiet | Outcome::Repaired => regular,
         };
         self.later.retain(|later| *later > begun);
         self.retry = match outcome {
             Outcome::Failed => (self.retry * 2).min(LONGEST_RETRY),
             _ => RETRY,
         };
+    }
+
+    /// Takes the cost from the credit. Returns the part that is not covered.
+    fn pay(&mut self, now: Instant, cost: Duration) -> Duration {
+        let (credit, since) = self.credit;
+        let credit = (credit + now.saturating_duration_since(since) / PARTS).min(CREDIT);
+        self.credit = (credit.saturating_sub(cost), now);
+        cost.saturating_sub(credit)
     }
 }
 
@@ -85,26 +116,27 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + ms * MS;
         let mut pace = Pace::new(start);
-        assert_eq!(pace.next(), Some(start));
-        pace.looked(start, at(10), Outcome::Quiet);
-        assert_eq!(pace.next(), None);
+        assert_eq!(pace.next(), start);
+        pace.looked(start, at(10), 10 * MS, Outcome::Quiet);
+        assert_eq!(pace.next(), at(30_010));
         pace.disturbed(at(20));
-        assert_eq!(pace.next(), Some(at(200)));
+        assert_eq!(pace.next(), at(200));
         pace.disturbed(at(190));
-        assert_eq!(pace.next(), Some(at(200)), "a later change does not delay the look");
-        pace.looked(at(200), at(1100), Outcome::Quiet);
-        assert_eq!(pace.next(), Some(at(2190)));
+        assert_eq!(pace.next(), at(200), "a later change does not delay the look");
+        pace.looked(at(200), at(1100), 900 * MS, Outcome::Quiet);
+        assert_eq!(pace.next(), at(2190));
         pace.disturbed(at(1101));
-        assert_eq!(pace.next(), Some(at(1600)), "not more than half a second");
-        pace.looked(at(1600), at(2000), Outcome::Repaired);
+        assert_eq!(pace.next(), at(1600), "not more than half a second");
+        pace.looked(at(1600), at(2000), 400 * MS, Outcome::Repaired);
         pace.disturbed(at(2001));
-        assert_eq!(pace.next(), Some(at(2001)), "after a repair at once");
-        pace.looked(at(2001), at(2100), Outcome::Repaired);
-        assert_eq!(pace.next(), Some(at(4001)));
-        pace.looked(at(4001), at(4100), Outcome::Quiet);
-        assert_eq!(pace.next(), Some(at(22_001)));
-        pace.looked(at(22_001), at(22_100), Outcome::Quiet);
-        assert_eq!(pace.next(), None);
+        assert_eq!(pace.next(), at(2001), "after a repair at once");
+        pace.looked(at(2001), at(2100), 99 * MS, Outcome::Repaired);
+        assert_eq!(pace.next(), at(4001));
+        pace.looked(at(4001), at(4100), 99 * MS, Outcome::Quiet);
+        assert_eq!(pace.next(), at(22_001));
+        pace.looked(at(22_001), at(22_100), 99 * MS, Outcome::Quiet);
+        assert_eq!(pace.next(), at(52_100), "and then at regular times");
+        assert!(pace.follows_change(at(52_100)) && !pace.follows_change(at(90_000)));
     }
 
     #[test]
@@ -112,13 +144,31 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         let mut waited = |outcome| {
-            pace.looked(start, start, outcome);
-            pace.due.map(|due| (due - start).as_secs())
+            pace.looked(start, start, Duration::ZERO, outcome);
+            (pace.due - start).as_secs()
         };
-        let failures: Vec<_> = (0..8).map(|_| waited(Outcome::Failed)).collect();
-        assert_eq!(failures, [1, 2, 4, 8, 16, 32, 60, 60].map(Some));
-        assert_eq!(waited(Outcome::Quiet), None);
-        assert_eq!(waited(Outcome::Failed), Some(1));
-        assert_eq!(waited(Outcome::Paused(start + Duration::from_secs(600))), Some(600));
+        let failures: Vec<_> = (0..7).map(|_| waited(Outcome::Failed)).collect();
+        assert_eq!(failures, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(waited(Outcome::Quiet), 30);
+        assert_eq!(waited(Outcome::Failed), 1);
+        assert_eq!([waited(Outcome::Waiting), waited(Outcome::Waiting)], [1, 1]);
+        assert_eq!(waited(Outcome::Paused(start + Duration::from_secs(600))), 30);
+    }
+
+    #[test]
+    fn changes_without_end_cost_one_part_of_a_processor() {
+        let start = Instant::now();
+        let (mut pace, mut now, mut spent) = (Pace::new(start), start, Duration::ZERO);
+        while now < start + Duration::from_secs(3600) {
+            pace.disturbed(now);
+            let begun = pace.next();
+            now = begun + 200 * MS;
+            spent += 200 * MS;
+            let outcome =
+                if spent.as_millis().is_multiple_of(600) { Outcome::Quiet } else { Outcome::Repaired };
+            pace.looked(begun, now, 200 * MS, outcome);
+        }
+        assert!(spent <= Duration::from_secs(3600) / PARTS + CREDIT, "{spent:?}");
+        assert!(spent >= Duration::from_secs(3600) / PARTS / 2, "{spent:?}");
     }
 }

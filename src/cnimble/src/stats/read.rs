@@ -116,7 +116,7 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
 }
 
 fn inside(netns: &Path, ifname: &str) -> Option<Counters> {
-    let mut inside = Netlink::open_in(&NetNs::open(netns).ok()?).ok()?;
+    let mut inside = Netlink::open_bounded(&NetNs::open(netns).ok()?).ok()?;
     let index = inside.link(ifname).ok()?.index;
     inside.counters().ok()?.into_iter().find(|(of, _)| *of == index).map(|(_, counters)| counters)
 }

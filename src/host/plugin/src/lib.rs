@@ -33,7 +33,7 @@ pub use entry::main_like;
 pub use log::level_name;
 pub use undo::Undo;
 #[doc(hidden)]
-pub use wanted::{Aim, Examination, Examined, Fault, Place};
+pub use wanted::{Aim, Examination, Examined, Fault, Item, Place};
 
 pub use cnimble_cni::{self as cni, Verb as Command};
 pub use cnimble_netlink as netlink;

@@ -3,11 +3,12 @@
 //! process ([`Examination`]) notes it, or has it put back.
 
 use std::cell::RefCell;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cnimble_cni::{Code, Error, PluginConfig};
-use cnimble_netlink::NetNs;
+use cnimble_netlink::{NetNs, Netlink};
 
 use super::{Call, Command, Plugin, Undo, delegate};
 
@@ -30,6 +31,8 @@ pub enum Aim {
     Verify,
     /// The caller gets a list of all that differ.
     Note,
+    /// The same for items outside the pod.
+    NoteHost,
     /// Those outside the pod are put back.
     RepairHost,
     /// All are put back.
@@ -39,7 +42,7 @@ pub enum Aim {
 impl Aim {
     fn repairs(self, place: Place) -> bool {
         match self {
-            Aim::Verify | Aim::Note => false,
+            Aim::Verify | Aim::Note | Aim::NoteHost => false,
             Aim::RepairHost => place != Place::Pod,
             Aim::RepairAll => true,
         }
@@ -55,6 +58,21 @@ pub struct Fault {
     pub error: Error,
     /// Nobody puts it back, because nothing proves which object of the host is the attachment's.
     pub left_alone: bool,
+    /// The item, for a comparison. The text of the error can have values that a pod chooses.
+    pub item: Item,
+}
+
+/// An item of the wanted state. It is the call in the code of a plugin that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Item(&'static str, u32);
+
+impl Item {
+    /// Returns the item of the caller.
+    #[track_caller]
+    pub fn here() -> Self {
+        let at = Location::caller();
+        Item(at.file(), at.line())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +86,7 @@ impl Call {
     ///
     /// # Errors
     /// CHECK's, if the item isn't as wanted; with another aim only an error of another code than 103.
+    #[track_caller]
     pub fn wants<S>(
         &self,
         place: Place,
@@ -75,11 +94,12 @@ impl Call {
         verify: impl Fn(&mut S) -> Result<(), Error>,
         put_back: impl FnOnce(&mut S) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let item = Item::here();
         match verify(on) {
             Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
                 log::debug!("put back: {err}");
                 let outcome = put_back(on).and_then(|()| verify(on));
-                outcome.or_else(|error| self.note(place, error))
+                outcome.or_else(|error| self.note(Fault { place, error, left_alone: false, item }))
             }
             verified => self.expects(place, verified),
         }
@@ -89,9 +109,12 @@ impl Call {
     ///
     /// # Errors
     /// As [`Call::wants`].
+    #[track_caller]
     pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
         match verified {
-            Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => self.note(place, error),
+            Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => {
+                self.note(Fault { place, error, left_alone: false, item: Item::here() })
+            }
             verified => verified,
         }
     }
@@ -100,11 +123,12 @@ impl Call {
     ///
     /// # Errors
     /// Returns `error`, unless a program makes this check for itself.
+    #[track_caller]
     pub fn leaves_alone(&self, place: Place, error: Error) -> Result<(), Error> {
         if !self.is_examined() {
             return Err(error);
         }
-        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: true });
+        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: true, item: Item::here() });
         Ok(())
     }
 
@@ -114,8 +138,22 @@ impl Call {
         self.wanted.aim != Aim::Verify
     }
 
-    fn note(&self, place: Place, error: Error) -> Result<(), Error> {
-        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: false });
+    /// Returns true if the items in the pod matter: CHECK verifies them, and a look or a repair may leave them out.
+    pub fn covers_pod(&self) -> bool {
+        !matches!(self.wanted.aim, Aim::NoteHost | Aim::RepairHost)
+    }
+
+    /// Opens a socket in the namespace `netns` for CHECK. The examination of many pods reads no list of a length that one
+    /// of them chooses.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses a socket.
+    pub fn look_inside(&self, netns: &NetNs) -> Result<Netlink, Error> {
+        Ok(if self.is_examined() { Netlink::open_bounded(netns) } else { Netlink::open_in(netns) }?)
+    }
+
+    fn note(&self, fault: Fault) -> Result<(), Error> {
+        self.wanted.faults.borrow_mut().push(fault);
         Ok(())
     }
 }
@@ -185,7 +223,7 @@ fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
         // Without this item the others can't be looked at.
         Err(error) if error.code == Code::CHECK_FAILED => {
             if faults.is_empty() {
-                faults.push(Fault { place: Place::Host, error, left_alone: false });
+                faults.push(Fault { place: Place::Host, error, left_alone: false, item: Item::here() });
             }
         }
         outcome => outcome?,

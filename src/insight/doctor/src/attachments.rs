@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cnimble_cni::list::{Injection, ListEntry};
-use cnimble_cni::{NetworkList, Owner, Verb, Version};
-use cnimble_liveness::cache_entries::{Known, failed};
-use cnimble_liveness::node::Node;
+use cnimble_cni::{Code, NetworkList, Owner, Verb, Version};
+use cnimble_liveness::cache_entries::{Known, failed, owner_of};
 use cnimble_liveness::{Verdict, inside};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::begun;
-use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
+use cnimble_plugin::{Aim, Examination, Examined, Fault, Item, Place, Undo};
 use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
 
@@ -25,16 +24,15 @@ pub struct Compared {
     pub unchecked: Vec<String>,
 }
 
-/// Compares the attachments of the judged caches that `wanted` says, as far as `reach` goes.
-pub(super) async fn compare(
+/// Compares the living attachments of the judged caches among `entries`, as far as `reach` goes.
+pub(super) async fn compare<'k>(
     doctor: &Doctor<'_>,
-    node: &Node,
+    entries: impl IntoIterator<Item = &'k Known>,
     reach: Reach,
-    wanted: impl Fn(&Known) -> bool,
 ) -> Compared {
     let mut findings = Vec::new();
     let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
-    for known in node.entries.iter().filter(|known| lives(known) && wanted(known)) {
+    for known in entries.into_iter().filter(|known| lives(known)) {
         let skipped = of_attachment(doctor, known, reach, &mut findings).await;
         for why in skipped {
             *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
@@ -108,6 +106,7 @@ pub(super) struct Action {
     cache: PathBuf,
     plugin: String,
     place: Place,
+    item: Item,
 }
 
 /// The remaining differences of the repaired attachments.
@@ -124,7 +123,8 @@ impl Doctor<'_> {
         in_pod: bool,
     ) -> Result<Vec<(Fault, super::Action)>, String> {
         let delegate = bridge::delegated(plugin);
-        let Some(examined) = self.examine(&known.entry, list, plugin, Aim::Note) else {
+        let aim = if in_pod && delegate.is_none() { Aim::Note } else { Aim::NoteHost };
+        let Some(examined) = self.examine(&known.entry, list, plugin, aim) else {
             return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
         };
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
@@ -132,7 +132,8 @@ impl Doctor<'_> {
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
         let action = |fault: Fault| {
             let (owner, cache) = (known.owner(), known.cache.clone());
-            let action = Action { owner, cache, plugin: plugin.plugin_type.clone(), place: fault.place };
+            let Fault { place, item, .. } = fault;
+            let action = Action { owner, cache, plugin: plugin.plugin_type.clone(), place, item };
             (fault, super::Action::Attachment(Box::new(action)))
         };
         Ok(faults.into_iter().map(action).collect())
@@ -165,7 +166,7 @@ impl Doctor<'_> {
         match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
             Ok(()) => Ok(Vec::new()),
             Err(PluginError::Refused { error, .. }) => {
-                let fault = Fault { place: Place::Host, error, left_alone: false };
+                let fault = Fault { place: Place::Host, error, left_alone: false, item: Item::here() };
                 Ok(vec![(fault, super::Action::Runtime)])
             }
             Err(err) => Err(err.to_string()),
@@ -174,6 +175,11 @@ impl Doctor<'_> {
 }
 
 impl Action {
+    /// Returns the item of the wanted state, with the plugin that wants it.
+    pub(super) fn item(&self) -> (&str, Item) {
+        (&self.plugin, self.item)
+    }
+
     /// Puts back what the attachment misses now, if it still lives. This happens once for all of its plugins, because
     /// each builds on what the others put back.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
@@ -234,17 +240,42 @@ fn repair(
         return Err(doubt);
     }
     let list = entry.network_list().map_err(Repair::Failed)?;
+    let mut undone = Vec::new();
+    for _ in 1..ATTEMPTS {
+        let left = repair_once(doctor, entry, &list, aim, &mut undone)?;
+        if !left.iter().any(|(_, fault)| is_overtaken(fault)) {
+            return Ok(left);
+        }
+    }
+    repair_once(doctor, entry, &list, aim, &mut undone)
+}
+
+/// A flush between the look at the packet rules and their change makes the change fail, or undoes it.
+const ATTEMPTS: usize = 5;
+
+fn is_overtaken(fault: &Fault) -> bool {
+    fault.place == Place::Rules && [Code::CHECK_FAILED, Code::KERNEL].contains(&fault.error.code)
+}
+
+/// Puts back once what the attachment misses. `undo` has what was put back for it before.
+fn repair_once(
+    doctor: &Doctor<'_>,
+    entry: &Entry,
+    list: &NetworkList,
+    aim: Aim,
+    undo: &mut Vec<Undo>,
+) -> Result<Vec<(String, Fault)>, Repair> {
     let mut left = Vec::new();
-    let in_pod = inside_is_unchecked(&list).is_none();
+    let in_pod = inside_is_unchecked(list).is_none();
     for plugin in &list.plugins {
         let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
-        let Some(examined) = doctor.examine(entry, &list, plugin, aim) else { continue };
-        if let Some(doubt) = doubt(entry, &owner.tag()) {
-            let failures = examined.undo.rollback();
-            failures.iter().for_each(|failure| log::warn!("{failure}"));
+        let Some(examined) = doctor.examine(entry, list, plugin, aim) else { continue };
+        undo.push(examined.undo);
+        if let Some(doubt) = doubt(entry, &owner_of(entry).tag()) {
+            let failures = undo.iter().rev().flat_map(Undo::rollback);
+            failures.for_each(|failure| log::warn!("{failure}"));
             return Err(doubt);
         }
-        examined.undo.commit();
         let faults = examined.faults.map_err(Repair::Failed)?;
         left.extend(faults.into_iter().map(|fault| (plugin.plugin_type.clone(), fault)));
     }

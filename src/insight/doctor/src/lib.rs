@@ -24,10 +24,10 @@ use std::fmt;
 use serde::Serialize;
 
 use cnimble_cni::{Attachment, Error};
-use cnimble_liveness::node::Node;
+use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::{Evidence, Sight, Verdict};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::Plugin;
+use cnimble_plugin::{Item, Plugin};
 use cnimble_runtime::Invoker;
 
 pub use attachments::Compared;
@@ -169,7 +169,7 @@ impl Doctor<'_> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
         let Compared { findings: differences, unchecked } =
-            attachments::compare(self, &sight.node, Reach::Pods, |_| true).await;
+            attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
         findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
@@ -194,15 +194,15 @@ impl Doctor<'_> {
 
     /// Compares the living attachments of one container with what their plugins want.
     pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
-        attachments::compare(self, &sight.node, Reach::Pods, |known| known.entry.container_id == container_id)
-            .await
+        let of_container = sight.node.entries.iter().filter(|of| of.entry.container_id == container_id);
+        attachments::compare(self, of_container, Reach::Pods).await
     }
 
     /// Returns what living pods lack on the host and [`Doctor::repair`] can put back, and what it leaves alone (in
-    /// doubt) because nothing proves which object is the pod's.
+    /// doubt) because nothing proves which object is the pod's. Reads no list in a pod: its length is the pod's choice.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
-        let node = Node::look(&self.evidence)?;
-        let mut findings = attachments::compare(self, &node, Reach::Host, |_| true).await.findings;
+        let attached = Known::attached(&self.evidence)?;
+        let mut findings = attachments::compare(self, &attached, Reach::Host).await.findings;
         findings.retain(|of| matches!(of.action, Action::Attachment(_)));
         Ok(findings)
     }
@@ -225,6 +225,15 @@ impl Finding {
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
         // The container follows the network in a comment. If the container is there, the network's name is whole.
         subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
+    }
+
+    /// Returns the plugin and the item of the wanted state that the finding is about, if a plugin of a living pod names
+    /// it. Unlike the texts it has nothing that the pod chooses.
+    pub fn item(&self) -> Option<(&str, Item)> {
+        match &self.action {
+            Action::Attachment(action) => Some(action.item()),
+            _ => None,
+        }
     }
 
     /// Whether both findings are about the same object.

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
+
 use cnimble_cni::{Code, Error};
 use cnimble_liveness::Sight;
 use cnimble_netlink::nft::Nft;
@@ -25,11 +27,11 @@ struct Look {
 }
 
 impl Doctor<'_> {
-    /// Handles one network after the other. The outcomes are in the order of the findings.
+    /// Handles the networks at the same time, so that an operation that hangs in one of them holds up no other. The
+    /// outcomes are in the order of the findings.
     pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
         let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
-        let mut repaired = Repaired::default();
-        let mut networks: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+        let mut networks: BTreeMap<Option<&str>, Vec<(usize, &Finding)>> = BTreeMap::new();
         for (index, finding) in findings.iter().enumerate() {
             match &finding.doubt {
                 Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
@@ -37,46 +39,58 @@ impl Doctor<'_> {
                     let why = "only the pod's runtime can repair this".to_owned();
                     outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
                 }
-                None => networks.entry(finding.network()).or_default().push(index),
+                None => networks.entry(finding.network()).or_default().push((index, finding)),
             }
         }
+        let unknown = networks.remove(&None);
+        let repairs = networks.into_iter().map(|(network, of)| self.repair_network(network, of, reach));
+        outcomes.extend(join_all(repairs).await.into_iter().flatten());
         // Findings without a network come last, because the other repairs leave empty chains.
-        let unknown = networks.remove(&None).map(|indices| (None, indices));
-        for (network, indices) in networks.into_iter().chain(unknown) {
-            let mut left =
-                indices.iter().filter_map(|index| Some((*index, findings.get(*index)?))).peekable();
-            while left.peek().is_some() {
-                let alone = match self.invoker.alone(network).await {
-                    Ok(alone) => alone,
-                    Err(err) => {
-                        let failed = |_| Repair::Failed(err.to_spec());
-                        outcomes.extend(left.map(|(index, finding)| (index, failed(finding))));
-                        break;
-                    }
-                };
-                let (begun, mut look) = (Instant::now(), None);
-                for (index, finding) in left.by_ref() {
-                    let (outcome, end) = match &finding.action {
-                        Action::Attachment(action) => {
-                            (action.run(self, reach, &mut repaired), Some(begun + TRUST))
-                        }
-                        _ => match look.get_or_insert_with(|| self.look_again()) {
-                            Ok(look) => (repair_one(look, finding, alone.invoker()).await, Some(look.end)),
-                            Err(err) => (Repair::Failed(err.clone()), None),
-                        },
-                    };
-                    outcomes.insert(index, outcome);
-                    if end.is_some_and(|end| Instant::now() >= end) {
-                        break;
-                    }
-                }
-                drop(alone);
-                if left.peek().is_some() {
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
+        if let Some(of) = unknown {
+            outcomes.extend(self.repair_network(None, of, reach).await);
         }
         outcomes.into_values().collect()
+    }
+
+    /// Repairs the findings of one network, or those of none. Returns the outcomes with the findings' numbers.
+    async fn repair_network(
+        &self,
+        network: Option<&str>,
+        findings: Vec<(usize, &Finding)>,
+        reach: Reach,
+    ) -> Vec<(usize, Repair)> {
+        let (mut outcomes, mut repaired) = (Vec::with_capacity(findings.len()), Repaired::default());
+        let mut left = findings.into_iter().peekable();
+        while left.peek().is_some() {
+            let alone = match self.invoker.alone(network).await {
+                Ok(alone) => alone,
+                Err(err) => {
+                    outcomes.extend(left.map(|(index, _)| (index, Repair::Failed(err.to_spec()))));
+                    break;
+                }
+            };
+            let (begun, mut look) = (Instant::now(), None);
+            for (index, finding) in left.by_ref() {
+                let (outcome, end) = match &finding.action {
+                    Action::Attachment(action) => {
+                        (action.run(self, reach, &mut repaired), Some(begun + TRUST))
+                    }
+                    _ => match look.get_or_insert_with(|| self.look_again()) {
+                        Ok(look) => (repair_one(look, finding, alone.invoker()).await, Some(look.end)),
+                        Err(err) => (Repair::Failed(err.clone()), None),
+                    },
+                };
+                outcomes.push((index, outcome));
+                if end.is_some_and(|end| Instant::now() >= end) {
+                    break;
+                }
+            }
+            drop(alone);
+            if left.peek().is_some() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        outcomes
     }
 
     fn look_again(&self) -> Result<Look, Error> {

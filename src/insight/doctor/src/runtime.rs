@@ -170,7 +170,7 @@ impl Look<'_> {
 
 /// Returns the addresses of these interfaces, or why they can't be read.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
-    let open = || Netlink::open_in(&NetNs::open(netns)?);
+    let open = || Netlink::open_bounded(&NetNs::open(netns)?);
     let mut inside = match open() {
         Err(err) if err.is_missing() => {
             return Err(format!("the sandbox is Ready, and its namespace {} is gone", netns.display()));

@@ -12,7 +12,7 @@ use super::cache_entries::owner_of;
 
 /// Why the interface in `ns`, which the entry's path leads to, is not surely the entry's.
 pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<String>, Error> {
-    let (name, mut inside) = (&entry.ifname, Netlink::open_in(ns)?);
+    let (name, mut inside) = (&entry.ifname, Netlink::open_bounded(ns)?);
     Ok(match inside.find_link(name)? {
         None => Some(format!("its namespace is there, but has no {name}")),
         Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => {

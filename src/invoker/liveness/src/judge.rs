@@ -8,14 +8,15 @@ use cnimble_leases::holder::Holder;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::pair;
-use cnimble_rules::survey;
+use cnimble_rules::survey::{self, Trace};
 
 use super::cache_entries::{self, Known};
 use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{Life, Lives, Node};
 use super::{Evidence, Verdict, inside, namespaces, young};
 
-pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
+/// `traces` are rules that will be judged by the node.
+pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error> {
     // Objects to judge come first.
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
@@ -29,7 +30,11 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     // Evidence for them comes later.
     let listed = evidence.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
     let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
-    let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))));
+    let of_entries = entries.iter().flat_map(Known::addrs);
+    let of_leases = leases.all().filter_map(|(_, lease)| Some(lease.held.as_ref()?.0));
+    let of_traces = traces.iter().flat_map(|trace| trace.addrs.iter().copied());
+    let judged = of_entries.chain(of_leases).chain(of_traces).collect();
+    let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))), judged);
     let own = host.all_addrs()?.into_iter().map(|addr| addr.net.ip());
     let own = own.filter(|ip| namespaces::is_somebodys(*ip)).collect();
     let has_results = |cache: &cnimble_runtime::Cache| cache.dir().join("results").is_dir();
@@ -68,6 +73,24 @@ pub(super) fn look(evidence: &Evidence) -> Result<Node, Error> {
     node.lives.extend(lives);
     node.leases = leases;
     Ok(node)
+}
+
+/// Returns the entries of the judged caches whose namespace has their interface. It looks at nothing else: the caller
+/// judges no object by them.
+pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
+    let mut host = Netlink::open()?;
+    let mut attached = Vec::new();
+    for cache in evidence.judged() {
+        for known in cache_entries::read(cache, true)? {
+            let ns = known.entry.namespace().map(namespaces::namespace);
+            if let Some(Ok(Some(ns))) = ns
+                && matches!(inside::doubt(&known.entry, &ns, &mut host), Ok(None))
+            {
+                attached.push(known);
+            }
+        }
+    }
+    Ok(attached)
 }
 
 /// From the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace

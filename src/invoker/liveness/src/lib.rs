@@ -36,6 +36,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR};
 
+use cache_entries::Known;
 use node::Node;
 
 pub use cnimble_leases::config::data_dirs;
@@ -107,7 +108,15 @@ pub struct Sight {
 impl Node {
     /// Looks at the network namespace of the calling thread, and at the files. The packet rules have no part in it.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
-        judge::look(evidence)
+        judge::look(evidence, &[])
+    }
+}
+
+impl Known {
+    /// Looks for the attachments that live in the namespaces that the judged caches name. Unlike [`Node::look`] it reads
+    /// no other namespace, and no list in a pod.
+    pub fn attached(evidence: &Evidence) -> Result<Vec<Self>, Error> {
+        judge::attached(evidence)
     }
 }
 
@@ -115,7 +124,8 @@ impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        Ok(Sight { traces, node: Node::look(evidence)? })
+        let node = judge::look(evidence, &traces)?;
+        Ok(Sight { traces, node })
     }
 
     /// The valid attachments for the verb GC: all but dead ones. Fails if an attachment may live without a readable

@@ -2,21 +2,22 @@
 //! while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them all. An address in
 //! any namespace is evidence for its lease.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::link::Link;
 use cnimble_netlink::{Error, NetNs, Netlink, netns};
 use cnimble_rules::survey;
 
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Each with the path of a namespace that has it.
-    pub(super) addrs: BTreeMap<IpAddr, String>,
+    pub(super) addrs: BTreeMap<IpAddr, Arc<str>>,
     /// Interfaces of pods that have no end on the host.
     pub(super) owned: Vec<Link>,
     /// Namespaces that could not be looked into, with the reason.
@@ -28,14 +29,16 @@ const LOOKS: usize = 8;
 
 #[derive(Default)]
 struct Walk {
+    /// The addresses that matter. A pod can give itself millions of others.
+    wanted: HashSet<IpAddr>,
     seen: Seen,
     done: BTreeSet<PathBuf>,
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// Looks into all namespaces but this one.
-pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
-    let mut walk = Walk::default();
+/// Looks into all namespaces but this one for the addresses `wanted`.
+pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> Seen {
+    let mut walk = Walk { wanted, ..Walk::default() };
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
         walk.done.insert(own);
     }
@@ -88,10 +91,11 @@ impl Walk {
         if self.done.contains(&id) {
             return Ok(id);
         }
-        let (addrs, owned) = inside(&ns)?;
+        let (addrs, owned) = inside(&ns, &self.wanted)?;
         self.seen.owned.extend(owned);
+        let path: Arc<str> = path.display().to_string().into();
         for addr in addrs {
-            self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
+            self.seen.addrs.entry(addr).or_insert_with(|| Arc::clone(&path));
         }
         Ok(id)
     }
@@ -140,17 +144,16 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
 }
 
-/// Addresses that may be a pod's, and links with an alias that names an owner.
-fn inside(ns: &NetNs) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
+/// Returns the addresses that are wanted and may be a pod's, and links with an alias that names an owner. It reads the
+/// lists to their ends: a long list must not hide an address that is in use.
+fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let mut inside = Netlink::open_in(ns)?;
-    let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
-    let addrs = addrs.collect();
-    let mut owned = inside.links(&Filter::default())?;
+    let addrs = inside.addrs_where(|ip| is_somebodys(ip) && wanted.contains(&ip))?;
     // A pair's end and bandwidth's device belong to another node here, and its networks may have the names of ours.
-    owned.retain(|link| {
+    let owned = inside.find_links(|link| {
         !cnimble_rules::objects::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
-    });
-    Ok((addrs, owned))
+    })?;
+    Ok((addrs.into_iter().map(|addr| addr.net.ip()).collect(), owned))
 }
 
 /// False for loopback and link-local addresses.

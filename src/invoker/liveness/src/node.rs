@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::link::Link;
@@ -72,7 +73,7 @@ pub struct Node {
     /// The host's links as they were listed last, as evidence.
     pub links: Vec<Link>,
     pub(super) own: HashSet<IpAddr>,
-    pub(super) seen: BTreeMap<IpAddr, String>,
+    pub(super) seen: BTreeMap<IpAddr, Arc<str>>,
     pub blind: Vec<String>,
     pub entries: Vec<Known>,
     pub(super) has_cache: bool,

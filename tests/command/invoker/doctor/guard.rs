@@ -1,7 +1,7 @@
 //! Tests `cnimble guard`: losses of living pods on the host are repaired without a doctor.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use cnimble_tests::stream::Stream;
 use cnimble_tests::trace::{self, Fate, untraceable};
-use cnimble_tests::{Background, LIMIT, Lan, PATIENCE, Pod, announce, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{
+    Background, LIMIT, Lan, PATIENCE, Pod, announce, copy, need, plugin_dir, script, skip, wait_until,
+};
 
 use super::faults::network;
 use super::{Node, findings, kinds, same, veths};
@@ -128,7 +130,7 @@ fn a_guard_gives_up_a_fight_and_serves_the_other_networks() {
     node.add(plugin_dir(), "quiet", &pods[1], "two", 8002);
     let guard = Guard::start(&node);
     let address = || node.host.ip("-4 addr show dev br1").contains("10.213.24.1/24");
-    let gives_up = || guard.log().contains("network fought: another program removes");
+    let gives_up = || guard.log().contains("network fought: the pod or another program changes again");
     for _ in 0..100 {
         node.host.ip("addr flush dev br1");
         assert!(wait_until(PATIENCE, || address() || gives_up()), "{}", guard.log());
@@ -136,10 +138,159 @@ fn a_guard_gives_up_a_fight_and_serves_the_other_networks() {
             break;
         }
     }
-    guard.wait_for("leaves the network alone for 10 minutes");
+    guard
+        .wait_for("leaves alone for 10 minutes what is lost on the host, by plugin bridge, of container one");
     node.host.ip("addr flush dev br1");
     node.host.ip("addr flush dev br2");
     node.comes_to(&["host-state found one"], "after it gave up", &guard);
+    // Another part of the same pod is put back, and with it all of this pod.
+    node.host.nft("flush ruleset");
+    node.comes_to(&[], "another part", &guard);
+    guard.stop();
+}
+
+/// A pod can set the MTU of its own end. Its fight is its own: the pods beside it get their rules back.
+#[test]
+fn a_pod_that_fights_costs_its_neighbours_nothing() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let _lan = Lan::behind(&node.host, "up0");
+    node.host.ip("address add 10.7.0.2/24 dev up0");
+    node.host.ip("route add default via 10.7.0.1 dev up0");
+    let mut auto = network(&node, "auto", "10.213.28.0/24");
+    auto["plugins"][0]["mtuAuto"] = json!(true);
+    node.network("auto", &auto);
+    let pods = [Pod::new(), Pod::new()];
+    node.add(plugin_dir(), "auto", &pods[0], "fights", 8001);
+    node.add(plugin_dir(), "auto", &pods[1], "quiet", 8002);
+    let guard = Guard::start(&node);
+    let gives_up = || guard.log().contains("leaves alone for 10 minutes");
+    for round in 0..100 {
+        pods[0].ip(&format!("link set eth0 mtu {}", 9000 - round));
+        // The kernel reports no change of the pod's end. A change of the host makes the guard look.
+        node.host.ip(&format!("link set up0 address 02:00:00:00:00:{round:02}"));
+        let is_back = || pods[0].link("eth0")["mtu"] == 1500;
+        assert!(wait_until(PATIENCE, || is_back() || gives_up()), "{}", guard.log());
+        if gives_up() {
+            break;
+        }
+    }
+    guard.wait_for("what is lost on the host, by plugin bridge, of container fights\n");
+    pods[0].ip("link set eth0 mtu 9000");
+    node.host.nft("flush ruleset");
+    node.comes_to(&[], "the rules of both", &guard);
+    guard.stop();
+}
+
+/// Only the switches that the kernel does not report wait for the regular look.
+#[test]
+fn a_guard_follows_ports_limits_files_and_switches() {
+    need!("ip", "nft", "bridge", "tc");
+    let node = Node::new();
+    let mut isolated = network(&node, "isolated", "10.213.29.0/24");
+    isolated["plugins"][0]["portIsolation"] = json!(true);
+    isolated["plugins"][0]["hairpinMode"] = json!(true);
+    let limits = json!({"type": "bandwidth", "ingressRate": 80_000_000, "ingressBurst": 8_000_000,
+        "egressRate": 80_000_000, "egressBurst": 8_000_000});
+    isolated["plugins"].as_array_mut().unwrap().push(limits);
+    node.network("isolated", &isolated);
+    let pod = Pod::new();
+    let veth = veths(&node.add(plugin_dir(), "isolated", &pod, "one", 8001)).remove(0);
+    let ifb = node.host.links().into_iter().find(|name| name.starts_with("bwp")).unwrap();
+    let lease = node.host.data_dir().join("isolated/10.213.29.2");
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    let mac = || node.host.link("br1")["address"].as_str().unwrap().to_owned();
+    let before = mac();
+    for damage in [
+        format!("bridge link set dev {veth} isolated off"),
+        format!("bridge link set dev {veth} hairpin off"),
+        format!("bridge link set dev {veth} learning off"),
+        format!("bridge link set dev {veth} flood off"),
+        format!("bridge link set dev {veth} state 0"),
+        "ip link set br1 address 02:00:00:00:00:77".to_owned(),
+        format!("tc qdisc del dev {veth} root"),
+        format!("tc qdisc del dev {veth} ingress"),
+        format!("tc qdisc del dev {ifb} root"),
+        format!("ip link del {ifb}"),
+        format!("ip link set {ifb} down"),
+    ] {
+        node.host.sh(&damage);
+        node.comes_to(&[], &damage, &guard);
+        assert!(pod.pings("10.213.29.1") && mac() == before, "{damage}");
+    }
+    assert!(!guard.log().contains("that the kernel does not report"), "{}", guard.log());
+    node.host.set_sysctl(&format!("ipv6/conf/{veth}/accept_ra"), "2");
+    node.host.set_sysctl("ipv6/conf/br1/accept_ra", "2");
+    node.host.set_sysctl("ipv4/conf/br1/route_localnet", "0");
+    fs::remove_file(&lease).unwrap();
+    node.comes_to(&[], "what the kernel does not report", &guard);
+    assert_eq!(node.host.sysctl(&format!("ipv6/conf/{veth}/accept_ra")), "0");
+    assert_eq!(node.host.sysctl("ipv6/conf/br1/accept_ra"), "0");
+    assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "2");
+    assert!(lease.exists());
+    let log = guard.stop();
+    assert!(!log.contains("warning:") && !log.contains("error:"), "{log}");
+}
+
+/// Any program can have the name of a plugin.
+#[test]
+fn a_change_by_a_program_with_a_plugins_name_is_seen() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.30.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    for name in ["bridge", "firewall", "portmap", "ptp", "cnimble"] {
+        // The kernel takes the name of a process from its file.
+        let nft = node.host.dir().join(name);
+        copy(Path::new("/usr/sbin/nft"), &nft);
+        node.host.sh(&format!("{} flush ruleset", nft.display()));
+        node.comes_to(&[], name, &guard);
+    }
+    guard.stop();
+}
+
+/// The lock of a network with an ADD that hangs is waited for, and the losses of the others are not.
+#[test]
+fn an_add_that_hangs_delays_no_repair_elsewhere() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let plugins = node.host.dir().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    for name in ["bridge", "portmap", "firewall", "host-local"] {
+        std::os::unix::fs::symlink(plugin_dir().join(name), plugins.join(name)).unwrap();
+    }
+    let answer = r#"#!/bin/sh
+cat >$0.$CNI_CONTAINERID; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
+    script(&plugins.join("waits"), answer);
+    node.host.sh(&format!("mkfifo {}", plugins.join("waits.fifo").display()));
+    let mut hangs = network(&node, "hangs", "10.213.31.0/24");
+    hangs["plugins"].as_array_mut().unwrap().push(json!({"type": "waits"}));
+    node.network("hangs", &hangs);
+    let mut quiet = network(&node, "quiet", "10.213.32.0/24");
+    quiet["plugins"][0]["bridge"] = json!("br2");
+    node.network("quiet", &quiet);
+    let pods = [Pod::new(), Pod::new(), Pod::new()];
+    node.add(&plugins, "hangs", &pods[0], "one", 8001);
+    node.add(&plugins, "quiet", &pods[1], "two", 8002);
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    let args = ["add", "hangs", pods[2].path(), "--container-id", "hanging"];
+    let mut add = Background::start(&mut node.cnimble(&plugins, &args).command);
+    let waits = || fs::read_to_string(plugins.join("waits.hanging")).is_ok_and(|text| text.contains("hangs"));
+    assert!(wait_until(PATIENCE, waits));
+    // Each network loses something, and only one of them is locked.
+    node.host.ip("addr flush dev br1");
+    node.host.ip("addr flush dev br2");
+    let address = |bridge: &str| node.host.ip(&format!("-4 addr show dev {bridge}")).contains("10.213.3");
+    assert!(wait_until(PATIENCE / 4.0, || address("br2")), "{}", guard.log());
+    assert!(add.running() && !address("br1"), "{}", guard.log());
+    fs::write(plugins.join("waits.fifo"), "go on\n").unwrap();
+    assert!(add.finish(std::time::Duration::from_secs_f32(PATIENCE)).status.success());
+    node.comes_to(&[], "after the ADD", &guard);
     guard.stop();
 }
 

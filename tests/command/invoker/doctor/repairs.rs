@@ -403,3 +403,80 @@ fn doctor_lets_pods_pass_that_forward_shuts_out() {
     assert_eq!(kinds(&found), ["missing-rules repaired br1", "missing-rules repaired br2"]);
     assert!(pods[0].pings(&ip));
 }
+
+/// Each part of a limit is put back, and the limit is the same as after ADD.
+#[test]
+fn limits_of_bandwidth_come_back() {
+    need!("ip", "nft", "tc");
+    let node = Node::new();
+    let mut limited = chain(&node, "doc", "br1", "10.213.36.0/24");
+    limited["plugins"][3]["ingressRate"] = json!(80_000_000);
+    limited["plugins"][3]["ingressBurst"] = json!(8_000_000);
+    node.network("doc", &limited);
+    let pod = Pod::new();
+    let veth = veths(&node.add(plugin_dir(), "doc", &pod, "one", 8001)).remove(0);
+    let ifb = node.host.links().into_iter().find(|name| name.starts_with("bwp")).unwrap();
+    let limits = || {
+        let qdiscs = [&veth, &ifb].map(|link| node.host.sh(&format!("tc qdisc show dev {link}")));
+        // The number of a filter depends on the number of filters before it.
+        let filter = node.host.sh(&format!("tc filter show dev {veth} ingress"));
+        (qdiscs, filter.contains(&format!("Redirect to device {ifb}")))
+    };
+    let before = limits();
+    assert!(before.0.iter().all(|qdisc| qdisc.contains("tbf")) && before.1, "{before:?}");
+    for damage in [
+        format!("tc qdisc del dev {veth} root"),
+        format!("tc qdisc change dev {veth} root handle 1: tbf rate 1mbit burst 10kb latency 25ms"),
+        format!("tc filter del dev {veth} ingress"),
+        format!("tc qdisc del dev {veth} ingress"),
+        format!("tc qdisc del dev {ifb} root"),
+        format!("ip link set {ifb} down"),
+        format!("ip link del {ifb}"),
+    ] {
+        node.host.sh(&damage);
+        let looked = node.doctor(&["--grace", "0"]);
+        assert_eq!(kinds(&findings(&looked, 6)), ["host-state found one"], "{damage}");
+        let repaired = node.doctor(&["--grace", "0", "--repair"]);
+        assert_eq!(kinds(&findings(&repaired, 0)), ["host-state repaired one"], "{damage}");
+        assert_eq!(limits(), before, "{damage}");
+    }
+    // A limit of another program stays.
+    node.host.sh(&format!("tc qdisc replace dev {veth} root handle 7: pfifo"));
+    assert_eq!(kinds(&findings(&node.doctor(&["--repair"]), 7)), ["host-state failed one"]);
+    assert!(node.host.sh(&format!("tc qdisc show dev {veth}")).contains("pfifo"));
+}
+
+/// The plugins loopback and tuning want something in the pod only.
+#[test]
+fn parts_in_a_pod_come_back_on_request() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let mut tuned = chain(&node, "tuned", "br1", "10.213.37.0/24");
+    let tuning = json!({"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.eth0.log_martians": "1"},
+        "dataDir": node.host.dir().join("tuning")});
+    tuned["plugins"].as_array_mut().unwrap().push(tuning);
+    node.network("tuned", &tuned);
+    node.network("lo", &json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "tuned", &pod, "one", 8001);
+    node.cnimble(plugin_dir(), &["add", "lo", pod.path(), "--container-id", "one", "--ifname", "lo"])
+        .run()
+        .success();
+    let saved = || fs::read_to_string(node.host.dir().join("tuning/one_eth0.json")).unwrap();
+    let before = saved();
+    let damages: [(&str, &dyn Fn()); 3] = [
+        ("lo", &|| drop(pod.ip("link set lo down"))),
+        ("tuning", &|| pod.set_sysctl("ipv4/conf/eth0/log_martians", "0")),
+        ("tuning", &|| drop(pod.ip("link set eth0 mtu 1300"))),
+    ];
+    for (what, damage) in damages {
+        damage();
+        let found = findings(&node.doctor(&["--repair"]), 6);
+        assert_eq!(kinds(&found), ["pod-state found one"], "{what}");
+        assert!(found[0]["what"].as_str().unwrap().contains(what), "{found:#?}");
+        let repaired = node.doctor(&["--repair", "--pods"]);
+        assert_eq!(kinds(&findings(&repaired, 0)), ["pod-state repaired one"], "{what}");
+        assert_eq!(findings(&node.doctor(&[]), 0), [] as [Value; 0]);
+    }
+    assert_eq!((pod.link("eth0")["mtu"].as_u64(), saved()), (Some(1400), before));
+}

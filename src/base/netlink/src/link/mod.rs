@@ -22,7 +22,7 @@ use super::Request;
 use super::request::Mode;
 use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY, IPV4_DEVCONF_ARPFILTER};
 use kind::Kind;
-use port::Port;
+use port::{Frames, Port};
 
 pub use kind::bridge::{NewBridge, VlanFiltering, add_bridge, set_vlan_filtering};
 pub use kind::veth::{NewVeth, add_veth};
@@ -68,6 +68,8 @@ pub struct Link {
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.
     pub port: Option<Port>,
+    /// The treatment of a bridge port's frames, for a port of a bridge.
+    pub frames: Option<Frames>,
     /// `vlan_filtering`, for a bridge.
     pub vlan_filtering: bool,
     /// The sysctl `net/ipv4/conf/LINK/forwarding`, if the kernel tells. For IPv6

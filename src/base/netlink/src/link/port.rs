@@ -2,15 +2,21 @@
 
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentMask, LinkMessage};
+use netlink_packet_route::link::{
+    BridgePortState, BridgeVlanInfoFlags, LinkAttribute, LinkExtentMask, LinkMessage,
+};
 use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
 use super::{Change, changed};
 use crate::request::Mode;
 use crate::uapi::if_bridge::{
-    BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
+    BR_STATE_DISABLED, BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
     IFLA_BRIDGE_VLAN_INFO,
+};
+use crate::uapi::if_link::{
+    IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING,
+    IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_BRPORT_UNICAST_FLOOD,
 };
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_GETVLAN, RTM_NEWLINK, RTM_NEWVLAN};
 use crate::wire::{self, Attributes, Malformed, Message, Parsed, u8_at, u16_ne, u32_ne};
@@ -25,6 +31,45 @@ pub struct Port {
     pub isolated: bool,
     /// Whether the port has `group_fwd_mask 0xfffd`, see [`claim`].
     pub closed: bool,
+}
+
+/// How a bridge treats the frames of a port. A new port learns, and gets all floods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frames {
+    /// Whether the port has `state disabled`. The kernel sets it, too, while a port has no carrier.
+    pub disabled: bool,
+    /// Whether the port has `learning on`.
+    pub learning: bool,
+    /// Whether the port has `flood on`, `bcast_flood on` and `mcast_flood on`.
+    pub flood: bool,
+}
+
+impl Frames {
+    /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches, and flood.
+    pub(crate) fn read(port: Attributes<'_>) -> Self {
+        let byte = |kind| port.get(kind).and_then(|value| u8_at(value, 0));
+        let is_on = |kind| byte(kind) != Some(0);
+        let floods = [IFLA_BRPORT_UNICAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_MCAST_FLOOD];
+        Frames {
+            disabled: byte(IFLA_BRPORT_STATE) == Some(BR_STATE_DISABLED),
+            learning: is_on(IFLA_BRPORT_LEARNING),
+            flood: floods.into_iter().all(is_on),
+        }
+    }
+}
+
+impl Port {
+    /// Reads the attributes of a port (`IFLA_BRPORT_*`).
+    pub(crate) fn read(port: Attributes<'_>) -> Parsed<Self> {
+        let is_on =
+            |kind| Ok(port.find(kind)?.and_then(|value| u8_at(value, 0)).is_some_and(|byte| byte != 0));
+        let mask = port.find(IFLA_BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_ne(mask, 0)).unwrap_or(0);
+        Ok(Port {
+            hairpin: is_on(IFLA_BRPORT_MODE)?,
+            isolated: is_on(IFLA_BRPORT_ISOLATED)?,
+            closed: mask & RESERVED == RESERVED,
+        })
+    }
 }
 
 /// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames), which no bridge forwards and no mask may have.
@@ -54,6 +99,21 @@ pub fn set(index: u32, name: &str, port: Port) -> Request {
     let (hairpin, isolated) = (on(port.hairpin), on(port.isolated));
     let what = format!("set bridge port {name} hairpin {hairpin} isolated {isolated}");
     Request::new(what, Mode::Change, message)
+}
+
+/// `bridge link set dev PORT learning on flood on bcast_flood on mcast_flood on`.
+pub fn pass_frames(index: u32, name: &str) -> Request {
+    let message = LinkBridgePort::new(index).learning(true).flood(true).bcast_flood(true).mcast_flood(true);
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    Request::new(format!("set bridge port {name} learning on flood on"), Mode::Change, message)
+}
+
+/// `bridge link set dev PORT state 3`. The kernel refuses it with EBUSY on a bridge that runs STP itself, and with
+/// ENETDOWN for a port without carrier.
+pub fn enable(index: u32, name: &str) -> Request {
+    let message = LinkBridgePort::new(index).state(BridgePortState::Forwarding);
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    Request::new(format!("set bridge port {name} state forwarding"), Mode::Change, message)
 }
 
 /// A vlan on a port or bridge.

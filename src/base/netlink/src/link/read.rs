@@ -7,17 +7,17 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkIn
 use nix::errno::Errno;
 
 use crate::link::bad_name;
-use crate::link::port::{Port, RESERVED};
+use crate::link::port::{Frames, Port};
 use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
 use crate::uapi::if_link::{
     DEVCONF_ACCEPT_RA, DEVCONF_DISABLE_IPV6, DEVCONF_FORWARDING, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP,
-    IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED,
-    IFLA_BRPORT_MODE, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+    IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND,
 };
 use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
-use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u16_ne, u32_ne};
+use crate::wire::{Attributes, Malformed, Message, Messages, Parsed, text, u8_at, u32_ne};
 use crate::{Error, IfPresent as _, Netlink, Request, Result, socket};
 
 impl Netlink {
@@ -95,6 +95,11 @@ impl Netlink {
                 && filter.master.is_none_or(|master| link.master == Some(master))
         });
         Ok(links)
+    }
+
+    /// `ip link show`: the links that `wanted` says. The others take no memory, however many there are.
+    pub fn find_links(&mut self, wanted: impl Fn(&Link) -> bool) -> Result<Vec<Link>> {
+        self.dump("list links", query(&Filter::default()), |message| Ok(read(message)?.filter(&wanted)))
     }
 
     /// Waits until the link is operationally up, by notification. Checks once before subscribing, so that nothing is
@@ -241,15 +246,8 @@ fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
             }
             libc::IFLA_INFO_DATA => link.settings = super::kind::read(&link.kind, value)?,
             IFLA_INFO_SLAVE_DATA if of_bridge => {
-                let mask = Attributes::new(value)
-                    .find(IFLA_BRPORT_GROUP_FWD_MASK)?
-                    .and_then(|mask| u16_ne(mask, 0))
-                    .unwrap_or(0);
-                link.port = Some(Port {
-                    hairpin: flag(value, IFLA_BRPORT_MODE)?,
-                    isolated: flag(value, IFLA_BRPORT_ISOLATED)?,
-                    closed: mask & RESERVED == RESERVED,
-                });
+                let port = Attributes::new(value);
+                (link.port, link.frames) = (Some(Port::read(port)?), Some(Frames::read(port)));
             }
             _ => {}
         }

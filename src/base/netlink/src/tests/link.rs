@@ -45,6 +45,7 @@ fn veth_in_one_message() {
                 far: Some(0),
                 alias: String::new(),
                 port: None,
+                frames: None,
                 vlan_filtering: false,
                 allmulti: false,
                 txqlen: 1000,
@@ -68,7 +69,7 @@ fn veth_in_one_message() {
         let looked_up = netlink.link_at(link.index).unwrap();
         assert_eq!(looked_up, netlink.link("veth0123abcd").unwrap());
         assert_eq!(looked_up.port, Some(crate::port::Port::default()));
-        assert_eq!(Link { port: None, ..looked_up }, link);
+        assert_eq!(Link { port: None, frames: None, ..looked_up }, link);
     });
 }
 

@@ -3,6 +3,7 @@
 mod addr;
 mod dad;
 mod details;
+mod disturbance;
 mod fdb;
 mod filters;
 mod host_end;

@@ -163,7 +163,7 @@ fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
 }
 
 fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
-    let mut inside = Netlink::open_in(&NetNs::open(path)?)?;
+    let mut inside = Netlink::open_bounded(&NetNs::open(path)?)?;
     let mut found = Vec::new();
     for link in inside.links(&netlink::link::Filter::default())? {
         if link.name == "lo" {

@@ -198,15 +198,14 @@ pub fn described(call: &Call, link: &Link) -> Interface {
 /// Returns it with a socket inside.
 pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink), Error> {
     let netns = call.open_netns()?;
-    let mut inside = Netlink::open_in(&netns)?;
+    let mut inside = call.look_inside(&netns)?;
     let ours = check::of_this_interface(call, prev);
-    let link = check::pod(call, &mut inside, &ours, kind.name(), true)?;
+    let link = check::pod(call, &mut inside, &ours, kind.name(), false)?;
     if !kind.is_of(&link.kind, link.settings) {
         let now = link.settings.map_or("another".to_owned(), |now| now.to_string());
         return Err(Error::check(format!("interface {} is {now}, expected {kind}", link.name)));
     }
-    check::addresses(&mut inside, &link, &ours)?;
-    check::routes(&mut inside, &link, &pod::routes(link.index, &ours), "in the pod")?;
+    check::inside_pod(call, &mut inside, &link, &ours, &pod::routes(link.index, &ours))?;
     Ok((link, inside))
 }
 

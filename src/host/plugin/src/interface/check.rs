@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cnimble_cni::{CniResult, Error, Interface};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{IfPresent as _, NetNs, Netlink, Request, addr, route};
+use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
@@ -78,7 +78,8 @@ pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
     }
 }
 
-/// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes.
+/// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes. Does
+/// nothing if only the host is looked at.
 pub fn inside_pod(
     call: &Call,
     inside: &mut Netlink,
@@ -86,6 +87,9 @@ pub fn inside_pod(
     prev: &CniResult,
     routes: &[route::NewRoute],
 ) -> Result<(), Error> {
+    if !call.covers_pod() {
+        return Ok(());
+    }
     let is_up = |inside: &mut Netlink| match inside.link_at(pod.index)?.up {
         true => Ok(()),
         false => Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns))),
@@ -181,7 +185,7 @@ pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
 /// # Errors
 /// Fails with the codes of the module.
 pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
-    let present = inside.addrs(pod.index)?;
+    let present = listed(inside.addrs(pod.index))?;
     for ip in &prev.ips {
         if !present.iter().any(|addr| addr.net == ip.address) {
             return Err(Error::check(format!("interface {} lacks address {}", pod.name, ip.address)));
@@ -204,7 +208,7 @@ pub fn routes(
     tables.dedup();
     let mut present = Vec::new();
     for table in tables {
-        present.extend(netlink.routes(link.index, table)?);
+        present.extend(listed(netlink.routes(link.index, table))?);
     }
     let same = |now: &route::NewRoute, then: &route::NewRoute| {
         now.dst == then.dst
@@ -217,7 +221,7 @@ pub fn routes(
         wanted.iter().find(|then| !present.iter().any(|now| same(now, then))).cloned()
     };
     if missing(&present).is_some_and(|then| then.table.is_none()) {
-        present.extend(netlink.routes(link.index, Some(route::ANY_TABLE))?);
+        present.extend(listed(netlink.routes(link.index, Some(route::ANY_TABLE)))?);
     }
     match missing(&present) {
         None => Ok(()),
@@ -226,6 +230,11 @@ pub fn routes(
             Err(Error::check(format!("route {}{via} is missing {place}", then.dst)))
         }
     }
+}
+
+/// Makes a list that is too long to be read ([`Netlink::open_bounded`]) a difference from the wanted state.
+fn listed<T>(list: netlink::Result<T>) -> Result<T, Error> {
+    list.map_err(|err| if err.is(Errno::E2BIG) { Error::check(err.to_string()) } else { err.into() })
 }
 
 /// Returns the table of the link's VRF, if the link is a port of one.

@@ -15,7 +15,8 @@ pub fn in_pinned(mut work: impl FnMut(&mut Netlink) -> Result<(), Error>) -> Res
     let mut of = |path: &Path| {
         // The namespace may be removed at this moment.
         match own.find_another(path)? {
-            Some(netns) => work(&mut Netlink::open_in(&netns)?),
+            Some(netns) => work(&mut Netlink::open_bounded(&netns)?)
+                .map_err(|err| err.context(format_args!("in the namespace {}", path.display()))),
             None => Ok(()),
         }
     };

@@ -10,7 +10,7 @@ use cnimble_netlink::link::Mac;
 use super::alone::{self, NewInterface};
 use super::shim::{self, Shim};
 use super::{arp, check, completed, master, pod, remove};
-use crate::{Call, Command, Plugin, Role, delegate};
+use crate::{Call, Command, Place, Plugin, Role, delegate};
 
 /// The wanted interface, from a configuration.
 #[derive(Debug)]
@@ -108,7 +108,8 @@ impl Plugin for UpperPlugin {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let upper = (self.read)(&call.config)?;
-        let own = check_interface(call, &upper, prev).and_then(|()| match (upper.shim, &upper.master) {
+        let interface = call.expects(Place::Pod, check_interface(call, &upper, prev));
+        let own = interface.and_then(|()| match (upper.shim, &upper.master) {
             (Some(shim), Some(master)) => shim::check(call, shim, master, prev),
             _ => Ok(()),
         });

@@ -60,6 +60,9 @@ pub(super) const PARTS: [Part; 5] =
 pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
+/// The name of the nf_tables tables that have only rules of cnimble.
+pub const OWN: &str = "cnimble";
+
 /// The names of the nf_tables tables in which rules of pods may stand: of cnimble, of iptables and of firewalld.
 pub const FOLLOWED: &[&str] = &["cnimble", "filter", "nat", "mangle", "firewalld"];
 

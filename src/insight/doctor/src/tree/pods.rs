@@ -173,7 +173,7 @@ impl Namespaces {
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
         let links = |path: PathBuf| {
-            let mut inside = Netlink::open_in(&NetNs::open(&path).ok()?).ok()?;
+            let mut inside = Netlink::open_bounded(&NetNs::open(&path).ok()?).ok()?;
             Some((path, inside.links(&Filter::default()).ok()?))
         };
         Namespaces(paths.into_iter().filter_map(links).collect())
@@ -230,7 +230,7 @@ impl Inside {
 
 fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let netns = NetNs::open(netns)?;
-    let mut inside = Netlink::open_in(&netns)?;
+    let mut inside = Netlink::open_bounded(&netns)?;
     let link = inside.link(ifname)?;
     let number = Netlink::open()?.number_of(&netns)?;
     let is_made = link.settings.is_some_and(Kind::has_parent);

@@ -11,22 +11,27 @@ use super::names::{LINKS, Portmap};
 use super::{local, local_pods, services};
 use crate::elements::{self, Changes, Layout, Placed, Scope, first};
 use crate::portmap::localnet;
+use crate::retry::{OVERTAKEN, retry};
 
 pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Result<()> {
+    let (set, element) = (Portmap::TABLE.set(LINKS), Element::new(Key::ifname(link), ""));
     let mut batch = Batch::new();
-    batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
+    // It may be noted already, and switched off since.
+    batch.add_element(set, &element);
     match nft.commit(&batch) {
-        // Noted before, and switched off since.
-        Err(err) if err.is(Errno::EEXIST) => Ok(()),
-        // The set was deleted.
-        Err(err) if err.is(Errno::ENOENT) => {
-            let mut whole = Batch::new();
-            Portmap::create_set(&mut whole, LINKS);
-            whole.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
-            nft.commit(&whole)
-        }
-        outcome => outcome,
+        Err(err) if err.is(Errno::ENOENT) => {}
+        outcome => return outcome,
     }
+    // The set was deleted, or the whole ruleset was flushed.
+    retry(&OVERTAKEN, || {
+        elements::prepare::<Portmap>(nft)?;
+        let mut batch = Batch::new();
+        if !nft.has_set(set)? {
+            Portmap::create_set(&mut batch, LINKS);
+        }
+        batch.add_element(set, &element);
+        nft.commit(&batch)
+    })
 }
 
 pub(in crate::portmap) fn is_noted(nft: &mut Nft, link: &str) -> netlink::Result<bool> {

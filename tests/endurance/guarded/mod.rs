@@ -1,5 +1,7 @@
 //! `cnimble guard` beside pods that come and go, while another program flushes the ruleset again and again.
 
+mod hostile;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,15 +26,21 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Node::with(|_| {})
+    }
+
+    /// A node whose plugin bridge has other keys.
+    fn with(change: impl FnOnce(&mut serde_json::Value)) -> Self {
         let host = Host::hasty();
         let ipam = json!({
             "type": "host-local", "dataDir": host.data_dir(), "ranges": [[{"subnet": "10.218.0.0/22"}]],
         });
-        let list = json!({"cniVersion": "1.0.0", "name": "guarded", "plugins": [
+        let mut list = json!({"cniVersion": "1.0.0", "name": "guarded", "plugins": [
             {"type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true, "macspoofchk": true, "ipam": ipam},
             {"type": "portmap", "capabilities": {"portMappings": true}},
             {"type": "firewall"},
         ]});
+        change(&mut list["plugins"]);
         let conf = host.dir().join("net.d");
         fs::create_dir(&conf).unwrap();
         fs::write(conf.join("guarded.conflist"), list.to_string()).unwrap();
@@ -48,6 +56,13 @@ impl Node {
         cnimble.args(args).arg("--cache-dir").arg(self.path("cache"));
         cnimble.env("CNI_PATH", plugin_dir()).env("NETCONFPATH", self.path("net.d"));
         cnimble
+    }
+
+    fn guard(&self) -> (Background, PathBuf) {
+        let (log, data) = (self.path("guard.log"), self.host.data_dir());
+        let mut guard = self.cnimble(&["guard", "--data-dir", data.to_str().unwrap()]);
+        guard.stderr(File::create(&log).unwrap());
+        (Background::start(&mut guard), log)
     }
 
     fn verb(&self, verb: &str, pod: &Pod, id: &str, port: usize) -> Outcome {
@@ -99,11 +114,8 @@ fn flushes_beside_a_guard_cost_no_pod_its_rules() {
     for (pod, id, port) in &residents {
         node.verb("add", pod, id, *port).success();
     }
-    let log = node.path("guard.log");
     let data = node.host.data_dir();
-    let mut guard = node.cnimble(&["guard", "--data-dir", data.to_str().unwrap()]);
-    guard.stderr(File::create(&log).unwrap());
-    let guard = Background::start(&mut guard);
+    let (guard, log) = node.guard();
 
     let (is_over, lives) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut slowest = Duration::ZERO;
