@@ -49,6 +49,12 @@ impl Invoker {
         self
     }
 
+    /// The configuration that CHECK and DEL of this attachment go by.
+    #[doc(hidden)]
+    pub fn configuration_of(&self, given: &NetworkList, attach: &Attach) -> NetworkList {
+        self.recorded(given, attach).network.into_owned()
+    }
+
     /// Reads the record of an attachment.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
