@@ -98,6 +98,12 @@ pub fn is_noted(tag: &str) -> bool {
     !matches!(looked, Err(err) if super::is_absent(&err))
 }
 
+/// How long ago the DEL of this owner began, if it is noted. A DEL that was noted a second time keeps its time.
+pub fn age(tag: &str) -> Option<Duration> {
+    let changed = path(tag).and_then(fs::symlink_metadata).and_then(|meta| meta.modified());
+    changed.ok().map(|changed| changed.elapsed().unwrap_or_default())
+}
+
 fn all() -> io::Result<Vec<PathBuf>> {
     Ok(super::names(Path::new(DIR))?.into_iter().map(|name| Path::new(DIR).join(name)).collect())
 }

@@ -12,7 +12,7 @@
 //!   destination. So it forgets a mapped port's entries when a mapping comes or goes (`conntrack`).
 
 mod conntrack;
-mod foreign;
+pub(super) mod foreign;
 pub(super) mod hand_over;
 mod holder;
 mod iptables;
