@@ -64,8 +64,8 @@ Exit status:
   4  a plugin, the container runtime or the API server is missing, can't be run or reached,
      gave no proper answer, or lacks the version
   5  a file of the node, a socket or stdout can't be read or written, or only root may do it
-  6  doctor, cri status, cri inspect or pod status has findings; or node --once found a
-     fault in the node's own network
+  6  doctor, cri status, cri inspect or pod status has findings; or doctor has warnings; or
+     node --once found a fault in the node's own network
   7  doctor could not repair everything; or hand-over left something
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";
@@ -123,8 +123,12 @@ impl Cli {
     pub(super) fn place_ifname(&mut self) -> Result<(), Report> {
         let Some(ifname) = self.ifname.take() else { return Ok(()) };
         match &mut self.command {
-            Command::Add(given) | Command::Del(given) | Command::Check(given) => {
+            Command::Add(given) => {
                 given.ifname.get_or_insert(ifname);
+                Ok(())
+            }
+            Command::Del(given) | Command::Check(given) => {
+                given.attachment.ifname.get_or_insert(ifname);
                 Ok(())
             }
             _ => Err(usage("-i is for add, del and check")),
@@ -142,16 +146,16 @@ pub(super) enum Command {
     Add(Attachment),
     /// Detach a network namespace from a network
     ///
-    /// Works without the namespace and without the configuration, because the cache has the
-    /// result of `add`. If a plugin fails, the other plugins still run.
+    /// Goes by the record of `add` in the cache, and works without the namespace and the network's
+    /// file. If a plugin fails, the other plugins still run.
     #[command(after_long_help = examples![
         "cnimble del demo blue",
         "cnimble del demo --container-id abc -i net1",
     ])]
-    Del(Attachment),
+    Del(Existing),
     /// Check that an attachment is as `add` left it
     #[command(after_long_help = examples!["cnimble check demo blue"])]
-    Check(Attachment),
+    Check(Existing),
     /// Remove the remains of invalid attachments
     ///
     /// A list names the valid attachments. Without a list nothing is deleted.
@@ -336,6 +340,17 @@ pub(super) struct Attachment {
     pub(super) cap_args: Option<String>,
 }
 
+/// The arguments of a verb for an attachment that `add` made.
+#[derive(Debug, Args)]
+pub(super) struct Existing {
+    #[command(flatten)]
+    pub(super) attachment: Attachment,
+    /// Go by the network's file, also if the cache has the configuration of `add`. What other
+    /// plugins made stays
+    #[arg(long)]
+    pub(super) from_file: bool,
+}
+
 /// The arguments of a verb for one network.
 #[derive(Debug, Args)]
 pub(super) struct Named {
@@ -361,6 +376,10 @@ pub(super) struct Gc {
     /// and the directories that networks name]
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Vec<PathBuf>,
+    /// Delete by the network's file, also if the cache has the configuration of `add`. What other
+    /// plugins made stays
+    #[arg(long, conflicts_with_all = ["gone", "cri"])]
+    pub(super) from_file: bool,
     /// With --cri: clean up. Without it the command only reports
     #[arg(long, requires = "cri")]
     pub(super) yes: bool,

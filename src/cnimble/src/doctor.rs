@@ -71,7 +71,8 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let findings = finding::items(&mut diagnosis, repairs);
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
-    let healthy = found + failed == 0 && plugins.is_well();
+    let lasting = finding::count_lasting(&findings);
+    let healthy = found + failed + lasting + diagnosis.warnings.len() == 0 && plugins.is_well();
     let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, warnings, .. } = diagnosis;
     session.show(&Health { healthy, living, findings, not_looked_at, not_checked, warnings, plugins })?;
     fail_with(match failed {
@@ -96,6 +97,21 @@ pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Do
     Doctor { invoker: &session.invoker, evidence, plugins: PLUGINS }
 }
 
+impl Health {
+    /// Says that nothing was found, as far as the doctor has looked. It says nothing of the network around the pods.
+    fn whole(&self) -> Option<&'static str> {
+        let repaired = count(&self.findings, Outcome::Repaired);
+        if self.findings.len() > repaired || !self.plugins.is_well() {
+            return None;
+        }
+        if self.not_looked_at.is_empty() && self.not_checked.is_empty() {
+            Some("the plugins' objects are whole")
+        } else {
+            Some("the plugins' objects are whole as far as they were compared")
+        }
+    }
+}
+
 impl View for Health {
     fn text(&self, paint: Paint) -> String {
         let mut out = self.plugins.text(paint);
@@ -115,13 +131,13 @@ impl View for Health {
             let count = count(&self.findings, outcome);
             parts.extend((count > 0).then(|| format!("{count} {words}")));
         }
-        let of = |outcome| count(&self.findings, outcome);
-        match (of(Outcome::Found), of(Outcome::InPod), of(Outcome::Failed)) {
-            (0, 0, 0) if of(Outcome::Left) == 0 => parts.push("all is well".to_owned()),
-            (0, 0, _) => {}
-            (0, in_pods, _) => parts.push(format!("{in_pods} in pods: --repair --pods repairs")),
-            (found, ..) => parts.push(format!("{found} found, and nothing changed: --repair repairs")),
-        }
+        let in_pods = count(&self.findings, Outcome::InPod);
+        parts.extend((in_pods > 0).then(|| format!("{in_pods} in pods: --repair --pods repairs")));
+        parts.extend(finding::found(&self.findings));
+        let warnings = self.warnings.len();
+        parts.extend((warnings > 0).then(|| style::count(warnings, "warning")));
+        parts.extend((!self.plugins.is_well()).then(|| "the plugins' files are at fault".to_owned()));
+        parts.extend(self.whole().map(str::to_owned));
         out + &parts.join("; ") + "\n"
     }
 }

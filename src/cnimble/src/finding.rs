@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use cnimble_doctor::{Diagnosis, Finding, Kind, Repair, Subject};
+use cnimble_doctor::{Cure, Diagnosis, Finding, Kind, Repair, Subject};
 
 use super::style::{self, Paint};
 
@@ -15,6 +15,11 @@ pub(super) struct Item {
     doubt: Option<String>,
     remedy: &'static str,
     error: Option<String>,
+    #[serde(skip)]
+    cure: Cure,
+    /// Left alone, and time alone doesn't change that.
+    #[serde(skip)]
+    is_lasting: bool,
 }
 
 /// `gc` shows this part of a finding.
@@ -45,6 +50,8 @@ pub(super) enum Outcome {
 impl Item {
     /// `None` if no repair was requested.
     fn new(finding: Finding, repair: Option<Repair>, diagnosis: &Diagnosis) -> Self {
+        let cure = finding.cure();
+        let is_lasting = finding.doubt.is_some() && !finding.passing;
         let (mut doubt, mut error) = (finding.doubt, None);
         let outcome = match repair {
             None if doubt.is_some() => Outcome::Left,
@@ -64,7 +71,7 @@ impl Item {
         let pod = container_id.as_ref().and_then(|id| diagnosis.pods.get(id)).cloned();
         let (kind, what, why) = (finding.kind, finding.what, finding.why);
         let brief = Brief { kind, what, container_id, ifname, pod, why, outcome };
-        Item { brief, network, doubt, remedy: finding.remedy, error }
+        Item { brief, network, doubt, remedy: finding.remedy, error, cure, is_lasting }
     }
 
     /// Returns the finding and why it is not repaired, if it was left alone.
@@ -105,6 +112,33 @@ pub(super) fn items(diagnosis: &mut Diagnosis, repairs: Option<Vec<Repair>>) -> 
 
 pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
     items.iter().filter(|item| item.brief.outcome == outcome).count()
+}
+
+/// Counts what is left alone for good.
+pub(super) fn count_lasting(items: &[Item]) -> usize {
+    items.iter().filter(|item| item.is_lasting && item.brief.outcome == Outcome::Left).count()
+}
+
+/// Says how many were found, and what repairs how many of them.
+pub(super) fn found(items: &[Item]) -> Option<String> {
+    let by = |cure| items.iter().filter(|of| of.brief.outcome == Outcome::Found && of.cure == cure).count();
+    let (host, pod, runtime) = (by(Cure::Host), by(Cure::Pod), by(Cure::Runtime));
+    let told = match (host, pod, runtime) {
+        (0, 0, 0) => return None,
+        (_, 0, 0) => "--repair repairs".to_owned(),
+        (0, _, 0) => "--repair --pods repairs".to_owned(),
+        (0, 0, _) => "--repair can't repair that".to_owned(),
+        _ => {
+            let parts = [
+                (host, "--repair repairs"),
+                (pod, "--repair --pods repairs"),
+                (runtime, "no option repairs"),
+            ];
+            let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+            parts.map(|(count, words)| format!("{words} {count}")).collect::<Vec<_>>().join(", ")
+        }
+    };
+    Some(format!("{} found, and nothing changed: {told}", host + pod + runtime))
 }
 
 /// Serializes findings in the form of `gc`.

@@ -26,6 +26,8 @@ struct Cleaned {
     findings: Vec<Item>,
     cleaned_up: usize,
     left_alone: usize,
+    #[serde(rename = "disableGC")]
+    disable_gc: bool,
     #[serde(skip)]
     asked: bool,
 }
@@ -51,7 +53,15 @@ pub(super) async fn gc(
     let findings = finding::items(&mut diagnosis, repairs);
     let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
     let (network, living) = (network.name.clone(), diagnosis.living);
-    session.show(&Cleaned { network, living, findings, cleaned_up, left_alone, asked: given.yes })?;
+    session.show(&Cleaned {
+        network,
+        living,
+        findings,
+        cleaned_up,
+        left_alone,
+        disable_gc: false,
+        asked: given.yes,
+    })?;
     fail_with((failed > 0).then_some(Exit::Left))
 }
 

@@ -53,41 +53,72 @@ pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterat
 }
 
 pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
-    let network = load(session, &given.named.network, "can't clean up")?;
+    let network = cleanable(session, given)?;
     let what = format!("can't clean up everything in network {}", network.name);
     if given.valid.gone || given.valid.cri.is_some() {
         return gone(session, given, &network, &what).await;
     }
     let valid = valid(&given.valid)?;
-    let outcome = interruptible(session.invoker.gc(&network, valid.as_deref())).await;
+    let mut invoker = session.invoker.clone();
+    if given.from_file {
+        invoker = invoker.with_given_configuration();
+    }
+    let outcome = interruptible(invoker.gc(&network, valid.as_deref())).await;
     finish(&what, outcome)?;
-    let words = match (&valid, network.disable_gc) {
-        (_, true) => disabled(&network),
-        (None, _) => {
+    if network.disable_gc {
+        return disabled(session, &network);
+    }
+    let name = &network.name;
+    let words = match &valid {
+        None => {
             // Without this note a forgotten list looks like a clean network.
             note(
                 "no list of valid attachments was given, so nothing was deleted; \
                  see --gone, --valid and --all",
             );
-            format!("{}: nothing was deleted", network.name)
+            format!("{name}: nothing was deleted")
         }
-        (Some(valid), _) => {
-            format!("{} is clean; valid attachments: {}", network.name, valid.len())
+        Some(valid) if network.version >= Version::V1_1_0 => {
+            format!("{name} is clean; valid attachments: {}", valid.len())
         }
+        Some(valid) => format!(
+            "{name}: all other attachments on record are removed; valid attachments: {}; version {} has no GC, so its \
+             plugins were not asked",
+            valid.len(),
+            network.version
+        ),
     };
     let count = valid.as_ref().map(Vec::len);
-    session.done(&words, &json!({"network": network.name, "validAttachments": count}))
+    session.done(&words, &json!({"network": name, "validAttachments": count, "disableGC": false}))
 }
 
-fn disabled(network: &NetworkList) -> String {
-    format!("{} says disableGC; nothing was done", network.name)
+/// Returns the network of the file. If that is gone, the records of the network's attachments have copies.
+fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
+    let name = &given.named.network;
+    let err = match find(session, name) {
+        Ok(network) => return Ok(network),
+        Err(err) => err,
+    };
+    let entries = session.invoker.cache().list().unwrap_or_default();
+    let mut of_network = entries.iter().filter(|entry| entry.network == *name && !given.from_file);
+    match of_network.find_map(|entry| entry.network_list().ok()) {
+        Some(recorded) => {
+            note(&format!("there is no usable file of network {name}; the records of its attachments count"));
+            Ok(recorded)
+        }
+        None => Err(Report::conf("can't clean up", &err)),
+    }
+}
+
+fn disabled(session: &Session, network: &NetworkList) -> Result<(), Report> {
+    let object = json!({"network": network.name, "validAttachments": null, "disableGC": true});
+    session.done(&format!("{} says disableGC; nothing was done", network.name), &object)
 }
 
 /// Doesn't call the plugins' GC: its list can't include attachments that another runtime adds later.
 async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
     if network.disable_gc {
-        let object = json!({"network": network.name, "validAttachments": null});
-        return session.done(&disabled(network), &object);
+        return disabled(session, network);
     }
     let mut doctor = doctor::new(session, &given.data_dir, given.grace);
     doctor.evidence.data_dirs.extend(data_dirs(network));
@@ -109,9 +140,13 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     }
     let (cleaned, left) = (count(&items, Outcome::Repaired), count(&items, Outcome::Left));
     let (name, living) = (&network.name, diagnosis.living);
+    let clean = if left == 0 { " is clean" } else { "" };
+    let object = json!({
+        "network": name, "validAttachments": living, "cleanedUp": cleaned, "leftAlone": left, "disableGC": false,
+    });
     session.done(
-        &format!("{name} is clean; living attachments: {living}; cleaned up: {cleaned}; left alone: {left}"),
-        &json!({"network": name, "validAttachments": living, "cleanedUp": cleaned, "leftAlone": left}),
+        &format!("{name}{clean}; living attachments: {living}; cleaned up: {cleaned}; left alone: {left}"),
+        &object,
     )
 }
 

@@ -56,6 +56,8 @@ impl PluginFile {
         let version = self.version.as_deref().unwrap_or_default();
         match self.maker {
             Maker::Cnimble => format!("cnimble v{version}"),
+            // A distribution's build often has no version.
+            Maker::Go if version == "unknown" => "Go, of unknown version".to_owned(),
             Maker::Go => format!("Go v{version}"),
             Maker::Other => "another program".to_owned(),
         }
@@ -169,18 +171,13 @@ impl PluginFiles {
             makes.entry((file.maker, file.words())).or_default().push(file);
         }
         let mut lines = Vec::new();
-        for ((maker, words), files) in &makes {
+        for ((_, words), files) in &makes {
             let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
             let dirs: BTreeSet<_> =
                 files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
             let dirs = joined(&dirs);
             let names = if makes.len() == 1 { format!("all {}", names.len()) } else { names.join(", ") };
-            let row = match maker {
-                Maker::Cnimble => "ours",
-                Maker::Go => "Go's",
-                Maker::Other => "others'",
-            };
-            lines.push((row, format!("{words} in {dirs}: {names}")));
+            lines.push(("made by", format!("{words} in {dirs}: {names}")));
         }
         for of in &self.consequences {
             lines.extend([("follows", of.what.clone()), ("try", of.remedy.to_owned())]);

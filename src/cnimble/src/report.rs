@@ -57,6 +57,12 @@ impl Report {
         self
     }
 
+    /// Adds another hint to the one that there is.
+    pub(super) fn or_hint(mut self, text: &str) -> Self {
+        self.hint = Some(self.hint.map_or_else(|| text.to_owned(), |hint| format!("{hint}; or {text}")));
+        self
+    }
+
     /// `what` is like "can't add eth0 to network demo".
     pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
         let mut report = match error {
@@ -68,7 +74,9 @@ impl Report {
             Error::Unsupported { network, since, .. } => Report::new(Exit::Config, what)
                 .row("network", network)
                 .row("why", error.to_string())
-                .hint(format!("raise the network's cniVersion to {since} or later")),
+                .hint(format!(
+                    "raise the network's cniVersion to {since} or later, and add the attachment again"
+                )),
             Error::NoResult { network, .. } => {
                 Report::new(Exit::Files, what).row("network", network).row("why", error.to_string())
             }
@@ -230,7 +238,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             None => return None,
         },
         PluginError::NoError { .. } | PluginError::BadOutput { .. } => {
-            "check that it is a CNI plugin; its stderr is above".to_owned()
+            "check that it is a CNI plugin; what it wrote to stderr stands above, if it wrote anything".to_owned()
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
@@ -239,6 +247,9 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             103 => format!("cnimble del {network} NETNS, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
             _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
+            1 | 2 | 4 | 6 | 7 if verb == Verb::Del => {
+                "a repetition fails in the same way; correct the network's file, and use --from-file".to_owned()
+            }
             _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
             _ => return None,
         },

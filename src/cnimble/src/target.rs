@@ -85,7 +85,7 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 /// cnitool's ID is `cnitool-` and the first ten bytes of the path's SHA-512.
-fn container_id(netns: &str) -> String {
+pub(super) fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
 }
 

@@ -1,15 +1,17 @@
 //! `add`, `del` and `check`: the verbs for one attachment.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 
 use serde_json::{Value, json};
 
-use cnimble_cni::{CniResult, NetworkList, Version};
-use cnimble_runtime::{Attach, ConfError, Entry, Key};
+use cnimble_cni::{self as cni, CniResult, NetworkList, Version};
+use cnimble_runtime::{Attach, ConfError, Entry, Error, Failure, Key, PluginError};
 
-use super::args::Attachment;
+use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
-use super::report::{Exit, Report, usage};
+use super::output::note;
+use super::report::{Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
 pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Report> {
@@ -20,7 +22,11 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     network::warn_of_capabilities(&network, attach.capability_args.keys());
     let known = lookup(session, &network.name, &attach).is_some();
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
-        Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,
+        Ok(outcome) => outcome.map_err(|err| {
+            let existed = matches!(&err, Error::Plugins(failures) if failures.note.is_some());
+            let report = Report::of(&what, &err);
+            if existed { report.hint(add_again(&network, &attach)) } else { report }
+        })?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(match known {
@@ -42,8 +48,20 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     })
 }
 
+/// Returns the command that deletes this attachment. Without the ID it would look for another one.
 fn del_hint(network: &NetworkList, attach: &Attach) -> String {
-    format!("cnimble del {} {}", network.name, attach.netns)
+    let mut command = format!("cnimble del {} {}", network.name, attach.netns);
+    if attach.container_id != target::container_id(&attach.netns) {
+        command += &format!(" --container-id {}", attach.container_id);
+    }
+    if attach.ifname != "eth0" {
+        command += &format!(" -i {}", attach.ifname);
+    }
+    command
+}
+
+fn add_again(network: &NetworkList, attach: &Attach) -> String {
+    format!("`{}`, and add it again", del_hint(network, attach))
 }
 
 /// DEL waits until the library has undone the interrupted ADD.
@@ -62,50 +80,149 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
     }
 }
 
-pub(super) async fn del(session: &Session, given: &Attachment) -> Result<(), Report> {
-    let mut attach = target::attach(given)?;
-    let what = format!("can't delete {} from network {}", attach.ifname, given.network);
-    let network = match network::find(session, &given.network) {
-        Ok(network) => Ok(network),
-        // The cache has the configuration that ADD used.
-        Err(err @ ConfError::NoNetwork { .. }) => match lookup(session, &given.network, &attach) {
-            Some(entry) => entry.network_list().map_err(|reason| {
-                Report::new(Exit::Config, &what)
-                    .row("network", &given.network)
-                    .row("why", format!("{err}; the copy in the cache can't be used: {reason}"))
-            }),
-            None => Err(Report::conf(&what, &err)),
-        },
-        Err(err) => Err(Report::conf(&what, &err)),
-    }?;
-    if let Some(entry) = lookup(session, &network.name, &attach) {
-        recall(&mut attach, given, entry);
-    }
-    let outcome = interruptible(session.invoker.del(&network, &attach)).await;
-    finish(&what, outcome)?;
-    session.done(
-        &format!("{} of {} is no longer on {}", attach.ifname, attach.container_id, network.name),
-        &summary(&network, &attach),
-    )
+/// An attachment that exists, or should.
+struct Existing {
+    /// The network of the file, or of the record if there is no file.
+    given: NetworkList,
+    /// The network that counts for this attachment.
+    network: NetworkList,
+    attach: Attach,
+    /// Whether the cache has a record of its ADD.
+    is_recorded: bool,
+    /// Whether the network has a usable file.
+    has_file: bool,
 }
 
-pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), Report> {
-    let mut attach = target::attach(given)?;
-    let what = format!("can't check {} in network {}", attach.ifname, given.network);
-    let network = network::load(session, &given.network, &what)?;
-    let what = format!("{} is not as network {} made it", attach.ifname, network.name);
-    if let Some(entry) = lookup(session, &network.name, &attach) {
-        recall(&mut attach, given, entry);
+pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(), Report> {
+    let session = &by_choice(session, given.from_file);
+    let attach = target::attach(&given.attachment)?;
+    let what = format!("can't delete {} from network {}", attach.ifname, given.attachment.network);
+    let from_file = given.from_file;
+    let Existing { given, network, attach, is_recorded, has_file } = find(session, given, attach, &what)?;
+    let outcome = interruptible(session.invoker.del(&given, &attach)).await;
+    if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
+        let is_missing = |of: &Failure| matches!(of.cause, PluginError::Missing { .. });
+        if is_recorded && has_file && !from_file && failures.iter().any(is_missing) {
+            let report = Report::of(&what, err);
+            return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
+        }
     }
+    finish(&what, outcome)?;
+    let Attach { ifname, container_id, netns, .. } = &attach;
+    let mut words = format!("{ifname} of {container_id} is removed from {}", network.name);
+    if !is_recorded {
+        words = format!(
+            "there is no record of {ifname} of {container_id} on {}: nothing was attached under this ID, or it is \
+             removed already; DEL ran by the network's file",
+            network.name
+        );
+        if is_missing(netns) {
+            words += &format!("; there is no namespace {netns}");
+        }
+        // A runtime's repeated DEL of one network of several is no mistake.
+        if let Some(other) = other_record(session, &network.name, &attach, session.human()) {
+            note(&other.told("del"));
+        }
+    }
+    session.done(&words, &summary(&network, &attach, "recorded", is_recorded))
+}
+
+pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(), Report> {
+    let session = &by_choice(session, given.from_file);
+    let attach = target::attach(&given.attachment)?;
+    let what = format!("can't check {} in network {}", attach.ifname, given.attachment.network);
+    let Existing { given, network, attach, is_recorded, .. } = find(session, given, attach, &what)?;
     if attach.netns.is_empty() {
         return Err(usage("no network namespace was given, and the cache doesn't know it"));
     }
-    let outcome = interruptible(session.invoker.check(&network, &attach)).await;
-    finish(&what, outcome)?;
-    session.done(
-        &format!("{} of {} is as {} made it", attach.ifname, attach.container_id, network.name),
-        &summary(&network, &attach),
-    )
+    let outcome = interruptible(session.invoker.check(&given, &attach)).await;
+    match &outcome {
+        Ok(Err(err @ Error::Plugins(failures))) if has_compared(&failures.first.cause) => {
+            let what = format!("{} is not as network {} made it", attach.ifname, network.name);
+            return Err(Report::of(what, err).hint(add_again(&network, &attach)));
+        }
+        Ok(Err(err @ Error::NoResult { .. })) if !is_recorded => {
+            let report = Report::of(&what, err);
+            let other = other_record(session, &network.name, &attach, true);
+            return Err(other.into_iter().fold(report, |report, other| report.hint(other.told("check"))));
+        }
+        _ => finish(&what, outcome)?,
+    }
+    let asked = !network.disable_check;
+    let words = if asked {
+        format!("{} of {} is as {} made it", attach.ifname, attach.container_id, network.name)
+    } else {
+        format!("{} says disableCheck: its plugins were not asked", network.name)
+    };
+    session.done(&words, &summary(&network, &attach, "asked", asked))
+}
+
+/// A session that goes by the network's file, if the caller wants that.
+fn by_choice(session: &Session, from_file: bool) -> Session {
+    let invoker = session.invoker.clone();
+    session.with_invoker(if from_file { invoker.with_given_configuration() } else { invoker })
+}
+
+/// Returns the attachment with the configuration that counts for it. Its network's file may be gone, because the
+/// record of its ADD has a copy. Missing arguments are those of ADD.
+fn find(
+    session: &Session,
+    arguments: &args::Existing,
+    mut attach: Attach,
+    what: &str,
+) -> Result<Existing, Report> {
+    let name = &arguments.attachment.network;
+    let file = network::find(session, name);
+    let entry = match &file {
+        Ok(file) => lookup(session, &file.name, &attach),
+        // The path of a file doesn't tell the network's name.
+        Err(_) if cni::names::is_identifier(name) => lookup(session, name, &attach),
+        Err(_) => None,
+    };
+    let (is_recorded, has_file) = (entry.is_some(), file.is_ok());
+    let given = match (file, &entry) {
+        (Ok(file), _) => file,
+        (Err(err), Some(entry)) if !arguments.from_file => entry.network_list().map_err(|reason| {
+            Report::conf(what, &err).row("record", format!("its configuration can't be used: {reason}"))
+        })?,
+        (Err(err), Some(_)) => return Err(Report::conf(what, &err)),
+        (Err(err), None) => return Err(unknown(session, arguments, &attach, what, &err)),
+    };
+    if let Some(entry) = entry {
+        recall(&mut attach, &arguments.attachment, entry);
+    }
+    let network = session.invoker.configuration_of(&given, &attach);
+    Ok(Existing { given, network, attach, is_recorded, has_file })
+}
+
+/// Returns the report for an attachment with neither a network's file nor a record.
+fn unknown(
+    session: &Session,
+    given: &args::Existing,
+    attach: &Attach,
+    what: &str,
+    err: &ConfError,
+) -> Report {
+    let name = &given.attachment.network;
+    let dir = session.invoker.cache().dir().display();
+    let (ifname, id) = (&attach.ifname, &attach.container_id);
+    let report = Report::conf(what, err);
+    if name.contains('/') {
+        return report
+            .or_hint("name the network instead: where its file is gone, the record of the ADD counts");
+    }
+    let why = format!(
+        "there is none of {ifname} of {id} in {dir}: either it is removed already, or a name is misspelt"
+    );
+    let report = report.row("record", why);
+    let other = other_record(session, name, attach, true);
+    other.into_iter().fold(report, |report, other| report.hint(other.told("del")))
+}
+
+/// Whether the plugin has compared the attachment with the result of ADD. The codes below 100 are of the specification,
+/// and mean that it could not begin.
+fn has_compared(cause: &PluginError) -> bool {
+    matches!(cause, PluginError::Refused { error, .. } if error.code.0 >= 100)
 }
 
 /// Restores missing arguments from the values at ADD.
@@ -121,6 +238,43 @@ fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     }
 }
 
+/// Another attachment of the same namespace. The caller has probably forgotten the container ID or the interface that
+/// was given to `add`.
+struct Other {
+    entry: Entry,
+    netns: String,
+}
+
+impl Other {
+    /// Returns a sentence with the command for that attachment.
+    fn told(&self, verb: &str) -> String {
+        let Other { entry, netns } = self;
+        let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
+        let option = if ifname == "eth0" { String::new() } else { format!(" -i {ifname}") };
+        format!(
+            "a record names this namespace with network {network}, ID {id} and interface {ifname}: \
+             use `cnimble {verb} {network} {netns} --container-id {id}{option}`"
+        )
+    }
+}
+
+/// Returns the record of another attachment of this namespace, also of another network if that is `anywhere`.
+fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: bool) -> Option<Other> {
+    let netns = Some(attach.netns.clone()).filter(|path| !path.is_empty())?;
+    let real = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let wanted = real(&netns);
+    let mut entries = session.invoker.cache().list().unwrap_or_default();
+    entries.retain(|of| of.ifname != "lo" && of.namespace().is_some_and(|path| real(path) == wanted));
+    entries.sort_by_key(|of| of.network != network);
+    let entry = entries.into_iter().find(|of| anywhere || of.network == network)?;
+    Some(Other { entry, netns })
+}
+
+/// Whether there is surely no such file.
+fn is_missing(path: &str) -> bool {
+    !path.is_empty() && std::fs::metadata(path).is_err_and(|err| err.kind() == ErrorKind::NotFound)
+}
+
 fn lookup(session: &Session, network: &str, attach: &Attach) -> Option<Entry> {
     let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
     match session.invoker.cache().get(key) {
@@ -132,8 +286,10 @@ fn lookup(session: &Session, network: &str, attach: &Attach) -> Option<Entry> {
     }
 }
 
-fn summary(network: &NetworkList, attach: &Attach) -> Value {
+/// Returns the JSON of a verb, with one key of its own.
+fn summary(network: &NetworkList, attach: &Attach, key: &str, value: bool) -> Value {
     json!({
+        (key): value,
         "network": network.name,
         "cniVersion": network.version.as_str(),
         "containerID": attach.container_id,

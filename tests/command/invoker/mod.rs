@@ -12,6 +12,7 @@ mod masters;
 mod migrate;
 mod names;
 mod plugin_files;
+mod recorded;
 mod stats;
 mod strict;
 mod surface;

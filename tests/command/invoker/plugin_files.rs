@@ -99,7 +99,9 @@ fn a_file_that_is_another_plugin_is_told_by_doctor_and_validate() {
     let overwritten = bin(&node, &[("bridge", &go.join("loopback"))]);
     let (files, follows) = told(&doctor(&node, &overwritten), 6);
     assert_eq!(files[0], "go bridge");
-    assert!(follows[0].contains("bridge is the plugin loopback (Go v"), "{follows:?}");
+    assert!(follows[0].contains("bridge is the plugin loopback (Go"), "{follows:?}");
+    // A distribution's build may have no version.
+    assert!(!follows[0].contains("vunknown"), "{follows:?}");
 
     let validate = node.cnimble(&overwritten, &["validate", "net"]).run();
     assert!(validate.stderr.contains("is the plugin loopback"), "{}", validate.describe());

@@ -40,9 +40,17 @@ impl Asking {
     /// # Errors
     /// EADDRINUSE if another host has one of them, or probes for it as well; EINTR if a signal came.
     pub fn probe(&self) -> Result<()> {
-        for pause in PROBES {
+        self.probe_with(&PROBES)
+    }
+
+    /// Probes once before each pause. The neighbour of an address answers within milliseconds.
+    ///
+    /// # Errors
+    /// Fails as [`Asking::probe`] does.
+    pub fn probe_with(&self, pauses: &[Duration]) -> Result<()> {
+        for pause in pauses {
             self.send(probe)?;
-            self.listen(Instant::now() + pause)?;
+            self.listen(Instant::now() + *pause)?;
         }
         Ok(())
     }

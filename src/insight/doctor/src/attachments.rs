@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{Code, NetworkList, Owner, Verb, Version};
@@ -13,10 +14,17 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::begun;
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Item, Place, Undo};
 use cnimble_rules::objects::bridge;
-use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
+use cnimble_runtime::{Attach, Cache, Entry, Key, Lookup, PluginError};
 
 use super::outcome::{Reach, Repair};
+use super::runtime::PAUSE;
 use super::{Doctor, Finding, Kind, Subject};
+
+/// The remedy for what only a new pod has.
+pub(super) const REPLACE: &str = "delete the pod, and its owner makes another";
+
+/// A DEL takes no longer, unless its runtime has given up.
+const UNFINISHED: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub struct Compared {
@@ -180,6 +188,10 @@ impl Action {
         (&self.plugin, self.item)
     }
 
+    pub(super) fn is_in_pod(&self) -> bool {
+        self.place == Place::Pod
+    }
+
     /// Puts back what the attachment misses now, if it still lives. This happens once for all of its plugins, because
     /// each builds on what the others put back.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
@@ -305,7 +317,8 @@ fn leaving(known: &Known) -> Finding {
         doubt: Some(
             "a repair would leave rules behind the DEL; the runtime finishes or repeats it".to_owned(),
         ),
-        remedy: "none of ours: repeat the DEL",
+        passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
+        remedy: "repeat the DEL",
         action: super::Action::Runtime,
     }
 }
@@ -318,7 +331,7 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
         Place::Pod => (Kind::PodState, format!("in the pod, by plugin {name}")),
     };
     let remedy = match (&action, fault.place) {
-        (super::Action::Runtime, _) => "none of ours: delete the pod, and its owner makes another",
+        (super::Action::Runtime, _) => REPLACE,
         (_, Place::Rules) => "put them back",
         (_, Place::Host) => "put it back",
         (_, Place::Pod) => "put it back with --repair --pods, unless the pod wants it so",
@@ -332,9 +345,49 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
             _ => fault.error.to_string(),
         },
         doubt: fault.left_alone.then(|| UNPROVEN.to_owned()),
+        passing: false,
         remedy,
         action,
     }
 }
 
 const UNPROVEN: &str = "nothing on the host proves that an interface is the pod's";
+
+/// The pods whose namespace has lost the interface that ADD made. Only a new pod gets one. A DEL that runs looks the
+/// same between its last plugin and the removal of the record, so only what is found twice counts.
+pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
+    let doubtful = |known: &&Known| known.own && matches!(known.verdict, Verdict::Doubt(_));
+    let mut lost: Vec<&Known> =
+        node.entries.iter().filter(doubtful).filter(|known| has_lost(known)).collect();
+    if lost.is_empty() {
+        return Vec::new();
+    }
+    tokio::time::sleep(PAUSE).await;
+    lost.retain(|known| {
+        let now = Cache::new(&known.cache).get(known.entry.key()).ok().and_then(Lookup::entry);
+        now.as_ref() == Some(&known.entry) && has_lost(known)
+    });
+    lost.into_iter()
+        .map(|known| if begun::is_noted(&known.owner().tag()) { leaving(known) } else { cut_off(known) })
+        .collect()
+}
+
+/// Whether the interface of an entry is missing in its namespace. An unreadable namespace is told elsewhere.
+fn has_lost(known: &Known) -> bool {
+    let netns = NetNs::find(known.entry.namespace().unwrap_or_default().as_ref());
+    let lost = netns.ok().flatten().map(|netns| inside::has_lost_interface(&known.entry, &netns));
+    matches!(lost, Some(Ok(true)))
+}
+
+fn cut_off(known: &Known) -> Finding {
+    Finding {
+        kind: Kind::PodState,
+        what: "interface of the pod".to_owned(),
+        subject: Subject::of(&known.entry.network, &known.attachment()),
+        why: inside::lost(&known.entry),
+        doubt: None,
+        passing: false,
+        remedy: REPLACE,
+        action: super::Action::Runtime,
+    }
+}

@@ -62,6 +62,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             subject: Subject::default(),
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.evidence.grace),
+            passing: true,
             remedy: "rename it, so that it is not read any more",
             action: super::Action::Entry(Action::SetAside(path)),
         });
@@ -73,6 +74,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             subject: Subject::default(),
             why: "a process that wrote it was killed before it was done".to_owned(),
             doubt: young(&path, doctor.evidence.grace),
+            passing: true,
             remedy: "remove it",
             action: super::Action::Entry(Action::Remove(path)),
         });
@@ -93,6 +95,7 @@ fn finding(node: &Node, known: &Known) -> Option<Finding> {
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why,
         doubt,
+        passing: false,
         remedy: "DEL with the recorded configuration",
         action: super::Action::Entry(Action::Del {
             entry: Box::new(known.entry.clone()),

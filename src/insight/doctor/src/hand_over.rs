@@ -7,7 +7,6 @@ use cnimble_cni::{Error, Owner};
 use cnimble_leases::holder::Holder;
 use cnimble_leases::{INDEX, KEPT};
 use cnimble_liveness::node::Node;
-use cnimble_liveness::traces::judge;
 use cnimble_liveness::{Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_os::files::IfPresent;
@@ -111,7 +110,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     let ours = |trace: &&Trace| trace.is_element() || trace.is_of_published_ports();
     for trace in sight.traces.iter().filter(ours) {
         let comment = trace.comment().unwrap_or_default();
-        match (judge(&sight.node, trace), survey::tag(comment)) {
+        match (sight.judge(trace), survey::tag(comment)) {
             (Verdict::Lives | Verdict::Doubt(_), _) if trace.is_of_published_ports() => {
                 report.left.push(format!("{}, which no Go plugin removes", trace.what));
             }

@@ -1,20 +1,22 @@
 //! Finds orphaned leases of the IPAM plugin host-local.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cnimble_cni::Error;
 use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Identity, Store};
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
+use cnimble_liveness::young;
 
 use super::{Finding, Kind, Subject, orphaned};
 
-pub(super) fn findings(leases: &JudgedLeases) -> impl Iterator<Item = Finding> {
-    leases.all().filter_map(|(network, lease)| finding(network, lease))
+pub(super) fn findings(leases: &JudgedLeases, grace: Duration) -> impl Iterator<Item = Finding> {
+    leases.all().filter_map(move |(network, lease)| finding(network, lease, grace))
 }
 
-fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
+fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Finding> {
     let (why, doubt) = orphaned(&lease.verdict)?;
     let path = lease.path.display();
     let (kind, what) = match &lease.held {
@@ -41,6 +43,8 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
         subject,
         why,
         doubt,
+        // Another machine's lease is none of this node's faults.
+        passing: network.is_shared() || young(&lease.path, grace).is_some(),
         remedy: "remove it under the lock of the directory",
         action: super::Action::Lease(action),
     })

@@ -106,8 +106,22 @@ pub struct Finding {
     pub why: String,
     /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
     pub doubt: Option<String>,
+    /// Whether time alone ends the doubt, or it is no fault of this node: an object is young, a DEL runs, or another
+    /// machine may own the object.
+    pub passing: bool,
     pub remedy: &'static str,
     action: Action,
+}
+
+/// Who can repair a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cure {
+    /// [`Doctor::repair`] with any reach.
+    Host,
+    /// [`Doctor::repair`] with [`Reach::Pods`].
+    Pod,
+    /// Only the runtime, or the creator of the pod.
+    Runtime,
 }
 
 /// An attachment, as far as its names are known.
@@ -171,6 +185,11 @@ impl Doctor<'_> {
         let Compared { findings: differences, unchecked } =
             attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
+        let cut_off = attachments::without_interface(&sight.node).await;
+        findings.retain(|of| {
+            of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
+        });
+        findings.extend(cut_off);
         findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
             findings.extend(stale_rules::idle(&mut Nft::new())?);
@@ -210,7 +229,7 @@ impl Doctor<'_> {
     /// Returns the objects without a living owner.
     fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
-        findings.extend(leases::findings(&sight.node.leases));
+        findings.extend(leases::findings(&sight.node.leases, self.evidence.grace));
         findings.extend(links::findings(&sight.node)?);
         findings.extend(links::unfinished_bridges(&sight.node)?);
         findings.extend(stale_rules::findings(sight));
@@ -233,6 +252,14 @@ impl Finding {
         match &self.action {
             Action::Attachment(action) => Some(action.item()),
             _ => None,
+        }
+    }
+
+    pub fn cure(&self) -> Cure {
+        match &self.action {
+            Action::Runtime => Cure::Runtime,
+            Action::Attachment(action) if action.is_in_pod() => Cure::Pod,
+            _ => Cure::Host,
         }
     }
 

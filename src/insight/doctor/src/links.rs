@@ -102,6 +102,7 @@ fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
         subject: stale_rules::names(&link.alias),
         why: orphan.why.to_owned(),
         doubt: orphan.doubt,
+        passing: false,
         remedy: "delete it",
         action: super::Action::Link(Action { found: Box::new(link.clone()) }),
     }

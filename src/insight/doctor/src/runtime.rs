@@ -16,10 +16,11 @@ use cnimble_liveness::young;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_runtime::Cache;
 
+use super::attachments::REPLACE;
 use super::{Action, Doctor, Finding, Kind, Subject};
 
 /// Longer than the runtime's steps of creating or removing a sandbox.
-const PAUSE: Duration = Duration::from_secs(2);
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// CRI runtimes give a pod this interface.
 const INTERFACE: &str = "eth0";
@@ -103,7 +104,7 @@ impl Look<'_> {
         let kernel = match look_inside(&netns, &names) {
             Ok(kernel) => kernel,
             Err(why) => {
-                let remedy = "none of ours: delete the pod, and its owner makes another";
+                let remedy = REPLACE;
                 return findings.push(finding(Kind::SandboxInterface, sandbox, &entries, why, remedy));
             }
         };
@@ -111,13 +112,13 @@ impl Look<'_> {
         if !lost.is_empty() {
             let why =
                 format!("the runtime's IP is not the kernel's: {} and {}", joined(&lost), joined(&kernel));
-            let remedy = "none of ours: delete the pod, and its owner makes another";
+            let remedy = REPLACE;
             findings.push(finding(Kind::SandboxAddress, sandbox, &entries, why, remedy));
         }
         if entries.is_empty() {
             let why =
                 "the sandbox is Ready, and no result cache knows it: its DEL will have no result to go by";
-            let remedy = "none of ours: delete the pod; what its DEL leaves, --repair removes";
+            let remedy = "delete the pod; what its DEL leaves, --repair removes";
             findings.push(finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy));
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {
@@ -143,7 +144,7 @@ impl Look<'_> {
         let held: Vec<IpAddr> =
             self.leases(&sandbox.id).filter_map(|(_, lease)| Some(lease.held.as_ref()?.0)).collect();
         let why = format!("the sandbox is NotReady and holds a lease: {}", joined(&held));
-        let remedy = "none of ours: the kubelet stops it, or `cnimble cri down` does";
+        let remedy = "the kubelet stops it, or `cnimble cri down` does";
         let entries = self.entries(&sandbox.id);
         (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
     }
@@ -162,8 +163,14 @@ impl Look<'_> {
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
         let why = "the sandbox is gone, and its namespace isn't".to_owned();
-        let mut finding = finding(Kind::SandboxGone, &sandbox, &[known], why, "none");
-        finding.doubt = Some("something may use it; `cnimble del` takes it away".to_owned());
+        let mut finding = finding(
+            Kind::SandboxGone,
+            &sandbox,
+            &[known],
+            why,
+            "`cnimble del` takes it away, if nothing uses it",
+        );
+        finding.doubt = Some("something may use it; if not, `cnimble del` takes it away".to_owned());
         Some(finding)
     }
 }
@@ -206,6 +213,7 @@ fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remed
         subject,
         why,
         doubt: None,
+        passing: false,
         remedy,
         action: Action::Runtime,
     }

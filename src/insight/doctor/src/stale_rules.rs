@@ -2,7 +2,6 @@
 
 use cnimble_cni::Error;
 use cnimble_liveness::Sight;
-use cnimble_liveness::traces::judge;
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Named, Trace};
 
@@ -11,13 +10,14 @@ use super::{Action, Finding, Kind, Subject, orphaned};
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     let mut findings = Vec::new();
     for trace in &sight.traces {
-        let Some((why, doubt)) = orphaned(&judge(&sight.node, trace)) else { continue };
+        let Some((why, doubt)) = orphaned(&sight.judge(trace)) else { continue };
         findings.push(Finding {
             kind: Kind::Rules,
             what: trace.what.clone(),
             subject: subject(trace),
             why,
             doubt,
+            passing: false,
             remedy: "remove it, and the sets and chains that are unused without it",
             action: Action::Rules(Box::new(trace.clone())),
         });
@@ -34,6 +34,7 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
         subject: Subject::default(),
         why: "there is no pod that they are for".to_owned(),
         doubt: None,
+        passing: false,
         remedy: "remove them; the next pod makes them again",
         action: Action::EmptyRules,
     }))

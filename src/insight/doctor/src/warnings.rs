@@ -45,8 +45,11 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-/// The ports that the runtime published for an attachment.
+/// The ports that the runtime published for an attachment. A network without a plugin that takes them publishes none.
 pub fn ports(entry: &Entry) -> Vec<PortMapping> {
+    if entry.network_list().is_ok_and(|list| !list.takes("portMappings")) {
+        return Vec::new();
+    }
     let ports = entry.capability_args.get("portMappings");
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
@@ -187,7 +190,10 @@ fn of_tables() -> Vec<String> {
     let (now, most) = (number(&format!("{conntrack}_count")), number(&format!("{conntrack}_max")));
     let mut warnings: Vec<String> = full(now, most)
         .map(|how| {
-            format!("connection tracking is full ({how}), and new connections are dropped: raise net.netfilter.nf_conntrack_max")
+            format!(
+                "connection tracking is nearly full ({how}), and drops new connections when it is full: raise \
+                 net.netfilter.nf_conntrack_max"
+            )
         })
         .into_iter()
         .collect();
@@ -196,8 +202,8 @@ fn of_tables() -> Vec<String> {
         let most = number(&format!("/proc/sys/net/{family}/neigh/default/gc_thresh3"));
         if let Some(how) = full(neighbours(&text), most) {
             warnings.push(format!(
-                "the neighbour table of {family} is full ({how}), and pods are not reached: raise \
-                 net.{family}.neigh.default.gc_thresh3"
+                "the neighbour table of {family} is nearly full ({how}), and no new pod is reached when it is full: \
+                 raise net.{family}.neigh.default.gc_thresh3"
             ));
         }
     }

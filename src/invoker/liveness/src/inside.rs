@@ -1,7 +1,7 @@
 //! The interface that a cache entry leads to. It can be another attachment's: a process ID is used again, or a named
 //! namespace made again, after a pod that ended without a DEL. A DEL judges alike (`inside.rs` of `cnimble_plugin`).
 
-use cnimble_cni::{Error, IpConfig, Owner};
+use cnimble_cni::{Error, Interface, IpConfig, Owner};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::pair;
@@ -14,12 +14,25 @@ use super::cache_entries::owner_of;
 pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<String>, Error> {
     let (name, mut inside) = (&entry.ifname, Netlink::open_bounded(ns)?);
     Ok(match inside.find_link(name)? {
-        None => Some(format!("its namespace is there, but has no {name}")),
+        None => Some(lost(entry)),
         Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => {
             Some(format!("its namespace has another attachment's {name}; `cnimble del` takes the entry away"))
         }
         Some(_) => None,
     })
+}
+
+/// Whether the namespace has lost the interface that ADD made in it. A device that a program of the pod drives itself
+/// (DPDK) is no interface of the kernel, and the result of its ADD tells no MAC.
+pub fn has_lost_interface(entry: &Entry, ns: &NetNs) -> Result<bool, Error> {
+    let result = entry.cni_result().ok().flatten().unwrap_or_default();
+    let made = |of: &Interface| of.name == entry.ifname && !of.sandbox.is_empty() && !of.mac.is_empty();
+    Ok(result.interfaces.iter().any(made) && Netlink::open_bounded(ns)?.find_link(&entry.ifname)?.is_none())
+}
+
+/// What is said of such a namespace.
+pub fn lost(entry: &Entry) -> String {
+    format!("its namespace is there, but has no {}", entry.ifname)
 }
 
 /// `link` is an interface in `ns`, which the socket `pod` is of.

@@ -1,5 +1,6 @@
 //! The order of looking, and the verdicts on cache entries and leases: see the crate's text.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -49,6 +50,7 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
         leases: JudgedLeases::default(),
         sandboxes: listed.map(|all| all.into_iter().map(|of| (of.id.clone(), of)).collect()),
         lives: Lives::default(),
+        certain: HashSet::new(),
     };
     let ends: Vec<Life> = node
         .links
@@ -58,12 +60,16 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
         .filter_map(life_of_link)
         .collect();
     node.lives.extend(ends);
+    node.certain = node.lives.tags();
     let holders = holders(&leases, &node);
     node.lives.extend(holders);
     // Entries that surely live come first: they hold their addresses against the others.
     entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
         known.verdict = entry(&known, &node, &mut host);
+        if known.verdict == Verdict::Lives {
+            node.certain.insert(known.owner().tag());
+        }
         if !matches!(known.verdict, Verdict::Orphan(_)) {
             node.lives.extend([Life::of(&known.owner(), known.addrs())]);
         }

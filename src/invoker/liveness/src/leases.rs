@@ -21,6 +21,13 @@ pub struct Network {
     pub(super) doubt: Option<String>,
 }
 
+impl Network {
+    /// Whether the doubt about its leases lasts for good, because other machines may have the file system, too.
+    pub fn is_shared(&self) -> bool {
+        self.doubt.is_some()
+    }
+}
+
 /// All leases as they were read, and once they are judged, what is thought of each.
 #[derive(Debug, Default)]
 pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);

@@ -52,6 +52,10 @@ pub(super) struct Lives {
 }
 
 impl Lives {
+    pub(super) fn tags(&self) -> HashSet<String> {
+        self.tags.clone()
+    }
+
     pub(super) fn extend(&mut self, lives: impl IntoIterator<Item = Life>) {
         for life in lives {
             self.tags.extend(life.tag.clone());
@@ -80,6 +84,8 @@ pub struct Node {
     pub leases: JudgedLeases,
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
     pub(super) lives: Lives,
+    /// The tags of attachments that live for certain, by a link that leads to a pod or by a good entry.
+    pub(super) certain: HashSet<String>,
 }
 
 impl Node {
@@ -123,6 +129,11 @@ impl Node {
     /// Returns true if and only if an attachment with this [`Owner::tag`] lives.
     pub fn has_tag(&self, tag: &str) -> bool {
         self.lives.tags.contains(tag)
+    }
+
+    /// Whether a link or a good entry shows that the attachment with this tag lives. Others may live.
+    pub(super) fn lives_surely(&self, tag: &str) -> bool {
+        self.certain.contains(tag)
     }
 
     /// Returns true if and only if this attachment lives.

@@ -1,9 +1,87 @@
 //! Verdicts about packet rules.
 
-use cnimble_rules::survey::{self, Named, Trace};
+use std::net::IpAddr;
+use std::time::Duration;
 
-use super::Verdict;
+use nix::errno::Errno;
+
+use cnimble_cni::Error;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::arp::Asking;
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::survey::{self, Contested, Named, Trace};
+
 use super::node::Node;
+use super::{Sight, Verdict};
+
+/// The time for an answer after each request. A neighbour answers within milliseconds.
+const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
+
+impl Sight {
+    /// The verdict on a packet rule. A port mapping of an attachment that only may live is an orphan if it takes the
+    /// packets of a living pod: see [`takes_packets_of_another`].
+    pub fn judge(&self, trace: &Trace) -> Verdict {
+        match judge(&self.node, trace) {
+            Verdict::Lives => takes_packets_of_another(&self.node, trace)
+                .unwrap_or_else(|err| Some(Verdict::Doubt(err.to_string())))
+                .unwrap_or(Verdict::Lives),
+            verdict => verdict,
+        }
+    }
+}
+
+/// A Go plugin's DEL of a pod of ours can fail half-way, and leaves our port mapping. The next pod with the port, made
+/// by the Go plugin, hears nothing. The mapping may go if all of this holds:
+///
+/// - neither a link nor a good entry shows that its pod lives, and the runtime doesn't list the pod;
+/// - the other pod lives, and an interface has its address;
+/// - no interface has the address that the mapping leads to, and nothing answers for it. A virtual machine in a pod can
+///   have an address that no interface has.
+fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict>, Error> {
+    let Named::Comment(comment) = &trace.named else { return Ok(None) };
+    let is_known = survey::tag(comment).is_none_or(|tag| node.lives_surely(tag));
+    if is_known || node.is_listed_in(comment) {
+        return Ok(None);
+    }
+    let Some(Contested { port, address, container }) = trace.contested_port(&mut Nft::new())? else {
+        return Ok(None);
+    };
+    let mut others = node.entries.iter().filter(|known| known.entry.container_id == container);
+    let other_lives = others.any(|known| {
+        let of_family = |ip: &IpAddr| ip.is_ipv4() == address.is_ipv4();
+        let mut addrs = known.addrs().into_iter().filter(of_family);
+        known.verdict == Verdict::Lives && addrs.any(|ip| node.place_of(ip).is_some())
+    });
+    if !other_lives || node.place_of(address).is_some() {
+        return Ok(None);
+    }
+    let why = format!(
+        "it takes the packets for port {port} from container {container}, and leads them to {address}, which no \
+         interface has"
+    );
+    Ok(match answers(address)? {
+        Some(true) => None,
+        Some(false) => Some(node.unless_blind(format!("{why}, and nothing answers there"))),
+        None => Some(Verdict::Doubt(format!("{why}; whether something answers there can't be asked"))),
+    })
+}
+
+/// Whether a neighbour of this host has the address. `None` if that can't be asked.
+fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
+    let mut host = Netlink::open()?;
+    // Without a route, or on a link without a carrier, nothing is heard.
+    let Some(index) = host.link_towards(address)? else { return Ok(Some(false)) };
+    let link = host.link_at(index)?;
+    if !link.carrier {
+        return Ok(Some(false));
+    }
+    let (Some(mac), IpAddr::V4(address)) = (link.mac, address) else { return Ok(None) };
+    match Asking::open(index, mac, vec![address])?.probe_with(&PAUSES) {
+        Ok(()) => Ok(Some(false)),
+        Err(err) if err.is(Errno::EADDRINUSE) => Ok(Some(true)),
+        Err(err) => Err(err.into()),
+    }
+}
 
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Version, json};
@@ -10,6 +10,7 @@ use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Versio
 use super::abandoned::Caller;
 use super::error::{Error, Failure, Failures, PluginError, outcome};
 use super::exec::{Parameters, first_line};
+use super::recorded::Recorded;
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
 
 impl Invoker {
@@ -99,19 +100,23 @@ impl Invoker {
         }
         if caller.has_gone() && !known {
             // While the entry was written.
-            self.del_unlocked(network, attach).await?;
+            self.del_unlocked(self.recorded(network, attach), attach).await?;
         }
         Ok(added)
     }
 
     /// Asks every plugin whether the attachment is still as ADD left it. Success without asking if the network says
-    /// `disableCheck`.
+    /// `disableCheck`. The configuration of the ADD counts, as for [`Invoker::del`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] below version 0.4.0, and [`Error::NoResult`] without a usable result of ADD in the cache.
     /// Otherwise the first failure of a plugin, as the specification requires.
     pub async fn check(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
+        let _together = self.together(&network.name, attach).await?;
+        let recorded = self.recorded(network, attach);
+        recorded.tell_difference(Verb::Check, attach);
+        let network = &*recorded.network;
         if network.version < Version::V0_4_0 {
             return Err(Error::Unsupported {
                 network: network.name.clone(),
@@ -129,8 +134,7 @@ impl Invoker {
             ifname: attach.ifname.clone(),
             reason,
         };
-        let _together = self.together(&network.name, attach).await?;
-        let result = match self.cached_result(network, attach) {
+        let result = match recorded.result {
             Ok(Some(result)) => result,
             Ok(None) => {
                 return Err(no_result(format!(
@@ -153,17 +157,23 @@ impl Invoker {
     /// Goes on past a plugin that fails. Removes the entry in the cache if all have succeeded. A corrupt entry is set
     /// aside, with a warning.
     ///
+    /// If the cache has the configuration of the ADD, DEL goes by that one, and warns if `network` is another. Arguments
+    /// are those of `attach`. See [`Invoker::with_given_configuration`].
+    ///
     /// # Errors
     /// A forbidden name; all plugins' failures together.
     pub async fn del(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
-        self.del_unlocked(network, attach).await
+        let recorded = self.recorded(network, attach);
+        recorded.tell_difference(Verb::Del, attach);
+        self.del_unlocked(recorded, attach).await
     }
 
-    async fn del_unlocked(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
-        let result = match self.cached_result(network, attach) {
-            Ok(result) => result.filter(|_| network.version >= Version::V0_4_0),
+    pub(super) async fn del_unlocked(&self, recorded: Recorded<'_>, attach: &Attach) -> Result<(), Error> {
+        let network = &*recorded.network;
+        let result = match recorded.result {
+            Ok(result) => result,
             Err(reason) => {
                 log::warn!("{reason}; DEL goes on without the result of ADD");
                 match self.cache.rename_corrupt(attach.key(&network.name)) {
@@ -179,26 +189,6 @@ impl Invoker {
             log::warn!("{err}");
         }
         Ok(())
-    }
-
-    /// In the network's version. The error is for people.
-    fn cached_result(&self, network: &NetworkList, attach: &Attach) -> Result<Option<Value>, String> {
-        let key = attach.key(&network.name);
-        let about = |why: &dyn std::fmt::Display| {
-            format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display())
-        };
-        match self.cache.get(key) {
-            Ok(Lookup::Nothing) => Ok(None),
-            Ok(Lookup::Corrupt(why)) => Err(about(&why)),
-            Ok(Lookup::Entry(entry)) => match entry.result {
-                None => Err(about(&"it has no result")),
-                Some(result) => {
-                    let added = convert(result, network.version).map_err(|err| about(&err))?;
-                    Ok(Some(added.document))
-                }
-            },
-            Err(err) => Err(err.to_string()),
-        }
     }
 
     async fn add_one(
@@ -255,6 +245,7 @@ impl Invoker {
             netns: &attach.netns,
             ifname: &attach.ifname,
             args: &attach.args,
+            env: &attach.env,
             path: &self.path,
         };
         let stdin = network.configuration(plugin, &injection).to_string();
@@ -316,7 +307,11 @@ pub(super) fn failure(network: &NetworkList, plugin: &str, verb: Verb, cause: Pl
 }
 
 /// A result in the network's version, which a result without version counts as. One in this version keeps unknown keys.
-fn convert(mut document: Value, version: Version) -> Result<Added, SpecError> {
+/// As in libcni, `null` is an empty result.
+pub(super) fn convert(mut document: Value, version: Version) -> Result<Added, SpecError> {
+    if document.is_null() {
+        document = Value::Object(Map::new());
+    }
     let result = CniResult::from_value(&document, version, "")?;
     match json::get(&document, "cniVersion").and_then(Value::as_str) {
         Some(own) if own == version.as_str() => {}

@@ -4,12 +4,12 @@ use cnimble_cni::list::Injection;
 use cnimble_cni::{Attachment, NetworkList, Verb, Version};
 
 use super::error::{Error, Failure, Failures, outcome};
-use super::{Attach, Invoker};
+use super::{Attach, Entry, Invoker, check_names};
 
 impl Invoker {
     /// Cleans up what belongs to no attachment in `valid`. First runs DEL for each invalid attachment of this network
-    /// in the cache. From version 1.1.0 on it then runs GC of each plugin. Goes on past failures. Does nothing if the
-    /// network says `disableGC`.
+    /// in the cache, as [`Invoker::del`] does. From version 1.1.0 on it then runs GC of each plugin, also of those that
+    /// only a record of an ADD names. Goes on past failures. Does nothing if the network says `disableGC`.
     ///
     /// `None` is *no list*: the valid attachments are unknown. Nothing is deleted, and the plugins get no list either.
     /// With an empty list no attachment is valid, and all are deleted. libcni deletes all in both cases.
@@ -36,14 +36,46 @@ impl Invoker {
         if network.disable_gc {
             return Ok(());
         }
-        let mut failures = Vec::new();
-        // Reports the timeout once instead of once for each remaining entry.
-        let over = |failures: &[Failure]| !failures.is_empty() && self.exec.is_over();
-        for attach in self.stale(network, valid)? {
-            if over(&failures) {
+        let mut entries = self.cache.list()?;
+        entries.retain(|entry| entry.network == network.name);
+        // DEL removes the records.
+        let recorded = self.recorded_plugins(network, &entries);
+        let mut failures = self.del_stale(network, &entries, valid).await?;
+        let file = network.plugins.iter().filter(|_| network.version >= Version::V1_1_0);
+        let file = file.map(|plugin| (network, plugin));
+        let this = self.begin();
+        for (network, plugin) in file.chain(recorded.iter().map(|(network, plugin)| (network, plugin))) {
+            if self.is_over_after(&failures) {
                 break;
             }
-            match self.del(network, &attach).await {
+            // Under the specification's key and the one that plugins knew before.
+            failures.extend(this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await.err());
+        }
+        outcome(failures)
+    }
+
+    /// DEL of the attachments of `entries` that aren't valid. Returns the failures.
+    async fn del_stale(
+        &self,
+        network: &NetworkList,
+        entries: &[Entry],
+        valid: Option<&[Attachment]>,
+    ) -> Result<Vec<Failure>, Error> {
+        let Some(valid) = valid else { return Ok(Vec::new()) };
+        let (mut failures, mut changed) = (Vec::new(), Vec::new());
+        for attach in entries.iter().map(Attach::from_entry).filter(|of| !valid.contains(&of.attachment())) {
+            if self.is_over_after(&failures) {
+                break;
+            }
+            if let Err(err) = check_names(&network.name, &attach) {
+                // An entry whose names no plugin would take can't have been added.
+                log::warn!("result cache: skipped an entry of {}: {err}", network.name);
+                continue;
+            }
+            let _together = self.together(&network.name, &attach).await?;
+            let recorded = self.recorded(network, &attach);
+            changed.extend(recorded.difference.clone());
+            match self.del_unlocked(recorded, &attach).await {
                 Ok(()) => {}
                 Err(Error::Plugins(failed)) => {
                     let Failures { first, others, .. } = *failed;
@@ -52,21 +84,24 @@ impl Invoker {
                         failure
                     }));
                 }
-                // An entry whose names no plugin would take can't have been added.
-                Err(err) => log::warn!("result cache: skipped an entry of {}: {err}", network.name),
+                Err(err) => return Err(err),
             }
         }
-        if network.version >= Version::V1_1_0 {
-            let this = self.begin();
-            for plugin in &network.plugins {
-                if over(&failures) {
-                    break;
-                }
-                // Under the specification's key and the one that plugins knew before.
-                failures.extend(this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await.err());
-            }
+        if let Some(difference) = changed.first() {
+            // One line tells of all: there may be hundreds.
+            log::warn!(
+                "network {} has changed since the ADDs of {} attachments: {difference}; DEL goes by their records",
+                network.name,
+                changed.len()
+            );
         }
-        outcome(failures)
+        Ok(failures)
+    }
+
+    /// Whether the time is over, once there is a failure to tell of. Reports the timeout once instead of once for each
+    /// remaining entry.
+    fn is_over_after(&self, failures: &[Failure]) -> bool {
+        !failures.is_empty() && self.exec.is_over()
     }
 
     /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 the answer is yes.
@@ -83,20 +118,5 @@ impl Invoker {
             answer.map_err(Failures::one)?;
         }
         Ok(())
-    }
-
-    fn stale(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<Vec<Attach>, Error> {
-        let Some(valid) = valid else {
-            return Ok(Vec::new());
-        };
-        let entries = self.cache.list()?;
-        let is_valid = |container_id: &str, ifname: &str| {
-            valid.iter().any(|of| of.container_id == container_id && of.ifname == ifname)
-        };
-        Ok(entries
-            .iter()
-            .filter(|entry| entry.network == network.name && !is_valid(&entry.container_id, &entry.ifname))
-            .map(Attach::from_entry)
-            .collect())
     }
 }

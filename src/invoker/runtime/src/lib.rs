@@ -75,6 +75,7 @@ mod gc;
 mod locking;
 pub mod locks;
 mod observe;
+mod recorded;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -121,6 +122,8 @@ pub struct Attach {
     pub args: Vec<(String, String)>,
     /// Capability arguments. Each plugin gets those of its declared capabilities as `runtimeConfig`.
     pub capability_args: Map<String, Value>,
+    /// Variables for the environment of the plugins, such as the TRACEPARENT of this call. The cache doesn't keep them.
+    pub env: Vec<(String, String)>,
 }
 
 impl Attach {
@@ -148,6 +151,14 @@ impl Attach {
         self
     }
 
+    /// With one more variable in the environment of the plugins, instead of an inherited one. Traces of OpenTelemetry
+    /// continue in the plugins by TRACEPARENT, TRACESTATE and BAGGAGE. The variables `CNI_*` are the invoker's.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
     /// The attachment that an entry of the cache is about.
     pub fn from_entry(entry: &Entry) -> Self {
         Attach {
@@ -156,6 +167,7 @@ impl Attach {
             ifname: entry.ifname.clone(),
             args: entry.args.clone(),
             capability_args: entry.capability_args.clone(),
+            env: Vec::new(),
         }
     }
 
@@ -179,6 +191,7 @@ pub struct Invoker {
     operation_limit: Option<Duration>,
     locks: Option<Locks>,
     abandoned: Abandoned,
+    by_record: bool,
 }
 
 impl Invoker {
@@ -192,6 +205,7 @@ impl Invoker {
             operation_limit: None,
             locks: None,
             abandoned: Abandoned::default(),
+            by_record: true,
         }
     }
 
@@ -315,6 +329,14 @@ fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
             return bad(
                 Code::INVALID_ENVIRONMENT,
                 format!("CNI_ARGS: invalid pair \"{}={}\"", key.escape_debug(), value.escape_debug()),
+            );
+        }
+    }
+    for (key, value) in &attach.env {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') || key.starts_with("CNI_") {
+            return bad(
+                Code::INVALID_ENVIRONMENT,
+                format!("invalid variable \"{}\" for the plugins", key.escape_debug()),
             );
         }
     }

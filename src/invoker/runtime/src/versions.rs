@@ -33,6 +33,7 @@ pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Resu
         netns: "dummy",
         ifname: "dummy",
         args: &[],
+        env: &[],
         path,
     };
     let question = format!("{{\"cniVersion\":\"{}\"}}", Version::LATEST);

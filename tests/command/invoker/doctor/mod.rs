@@ -1,5 +1,6 @@
 //! Tests `cnimble doctor` on nodes with all kinds of damage. Living pods must never be changed.
 
+mod cut_off;
 mod departures;
 mod faults;
 mod guard;

@@ -270,7 +270,7 @@ fn doctor_leaves_an_empty_node_without_a_table() {
         &["doctor", "--data-dir", node.host.data_dir().to_str().unwrap(), "--grace", "0", "--repair"],
     );
     let outcome = text.run().success();
-    assert!(outcome.text().ends_with("repaired; all is well\n"), "{}", outcome.describe());
+    assert!(outcome.text().ends_with("repaired; the plugins' objects are whole\n"), "{}", outcome.describe());
     assert_eq!(node.host.nft("list ruleset"), "");
     assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);

@@ -39,7 +39,7 @@ impl Astray {
     fn is_left_alone(&self, gateway: &str) {
         let node = &self.node;
         let (before, of_pod) = (node.state(), inside(&self.live));
-        let found = findings(&node.doctor(&["--grace", "0", "--repair", "--pods"]), 0);
+        let found = findings(&node.doctor(&["--grace", "0", "--repair", "--pods"]), 6);
         assert_eq!(kinds(&found), ["cache-entry left gone"], "{found:#?}");
         same(&before, &node.state(), "after the doctor");
         let data = node.host.data_dir();

@@ -9,10 +9,15 @@ use cnimble_tests::{Pod, need, plugin_dir};
 use super::Node;
 use super::faults::network;
 
+/// A warned node is not healthy: pods are cut off, or will be.
 fn warnings(node: &Node) -> Vec<String> {
-    let document: Value = serde_json::from_slice(&node.doctor(&[]).success().stdout).unwrap();
+    let outcome = node.doctor(&[]);
+    let document: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     let texts = document["warnings"].as_array().unwrap().iter();
-    texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+    let texts: Vec<String> = texts.map(|text| text.as_str().unwrap().to_owned()).collect();
+    assert_eq!(outcome.status, if texts.is_empty() { 0 } else { 6 }, "{}", outcome.describe());
+    assert_eq!(document["healthy"], texts.is_empty());
+    texts
 }
 
 #[test]
@@ -40,6 +45,10 @@ fn doctor_warns_of_what_stops_pods() {
     let told = warnings(&node);
     assert!(told.len() == 1 && told[0].contains("listens on port 8001/tcp"), "{told:?}");
     assert!(told[0].contains(&std::process::id().to_string()), "{told:?}");
+    let dir = node.host.data_dir();
+    let words = node.cnimble(plugin_dir(), &["doctor", "--data-dir", dir.to_str().unwrap()]).run();
+    let last = "1 attachment lives; 1 warning; the plugins' objects are whole\n";
+    assert!(words.status == 6 && words.text().ends_with(last), "{}", words.describe());
     drop(listener);
     let other = node.host.within(|| TcpListener::bind("0.0.0.0:8002").unwrap());
     assert_eq!(warnings(&node), [] as [String; 0]);

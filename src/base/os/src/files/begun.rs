@@ -122,6 +122,12 @@ fn counts(path: &Path, max_age: Duration) -> bool {
     }
 }
 
+/// How long ago the DEL of this owner began, if it is noted. A DEL that was noted a second time keeps its time.
+pub fn age(tag: &str) -> Option<Duration> {
+    let changed = path(tag).and_then(fs::symlink_metadata).and_then(|meta| meta.modified());
+    changed.ok().map(|changed| changed.elapsed().unwrap_or_default())
+}
+
 fn all() -> io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for dir in [DIR, OLD_DIR].map(Path::new) {

@@ -206,6 +206,16 @@ fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
     nft.has_chain(chain).default_for(&UNSUPPORTED)
 }
 
+/// What a line of the plan would make, for people.
+fn lacking(family: Family, line: &str) -> String {
+    let command = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    match line.split_once(' ') {
+        Some(("-N", chain)) => format!("{command} has no chain {chain} in its table filter"),
+        Some((_, rule)) => format!("{command} has no rule {rule} in its table filter"),
+        None => format!("{command} lacks {line}"),
+    }
+}
+
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
@@ -218,11 +228,11 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
         }
         // No command runs for each pod of a host without the chain.
         if !has_chain(nft, filter(family).chain(PODS))? && !xtables::has_legacy(family, "filter") {
-            return Ok(Some(format!("{}: -N {PODS}", command::tool(family, "restore"))));
+            return Ok(Some(lacking(family, &format!("-N {PODS}"))));
         }
         let saved = command::run(&save, &["-t", "filter"], "")?;
         if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
-            return Ok(Some(format!("{}: {}", command::tool(family, "restore"), line)));
+            return Ok(Some(lacking(family, &line)));
         }
     }
     Ok(None)

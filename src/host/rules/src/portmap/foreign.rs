@@ -59,6 +59,11 @@ pub(super) fn replace_own(
     remove_own(nft, owner, forward)
 }
 
+/// The other container that rules in the form of the Go plugins lead a port to.
+pub(crate) fn holder_of(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Holder>, Error> {
+    Ok(find(nft, owner, forward)?.map(|found| found.holder))
+}
+
 /// Removes the container's own rules of an earlier run from the Go plugin's table, if one leads a wanted port away.
 /// Others may be of its other network, which they don't name.
 pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {

@@ -13,7 +13,7 @@
 //!   (`conntrack`).
 
 mod conntrack;
-mod foreign;
+pub(super) mod foreign;
 pub(super) mod hand_over;
 mod holder;
 mod iptables;

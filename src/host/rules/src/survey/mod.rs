@@ -6,7 +6,7 @@ mod reference;
 
 use std::net::IpAddr;
 
-use cnimble_cni::Error;
+use cnimble_cni::{Error, Owner};
 
 use super::elements::{Layout, Placed};
 use super::forward::nftables::{self as forwarding, Forwarding};
@@ -18,6 +18,7 @@ use cnimble_netlink::{self as netlink, IfPresent as _};
 use nix::errno::Errno;
 
 use super::portmap::nftables::Portmap;
+use super::portmap::{foreign, hand_over};
 use super::spoof::Spoof;
 
 #[derive(Debug, Clone)]
@@ -26,6 +27,17 @@ pub struct Trace {
     pub named: Named,
     pub addrs: Vec<IpAddr>,
     place: Place,
+}
+
+/// A port that leads to two containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contested {
+    /// As people write it, `8080/tcp` for example.
+    pub port: String,
+    /// Where our mapping leads.
+    pub address: IpAddr,
+    /// The other container.
+    pub container: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +184,21 @@ impl Trace {
         }
     }
 
+    /// The port of a mapping of ours that the rules of another container lead away as well, in the form of the Go
+    /// plugins. Whichever rule stands in front takes all packets.
+    pub fn contested_port(&self, nft: &mut Nft) -> Result<Option<Contested>, Error> {
+        let Place::Element(Part::Portmap, placed) = &self.place else { return Ok(None) };
+        let Some(owner) = Owner::named(&placed.element.comment) else { return Ok(None) };
+        for forward in hand_over::read(&[placed], 0) {
+            let Some((mapping, pod)) = forward.mappings.first().zip(forward.addrs.first()) else { continue };
+            let (port, address) = (mapping.to_string(), pod.ip());
+            if let Some(holder) = foreign::holder_of(nft, &owner, &forward)? {
+                return Ok(Some(Contested { port, address, container: holder.container }));
+            }
+        }
+        Ok(None)
+    }
+
     /// An `ingressPolicy` is a bridge's.
     pub fn is_of_bridge(&self) -> bool {
         matches!(&self.place, Place::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
@@ -244,7 +271,7 @@ pub(super) use reference::fuzz;
 
 #[cfg(test)]
 mod tests {
-    use cnimble_cni::{Attachment, Owner};
+    use cnimble_cni::Attachment;
 
     use super::*;
 

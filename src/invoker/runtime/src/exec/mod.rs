@@ -1,6 +1,6 @@
 //! Running one plugin once: environment and stdin in, stdout and exit status out.
 //!
-//! The plugin inherits the environment, such as TRACEPARENT and PATH, and gets the `CNI_*` variables. It runs in a new
+//! The plugin inherits the environment, and gets the variables of [`Attach`](crate::Attach) and `CNI_*`. It runs in a new
 //! process group. At its time limit, or when the future is dropped, the whole group is killed, and tokio reaps it.
 //! Changes of the plugin stay, as after a crash. An ADD of a chain keeps the future when its own is dropped, and
 //! [`Exec::caller`] then ends the plugin by SIGTERM. A Ctrl-C on the terminal reaches only the invoker.
@@ -34,22 +34,26 @@ pub(crate) struct Parameters<'a> {
     pub(crate) netns: &'a str,
     pub(crate) ifname: &'a str,
     pub(crate) args: &'a [(String, String)],
+    pub(crate) env: &'a [(String, String)],
     pub(crate) path: &'a [PathBuf],
 }
 
-impl Parameters<'_> {
-    fn environment(&self) -> io::Result<Vec<(&'static str, OsString)>> {
+impl<'a> Parameters<'a> {
+    fn environment(&self) -> io::Result<Vec<(&'a str, OsString)>> {
         let path = std::env::join_paths(self.path)
             .map_err(|err| io::Error::new(io::ErrorKind::InvalidInput, err))?;
         let args: Vec<String> = self.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        Ok(vec![
+        let mut env: Vec<(&str, OsString)> =
+            self.env.iter().map(|(key, value)| (key.as_str(), value.into())).collect();
+        env.extend([
             ("CNI_COMMAND", self.verb.as_str().into()),
             ("CNI_CONTAINERID", self.container_id.into()),
             ("CNI_NETNS", self.netns.into()),
             ("CNI_IFNAME", self.ifname.into()),
             ("CNI_ARGS", args.join(";").into()),
             ("CNI_PATH", path),
-        ])
+        ]);
+        Ok(env)
     }
 }
 
@@ -59,8 +63,8 @@ impl Parameters<'_> {
 pub struct Invocation<'a> {
     /// The file of the plugin.
     pub file: &'a Path,
-    /// The `CNI_*` variables, which a plugin gets besides the inherited environment.
-    pub env: Vec<(&'static str, OsString)>,
+    /// The variables of the attachment and `CNI_*`, which a plugin gets besides the inherited environment.
+    pub env: Vec<(&'a str, OsString)>,
     /// The configuration, for stdin.
     pub stdin: &'a [u8],
 }

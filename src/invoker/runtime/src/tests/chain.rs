@@ -213,9 +213,12 @@ async fn check_stops_at_the_first_failure() {
     assert_eq!(err.to_spec().code, Code(103));
     assert_eq!(bench.calls()[2..], ["CHECK one", "CHECK two", "CHECK one"]);
     assert_eq!(bench.stdin(2)["prevResult"]["cniVersion"], "0.4.0");
-    let mut quiet = net.clone();
-    quiet.disable_check = true;
-    bench.invoker().check(&quiet, &attach("c1")).await.unwrap();
+    let mut quiet = net.document.clone();
+    quiet["disableCheck"] = json!(true);
+    let quiet = NetworkList::from_value(quiet).unwrap();
+    bench.invoker().add(&quiet, &attach("c2")).await.unwrap();
+    bench.calls();
+    bench.invoker().check(&quiet, &attach("c2")).await.unwrap();
     assert_eq!(bench.calls(), [""; 0]);
 }
 

@@ -11,8 +11,15 @@ use crate::{Attach, Error, Execute, Executed, Invocation, PluginError, Stderr, V
 
 use super::{Bench, network};
 
-const PARAMETERS: Parameters<'static> =
-    Parameters { verb: Verb::Add, container_id: "c", netns: "", ifname: "eth0", args: &[], path: &[] };
+const PARAMETERS: Parameters<'static> = Parameters {
+    verb: Verb::Add,
+    container_id: "c",
+    netns: "",
+    ifname: "eth0",
+    args: &[],
+    env: &[],
+    path: &[],
+};
 
 async fn run(script: &str, stdin: &[u8], exec: &Exec) -> Result<Vec<u8>, PluginError> {
     let bench = Bench::new(&[]);

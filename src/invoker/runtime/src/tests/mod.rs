@@ -7,5 +7,6 @@ mod chain;
 mod conf;
 mod exec;
 mod gc;
+mod recorded;
 
 use super::testing::{Bench, attach, network};

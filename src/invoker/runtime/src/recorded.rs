@@ -1,0 +1,173 @@
+//! The configuration that CHECK, DEL and GC of an attachment go by: that of its ADD, which the cache has recorded.
+//!
+//! The specification wants the same configuration for both, and an administrator edits the file while pods live. By the
+//! edited file no DEL would reach a plugin that was taken out of the chain, or leases in another `dataDir`. The
+//! configuration that a verb is given counts where there is no record, or one without configuration (libcni before 0.8).
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use serde_json::Value;
+
+use cnimble_cni::list::ListEntry;
+use cnimble_cni::{NetworkList, Verb, Version, json};
+
+use super::chain::convert;
+use super::{Attach, Entry, Invoker, Lookup};
+
+/// What is known of an attachment.
+pub(super) struct Recorded<'n> {
+    /// The configuration to go by.
+    pub(super) network: Cow<'n, NetworkList>,
+    /// How the given configuration differs from it, for people.
+    pub(super) difference: Option<String>,
+    /// The result of ADD in the network's version. The error is for people.
+    pub(super) result: Result<Option<Value>, String>,
+}
+
+impl Recorded<'_> {
+    /// Warns if the given configuration is not that of the ADD.
+    pub(super) fn tell_difference(&self, verb: Verb, attach: &Attach) {
+        if let Some(difference) = &self.difference {
+            log::warn!(
+                "network {} has changed since the ADD of {} of {}: {difference}; {verb} goes by the record of that ADD",
+                self.network.name,
+                attach.ifname,
+                attach.container_id
+            );
+        }
+    }
+}
+
+impl Invoker {
+    /// Goes by the configuration that CHECK, DEL and GC are given, as libcni does, and not by that of the ADD. So DEL
+    /// works after a plugin was uninstalled that the record names. What that plugin made may stay.
+    #[must_use]
+    pub fn with_given_configuration(mut self) -> Self {
+        self.by_record = false;
+        self
+    }
+
+    /// The configuration that CHECK and DEL of this attachment go by.
+    #[doc(hidden)]
+    pub fn configuration_of(&self, given: &NetworkList, attach: &Attach) -> NetworkList {
+        self.recorded(given, attach).network.into_owned()
+    }
+
+    /// Reads the record of an attachment.
+    pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
+        let key = attach.key(&given.name);
+        let corrupt = |why: &dyn Display| {
+            format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display())
+        };
+        let unknown = |result| Recorded { network: Cow::Borrowed(given), difference: None, result };
+        let entry = match self.cache.get(key) {
+            Ok(Lookup::Entry(entry)) => entry,
+            Ok(Lookup::Nothing) => return unknown(Ok(None)),
+            Ok(Lookup::Corrupt(why)) => return unknown(Err(corrupt(&why))),
+            Err(err) => return unknown(Err(err.to_string())),
+        };
+        let (network, difference) = self.configuration(&entry, given);
+        let result = match entry.result {
+            None => Err(corrupt(&"it has no result")),
+            Some(result) => convert(result, network.version)
+                .map(|added| Some(added.document))
+                .map_err(|err| corrupt(&err)),
+        };
+        Recorded { network, difference, result }
+    }
+
+    /// The configuration that counts for the attachment of `entry`, and how `given` differs from it.
+    fn configuration<'n>(
+        &self,
+        entry: &Entry,
+        given: &'n NetworkList,
+    ) -> (Cow<'n, NetworkList>, Option<String>) {
+        if !self.by_record || entry.config.is_empty() {
+            return (Cow::Borrowed(given), None);
+        }
+        let added = match entry.network_list() {
+            Ok(added) if added.name == given.name => with_folder(added, given),
+            Ok(other) => {
+                let path = self.cache.path(entry.key());
+                log::warn!(
+                    "{}: its configuration is of network {}, and not used",
+                    path.display(),
+                    other.name
+                );
+                return (Cow::Borrowed(given), None);
+            }
+            Err(err) => {
+                let path = self.cache.path(entry.key());
+                log::warn!("{}: its configuration can't be used: {err}", path.display());
+                return (Cow::Borrowed(given), None);
+            }
+        };
+        match difference(&added, given) {
+            None => (Cow::Borrowed(given), None),
+            difference => (Cow::Owned(added), difference),
+        }
+    }
+
+    /// The plugins of `entries` that GC has to ask besides those of `given`, each with its network. What they made for
+    /// dead attachments is known to no plugin of the changed file. An uninstalled one is left out, with a warning.
+    pub(super) fn recorded_plugins(
+        &self,
+        given: &NetworkList,
+        entries: &[Entry],
+    ) -> Vec<(NetworkList, ListEntry)> {
+        let mut found: Vec<(NetworkList, ListEntry)> = Vec::new();
+        let mut seen: BTreeSet<&[u8]> = BTreeSet::new();
+        for entry in entries.iter().filter(|entry| seen.insert(&entry.config)) {
+            let Cow::Owned(network) = self.configuration(entry, given).0 else { continue };
+            for plugin in &network.plugins {
+                let is_it = |other: &ListEntry| other.document == plugin.document;
+                let is_known = given.plugins.iter().any(is_it) || found.iter().any(|(_, other)| is_it(other));
+                if is_known || network.version < Version::V1_1_0 {
+                    continue;
+                }
+                match super::find_plugin(&plugin.plugin_type, &self.path) {
+                    Ok(_) => found.push((network.clone(), plugin.clone())),
+                    Err(err) => log::warn!(
+                        "network {}: an attachment was added with plugin {}, which is not asked to clean up: {err}",
+                        given.name,
+                        plugin.plugin_type
+                    ),
+                }
+            }
+        }
+        found
+    }
+}
+
+/// libcni records the file as it is written. The plugins of the network's folder are not in it, and `given` has them.
+fn with_folder(mut added: NetworkList, given: &NetworkList) -> NetworkList {
+    if !added.load_only_inlined_plugins {
+        let inlined = json::get(&given.document, "plugins").and_then(Value::as_array).map_or(0, Vec::len);
+        added.plugins.extend(given.plugins.iter().skip(inlined).cloned());
+    }
+    added
+}
+
+/// How plugins were called at ADD, if `given` would call them otherwise.
+fn difference(added: &NetworkList, given: &NetworkList) -> Option<String> {
+    let types = |list: &NetworkList| {
+        let types = list.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
+        types.collect::<Vec<_>>().join(", ")
+    };
+    let (then, now) = (types(added), types(given));
+    if then != now {
+        return Some(format!("its plugins were {then}, and are {now}"));
+    }
+    if added.version != given.version {
+        return Some(format!("its version was {}, and is {}", added.version, given.version));
+    }
+    if added.disable_check != given.disable_check {
+        return Some(format!("disableCheck was {}, and is {}", added.disable_check, given.disable_check));
+    }
+    let pairs = added.plugins.iter().zip(&given.plugins);
+    let changed = pairs.filter(|(then, now)| then.document != now.document);
+    let changed: Vec<&str> = changed.map(|(then, _)| then.plugin_type.as_str()).collect();
+    (!changed.is_empty()).then(|| format!("other keys of {}", changed.join(", ")))
+}

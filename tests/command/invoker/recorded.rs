@@ -1,0 +1,394 @@
+//! Tests that the record of ADD decides, and not a file that has changed since, and what `del` and `check` say.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Outcome, Pod, need, plugin_dir};
+
+use super::{Node, RESULT, Run, command, scripts};
+
+const PORTS: &str = r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#;
+
+/// A chain in a subnet of one test: an address in a namespace of another test would be evidence for a removed pod.
+fn chain(node: &Node, subnet: &str) -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "name": "net",
+        "plugins": [
+            {
+                "type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "removeUnusedBridge": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": node.host.data_dir(),
+                    "ranges": [[{"subnet": subnet}]],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+        ],
+    })
+}
+
+/// What became of the file after ADD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum File {
+    AsAtAdd,
+    Edited,
+    PluginAdded,
+    UninstalledPluginAdded,
+    PluginRemoved,
+    IpamChanged,
+    OldVersion,
+    Renamed,
+    Broken,
+    Missing,
+}
+
+use File::{
+    AsAtAdd, Broken, Edited, IpamChanged, Missing, OldVersion, PluginAdded, PluginRemoved, Renamed,
+    UninstalledPluginAdded,
+};
+
+const FILES: [File; 10] = [
+    AsAtAdd,
+    Edited,
+    PluginAdded,
+    UninstalledPluginAdded,
+    PluginRemoved,
+    IpamChanged,
+    OldVersion,
+    Renamed,
+    Broken,
+    Missing,
+];
+
+impl File {
+    fn write(self, node: &Node, subnet: &str) {
+        let (mut net, path) = (chain(node, subnet), node.conf().join("net.conflist"));
+        match self {
+            AsAtAdd => {}
+            Edited => net["plugins"][0]["ipMasq"] = json!(false),
+            PluginAdded => net["plugins"].as_array_mut().unwrap().push(json!({"type": "firewall"})),
+            UninstalledPluginAdded => net["plugins"].as_array_mut().unwrap().push(json!({"type": "absent"})),
+            PluginRemoved => net["plugins"].as_array_mut().unwrap().truncate(1),
+            IpamChanged => net["plugins"][0]["ipam"]["dataDir"] = json!(node.host.dir().join("other")),
+            OldVersion => net["cniVersion"] = json!("0.3.1"),
+            Renamed => net["name"] = json!("renamed"),
+            Broken => return fs::write(path, "{").unwrap(),
+            Missing => return fs::remove_file(path).unwrap(),
+        }
+        fs::write(path, net.to_string()).unwrap();
+    }
+
+    /// Whether a usable file has the network's old name.
+    fn is_there(self) -> bool {
+        !matches!(self, Renamed | Broken | Missing)
+    }
+
+    fn differs(self) -> bool {
+        self.is_there() && self != AsAtAdd
+    }
+}
+
+fn cnimble(node: &Node, args: &[&str]) -> Outcome {
+    node.cnimble(plugin_dir(), args).run()
+}
+
+fn add(node: &Node, pod: &Pod, subnet: &str) {
+    node.network("net", &chain(node, subnet));
+    let args = ["add", "net", pod.path(), "--container-id", "one", "--cap-args", PORTS];
+    cnimble(node, &args).success();
+}
+
+#[track_caller]
+fn nothing_stays(node: &Node, what: &str) {
+    let links = node.host.links();
+    assert_eq!((node.entries(), node.leases()), (vec![], vec![]), "{what}");
+    assert_eq!((node.host.nft("list ruleset").as_str(), links), ("", vec!["lo".to_owned()]), "{what}");
+}
+
+#[test]
+fn nothing_stays_whatever_became_of_the_file() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let subnet = "10.214.40.0/24";
+    let dir = node.host.data_dir();
+    let gone = ["gc", "net", "--gone", "--grace", "0", "--data-dir", dir.to_str().unwrap()];
+    let del = ["del", "net", "--container-id", "one"];
+    for (verb, args) in [("del", &del[..]), ("gc --all", &["gc", "net", "--all"]), ("gc --gone", &gone)] {
+        for file in FILES {
+            let what = format!("{verb}, {file:?}");
+            let pod = Pod::new();
+            add(&node, &pod, subnet);
+            file.write(&node, subnet);
+            let checked = cnimble(&node, &["check", "net", pod.path(), "--container-id", "one"]);
+            assert_eq!(checked.status, 0, "{what}: {}", checked.describe());
+            // `gc --gone` is for pods that have no namespace any more.
+            let pod = (verb != "gc --gone").then_some(pod);
+            let outcome = cnimble(&node, args);
+            // GC asks the plugins of the file, too.
+            let is_refused = file == UninstalledPluginAdded && verb == "gc --all";
+            assert_eq!(outcome.status, if is_refused { 4 } else { 0 }, "{what}: {}", outcome.describe());
+            if verb == "gc --gone" {
+                assert!(outcome.stderr.lines().count() <= 1, "{what}: {}", outcome.describe());
+            } else {
+                let told = outcome.stderr.matches("has changed since the ADD").count();
+                assert_eq!(told, usize::from(file.differs()), "{what}: {}", outcome.describe());
+            }
+            drop(pod);
+            cnimble_tests::wait_until(cnimble_tests::PATIENCE, || node.host.links() == ["lo"]);
+            nothing_stays(&node, &what);
+            // Neither record nor file: is it a repetition, or a misspelt name?
+            let again = cnimble(&node, &del);
+            let status = match file {
+                UninstalledPluginAdded => 4,
+                _ if file.is_there() => 0,
+                _ => 3,
+            };
+            assert_eq!(again.status, status, "{what}: {}", again.describe());
+            if status == 3 {
+                assert!(
+                    again.stderr.contains("  record     there is none of eth0 of one"),
+                    "{}",
+                    again.describe()
+                );
+            }
+        }
+    }
+}
+
+/// The file counts, and the doctor finds what it doesn't reach.
+#[test]
+fn without_a_record_the_file_counts() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let subnet = "10.214.45.0/24";
+    for file in FILES {
+        let pod = Pod::new();
+        add(&node, &pod, subnet);
+        fs::remove_file(node.cache().join("results/net-one-eth0")).unwrap();
+        file.write(&node, subnet);
+        let checked = cnimble(&node, &["check", "net", pod.path(), "--container-id", "one"]);
+        let status = match file {
+            _ if !file.is_there() => 3,
+            OldVersion => 3,
+            _ => 5,
+        };
+        assert_eq!(checked.status, status, "{file:?}: {}", checked.describe());
+        assert!(
+            checked.stderr.starts_with("cnimble: can't check eth0 in network net\n"),
+            "{}",
+            checked.describe()
+        );
+        let outcome =
+            cnimble(&node, &["del", "net", pod.path(), "--container-id", "one", "--cap-args", PORTS]);
+        let status = match file {
+            UninstalledPluginAdded => 4,
+            _ if file.is_there() => 0,
+            _ => 3,
+        };
+        assert_eq!(outcome.status, status, "{file:?}: {}", outcome.describe());
+        if file.is_there() {
+            assert_eq!(pod.links(), ["lo"], "{file:?}");
+        }
+        drop(pod);
+        cnimble_tests::wait_until(cnimble_tests::PATIENCE, || {
+            !node.host.links().iter().any(|of| of.starts_with("veth"))
+        });
+        let dir = node.host.data_dir();
+        let doctor = ["doctor", "--repair", "--grace", "0", "--data-dir", dir.to_str().unwrap()];
+        cnimble(&node, &doctor).success();
+        node.host.shell("ip link del br0 2>/dev/null || true");
+        nothing_stays(&node, &format!("{file:?}"));
+    }
+}
+
+/// The way out if a plugin was uninstalled.
+#[test]
+fn the_file_counts_if_the_caller_wants_that() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let subnet = "10.214.46.0/24";
+    let pod = Pod::new();
+    let bin = node.host.dir().join("bin");
+    fs::create_dir(&bin).unwrap();
+    for name in ["bridge", "host-local"] {
+        std::os::unix::fs::symlink(plugin_dir().join(name), bin.join(name)).unwrap();
+    }
+    for args in [&["del", "net", "--container-id", "one"][..], &["gc", "net", "--all"]] {
+        add(&node, &pod, subnet);
+        PluginRemoved.write(&node, subnet);
+        let refused = node.cnimble(&bin, args).run();
+        assert_eq!(refused.status, 4, "{}", refused.describe());
+        assert!(refused.stderr.contains("no plugin \"portmap\""), "{}", refused.describe());
+        assert!(args[0] == "gc" || refused.stderr.contains("--from-file"), "{}", refused.describe());
+        assert_eq!(node.entries().len(), 1);
+        node.cnimble(&bin, &[args, &["--from-file"]].concat()).run().success();
+        assert_eq!((node.entries(), node.leases(), pod.links()), (vec![], vec![], vec!["lo".to_owned()]));
+        // This plugin's part stays: nothing was asked to remove it.
+        assert!(node.host.nft("list ruleset").contains("8080"));
+        cnimble(&node, &["del", "net", pod.path(), "--container-id", "one"]).success();
+        node.host.nft("flush ruleset");
+    }
+}
+
+/// Runs a line on a terminal, and returns what stands there.
+fn on_terminal(node: &Node, plugins: &Path, line: &str) -> (i32, String) {
+    let line = format!("{} {line} --cache-dir {}", command().display(), node.cache().display());
+    let mut script = node.host.command("script");
+    script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env("NO_COLOR", "1");
+    script.env("CNI_PATH", plugins).env("NETCONFPATH", node.conf());
+    let outcome = Run { command: script, stdin: Vec::new() }.run();
+    (outcome.status, outcome.text().replace('\r', ""))
+}
+
+#[test]
+fn del_and_check_say_what_was_done() {
+    need!("script");
+    let node = Node::new();
+    let bin = scripts(
+        node.host.dir(),
+        &[("it", &format!("cat >/dev/null; echo '{RESULT}'")), ("refuses", REFUSES)],
+    );
+    for (name, plugin) in [("net", "it"), ("other", "it"), ("bad", "refuses")] {
+        node.network(name, &json!({"cniVersion": "1.0.0", "name": name, "plugins": [{"type": plugin}]}));
+    }
+    let pod = Pod::new();
+    let path = pod.path();
+    let del = |line: &str| on_terminal(&node, &bin, line);
+    node.cnimble(&bin, &["add", "net", path, "--container-id", "x"]).run().success();
+    let hint = format!(
+        "a record names this namespace with network net, ID x and interface eth0: use `cnimble VERB net {path} \
+         --container-id x`"
+    );
+    // Another ID than that of ADD: nothing is removed, and the command says why.
+    let (status, told) = del(&format!("del net {path}"));
+    assert!(status == 0 && told.contains(&hint.replace("VERB", "del")), "{told}");
+    assert!(told.contains("ok there is no record of eth0 of cnitool-"), "{told}");
+    assert!(!told.contains("is removed from"), "{told}");
+    let (status, told) = del(&format!("check net {path}"));
+    assert!(status == 5 && told.contains(&hint.replace("VERB", "check")), "{told}");
+    // Another network, and one that nobody knows.
+    let (status, told) = del(&format!("del other {path} --container-id x"));
+    assert!(status == 0 && told.contains(&hint.replace("VERB", "del")), "{told}");
+    let (status, told) = del(&format!("del nett {path}"));
+    assert!(status == 3 && told.contains(&hint.replace("VERB", "del")), "{told}");
+    // A runtime that repeats a DEL of one of several networks is told nothing.
+    let repeated = node.cnimble(&bin, &["del", "other", path, "--container-id", "x"]).run().success();
+    assert_eq!((repeated.text().as_str(), repeated.stderr.as_str()), ("", ""));
+    let repeated = node.cnimble(&bin, &["del", "net", path]).run().success();
+    assert!(repeated.stderr.contains(&hint.replace("VERB", "del")), "{}", repeated.describe());
+    // A namespace that isn't there.
+    let (status, told) = del("del net /run/netns/misspelt");
+    assert!(status == 0 && told.contains("; there is no namespace /run/netns/misspelt\n"), "{told}");
+    assert_eq!(node.entries(), ["net-x-eth0"]);
+
+    let (status, told) = del(&format!("check net {path} --container-id x"));
+    assert!(status == 0 && told.starts_with("ok eth0 of x is as net made it\n"), "{told}");
+    let (status, told) = del(&format!("del net {path} --container-id x"));
+    assert!(status == 0 && told.starts_with("ok eth0 of x is removed from net\n"), "{told}");
+    for recorded in [false, true] {
+        if recorded {
+            node.cnimble(&bin, &["add", "net", path, "--container-id", "x"]).run().success();
+        }
+        let del = node.cnimble(&bin, &["del", "net", path, "--container-id", "x"]).json().run().result();
+        assert_eq!(del["recorded"], recorded);
+    }
+}
+
+/// A plugin that takes no version.
+const REFUSES: &str = r#"cat >/dev/null
+[ $CNI_COMMAND = ADD ] && { echo '{"cniVersion":"1.0.0"}'; exit; }
+echo '{"cniVersion":"1.0.0","code":1,"msg":"incompatible CNI versions"}'; exit 1"#;
+
+/// A hint must fit the failure, and a headline what was looked at.
+#[test]
+fn no_sentence_says_what_was_not_looked_at() {
+    need!();
+    let node = Node::new();
+    let bin = scripts(
+        node.host.dir(),
+        &[
+            ("refuses", REFUSES),
+            ("silent", "cat >/dev/null; exit 3"),
+            (
+                "differs",
+                r#"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{}';; CHECK) echo '{"code":999,"msg":"no eth0"}'; exit 1;; esac"#,
+            ),
+            ("quiet", "cat >/dev/null; echo '{}'"),
+        ],
+    );
+    for plugin in ["refuses", "silent", "differs"] {
+        node.network(plugin, &json!({"cniVersion": "1.0.0", "name": plugin, "plugins": [{"type": plugin}]}));
+    }
+    node.network("old", &json!({"cniVersion": "0.3.1", "name": "old", "plugins": [{"type": "quiet"}]}));
+    node.network(
+        "unchecked",
+        &json!({"cniVersion": "1.1.0", "name": "unchecked", "disableCheck": true, "disableGC": true,
+            "plugins": [{"type": "quiet"}]}),
+    );
+    let pod = Pod::new();
+    let run = |args: &[&str]| node.cnimble(&bin, args).run();
+    for name in ["refuses", "differs", "old", "unchecked"] {
+        run(&["add", name, pod.path(), "--container-id", "x"]).success();
+    }
+    // The version never fits, however often DEL is repeated.
+    let outcome = run(&["del", "refuses", pod.path(), "--container-id", "x"]);
+    assert!(outcome.status == 1 && !outcome.stderr.contains("may be repeated"), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("a repetition fails in the same way"), "{}", outcome.describe());
+    // Only a plugin that has compared something finds a difference.
+    for (name, status, headline) in [
+        ("refuses", 1, "can't check eth0 in network refuses"),
+        ("old", 3, "can't check eth0 in network old"),
+        ("differs", 1, "eth0 is not as network differs made it"),
+    ] {
+        let outcome = run(&["check", name, pod.path(), "--container-id", "x"]);
+        assert_eq!(outcome.status, status, "{}", outcome.describe());
+        assert!(outcome.stderr.starts_with(&format!("cnimble: {headline}\n")), "{}", outcome.describe());
+    }
+    let hint = format!("`cnimble del differs {} --container-id x`, and add it again", pod.path());
+    let outcome = run(&["check", "differs", pod.path(), "--container-id", "x"]);
+    assert!(outcome.stderr.contains(&hint), "{}", outcome.describe());
+    // It wrote nothing to stderr.
+    let outcome = run(&["add", "silent", pod.path()]);
+    assert!(
+        outcome.stderr.contains("what it wrote to stderr stands above, if it wrote anything"),
+        "{}",
+        outcome.describe()
+    );
+    // No plugin was asked.
+    let check = node.cnimble(&bin, &["check", "unchecked", pod.path(), "--container-id", "x"]).json();
+    assert_eq!(check.run().result()["asked"], false);
+    let gc = |args: &[&str]| node.cnimble(&bin, args).json().run().result();
+    for args in [
+        &["gc", "unchecked", "--all"][..],
+        &["gc", "unchecked", "--gone"],
+        &["gc", "unchecked", "--valid", "a/b"],
+    ] {
+        let told = gc(args);
+        assert_eq!((&told["disableGC"], &told["validAttachments"]), (&json!(true), &Value::Null), "{args:?}");
+    }
+    assert_eq!(gc(&["gc", "old", "--valid", "x/eth0"])["disableGC"], false);
+    assert_eq!(node.entries().len(), 4);
+}
+
+/// A misspelt path of a file can't lead to a record. The error says how the record is reached.
+#[test]
+fn a_path_without_a_file_is_answered_with_the_way_to_the_record() {
+    need!();
+    let node = Node::new();
+    let bin = scripts(node.host.dir(), &[("it", &format!("cat >/dev/null; echo '{RESULT}'"))]);
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "it"}]}));
+    let (pod, file) = (Pod::new(), node.conf().join("net.conflist"));
+    let file_text = file.to_str().unwrap();
+    node.cnimble(&bin, &["add", file_text, pod.path()]).run().success();
+    fs::remove_file(&file).unwrap();
+    let outcome = node.cnimble(&bin, &["del", file_text, pod.path()]).run();
+    assert!(
+        outcome.status == 3 && outcome.stderr.contains("name the network instead"),
+        "{}",
+        outcome.describe()
+    );
+    node.cnimble(&bin, &["del", "net", pod.path()]).run().success();
+    assert_eq!(node.entries(), [""; 0]);
+}
