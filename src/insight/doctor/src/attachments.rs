@@ -9,6 +9,7 @@ use std::time::Duration;
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{Code, NetworkList, Owner, Verb, Version};
 use cnimble_liveness::cache_entries::{Known, failed, owner_of};
+use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, inside};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_os::files::begun;

@@ -163,12 +163,13 @@ fn every_change() {
             allmulti: Some(true),
             txqlen: Some(7),
             addrgenmode_none: true,
+            group: Some(77),
         };
         netlink.execute(set(link.index, "v0", &change)).unwrap();
         let changed = netlink.link("v1").unwrap();
         assert_eq!((changed.index, changed.mtu, changed.mac), (link.index, 1300, Some(mac)));
         assert_eq!((changed.up, changed.promisc, changed.master), (true, true, Some(bridge.index)));
-        assert_eq!(changed.alias, "pod web-0");
+        assert_eq!((changed.alias.as_str(), changed.group), ("pod web-0", 77));
         if let Some(shown) = json("every_change", "ip -d -j link show v1") {
             assert_eq!(shown[0]["txqlen"], 7);
             assert_eq!(shown[0]["inet6_addr_gen_mode"], "none");

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
@@ -21,7 +21,7 @@ const FILES: [&str; 16] = [
     include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 28] = [
+const HEADERS: [&str; 29] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",

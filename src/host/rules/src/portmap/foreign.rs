@@ -61,7 +61,7 @@ pub(super) fn replace_own(
 
 /// The other container that rules in the form of the Go plugins lead a port to.
 pub(crate) fn holder_of(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Holder>, Error> {
-    Ok(find(nft, owner, forward)?.map(|found| found.holder))
+    Ok(find(nft, owner, forward, &mut HasOwn::default())?.map(|found| found.holder))
 }
 
 /// Removes the container's own rules of an earlier run from the Go plugin's table, if one leads a wanted port away.
