@@ -96,6 +96,14 @@ impl Netlink {
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))
     }
+
+    /// The addresses of all links, each with the number of its link.
+    pub fn addrs_by_link(&mut self) -> Result<Vec<(u32, Addr)>> {
+        self.dump("list all addresses", query(0), |message| {
+            let index = u32_ne(message.body, 4);
+            Ok(index.zip(read(message, 0)?))
+        })
+    }
 }
 
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {

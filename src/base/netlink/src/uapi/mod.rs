@@ -9,6 +9,7 @@ pub(crate) mod if_bridge;
 pub(crate) mod if_link;
 pub(crate) mod if_tun;
 pub(crate) mod inet_diag;
+pub(crate) mod net_namespace;
 pub(crate) mod netconf;
 pub(crate) mod netlink;
 pub(crate) mod nf_conntrack;

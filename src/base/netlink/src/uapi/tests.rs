@@ -1,13 +1,14 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 15] = [
+const FILES: [&str; 16] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
     include_str!("if_link.rs"),
     include_str!("if_tun.rs"),
     include_str!("inet_diag.rs"),
+    include_str!("net_namespace.rs"),
     include_str!("netconf.rs"),
     include_str!("netlink.rs"),
     include_str!("nf_conntrack.rs"),
@@ -19,7 +20,7 @@ const FILES: [&str; 15] = [
     include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 27] = [
+const HEADERS: [&str; 28] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
@@ -34,6 +35,7 @@ const HEADERS: [&str; 27] = [
     "linux/ip.h",
     "linux/ipv6.h",
     "linux/neighbour.h",
+    "linux/net_namespace.h",
     "linux/netconf.h",
     "linux/netfilter.h",
     "linux/netfilter/nf_tables.h",
