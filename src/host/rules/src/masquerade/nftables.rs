@@ -47,7 +47,8 @@ pub(crate) struct Masquerade;
 const CHAIN: &str = "postrouting";
 /// `priority srcnat`
 const SRCNAT: i32 = 100;
-const GUARD: &str = "masq-guard";
+/// It drops only what connection tracking calls invalid.
+pub(crate) const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_INVALID_BIT`
