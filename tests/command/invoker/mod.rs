@@ -15,6 +15,7 @@ mod plugin_files;
 mod stats;
 mod strict;
 mod surface;
+mod trace;
 mod tree;
 mod typing;
 mod verbs;
