@@ -72,7 +72,9 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
     let healthy = found + failed == 0 && plugins.is_well();
-    let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, warnings, .. } = diagnosis;
+    let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, mut warnings, stopped, .. } =
+        diagnosis;
+    warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     session.show(&Health { healthy, living, findings, not_looked_at, not_checked, warnings, plugins })?;
     fail_with(match failed {
         0 if healthy => None,
@@ -117,7 +119,9 @@ impl View for Health {
         }
         let of = |outcome| count(&self.findings, outcome);
         match (of(Outcome::Found), of(Outcome::InPod), of(Outcome::Failed)) {
-            (0, 0, 0) if of(Outcome::Left) == 0 => parts.push("all is well".to_owned()),
+            (0, 0, 0) if of(Outcome::Left) == 0 && self.warnings.is_empty() => {
+                parts.push("all is well".to_owned())
+            }
             (0, 0, _) => {}
             (0, in_pods, _) => parts.push(format!("{in_pods} in pods: --repair --pods repairs")),
             (found, ..) => parts.push(format!("{found} found, and nothing changed: --repair repairs")),
