@@ -91,8 +91,10 @@ impl<'a> Records<'a> {
             pods.entry(&entry.container_id).or_default().push(entry);
         }
         // A whole name wins over the beginning of another one.
-        if pods.len() > 1 {
-            pods.retain(|id, entries| *id == word || entries.iter().any(|entry| !id_begins(entry, word)));
+        let is_whole =
+            |id: &str, entries: &[&Entry]| id == word || entries.iter().any(|entry| !id_begins(entry, word));
+        if pods.iter().any(|(id, entries)| is_whole(id, entries)) {
+            pods.retain(|id, entries| is_whole(id, entries));
         }
         let mut found = pods.into_iter();
         match (found.next(), found.next()) {
@@ -237,6 +239,8 @@ mod tests {
         let records = Records { entries, runtime: None };
         let several = records.find("abc").unwrap_err();
         assert!(matches!(&several, Unnamed::Several(names) if *names == ["shop/a", "shop/b"]), "{several:?}");
+        let whole = records.find("abc1").unwrap_err();
+        assert!(matches!(&whole, Unnamed::Gone(why) if why.contains("shop/a")), "{whole:?}");
         assert!(matches!(records.find("nothing-of-this-name"), Err(Unnamed::Nothing)));
         assert!(matches!(records.find("shop/a"), Err(Unnamed::Gone(_))), "it has no namespace");
     }
