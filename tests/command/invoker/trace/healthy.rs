@@ -48,7 +48,7 @@ fn a_healthy_bridge_has_no_false_word() {
         "third:80/udp",
     ] {
         assert_answered(&site.trace(&["web", to]));
-        assert_answered(&site.trace(&["third", if to == "third" { "web" } else { to }]));
+        assert_answered(&site.trace(&["third", if to.starts_with("third") { "web" } else { to }]));
     }
     assert_eq!(site.node.host.nft("list ruleset"), rules, "the table of the trace is gone");
 }
