@@ -97,7 +97,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("blocks", &["api", "cni", "leases", "os"]),
     ("cni", &[]),
     ("cri", &["os", "pod"]),
-    ("doctor", &["cni", "leases", "liveness", "netlink", "os", "plugin", "rules", "runtime"]),
+    ("doctor", &["cni", "leases", "liveness", "netlink", "os", "plugin", "rules", "runtime", "trace"]),
     ("leases", &["cni", "os"]),
     ("lint", &["cni"]),
     ("liveness", &["cni", "leases", "netlink", "rules", "runtime"]),
@@ -107,6 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pod", &["api", "cni", "leases", "liveness", "netlink", "os", "runtime"]),
     ("rules", &["cni", "netlink", "os"]),
     ("runtime", &["cni", "os"]),
+    ("trace", &["cni", "liveness", "netlink", "rules", "runtime"]),
 ];
 
 /// The crates of ours that every plugin may use.

@@ -17,6 +17,7 @@ pub(crate) mod pod;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod service;
+pub(crate) mod trace;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use pod::Pod;
 use run::Run;
 use serve::Serve;
 use service::LogFormat;
+use trace::Trace;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,8 +67,10 @@ Exit status:
      gave no proper answer, or lacks the version
   5  a file of the node, a socket or stdout can't be read or written, or only root may do it
   6  doctor, cri status, cri inspect or pod status has findings; or doctor has warnings; or
-     node --once found a fault in the node's own network
+     node --once found a fault in the node's own network; or trace found what stops the
+     packet
   7  doctor could not repair everything; or hand-over left something
+  8  trace cannot know whether the packet passes
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";
 
@@ -225,6 +229,17 @@ pub(super) enum Command {
     /// Show live counters of pods: bytes, packets, drops, and drops of bandwidth limits
     #[command(after_long_help = examples!["cnimble stats", "cnimble stats web --once --json"])]
     Stats(Stats),
+    /// Follow a packet from a pod to an address and back, and name the station that stops it
+    ///
+    /// Sends one packet, captures it on the links of its way, and traces it through the rules of
+    /// nf_tables. Asks the kernel at each station: routes, links, neighbours, ports of bridges,
+    /// forwarding.
+    #[command(after_long_help = examples![
+        "cnimble trace shop/web 10.7.0.1",
+        "cnimble trace shop/web shop/db:5432",
+        "cnimble trace blue internet --no-probe --json",
+    ])]
+    Trace(Trace),
     /// Find orphaned leases, links, packet rules and cache entries
     ///
     /// Changes nothing without --repair. With it, orphans are removed, and living pods get

@@ -71,9 +71,11 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let findings = finding::items(&mut diagnosis, repairs);
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
+    let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, mut warnings, stopped, .. } =
+        diagnosis;
+    warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     let lasting = finding::count_lasting(&findings);
-    let healthy = found + failed + lasting + diagnosis.warnings.len() == 0 && plugins.is_well();
-    let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, warnings, .. } = diagnosis;
+    let healthy = found + failed + lasting + warnings.len() == 0 && plugins.is_well();
     session.show(&Health { healthy, living, findings, not_looked_at, not_checked, warnings, plugins })?;
     fail_with(match failed {
         0 if healthy => None,
@@ -101,7 +103,7 @@ impl Health {
     /// Says that nothing was found, as far as the doctor has looked. It says nothing of the network around the pods.
     fn whole(&self) -> Option<&'static str> {
         let repaired = count(&self.findings, Outcome::Repaired);
-        if self.findings.len() > repaired || !self.plugins.is_well() {
+        if self.findings.len() > repaired || !self.warnings.is_empty() || !self.plugins.is_well() {
             return None;
         }
         if self.not_looked_at.is_empty() && self.not_checked.is_empty() {

@@ -33,6 +33,7 @@ mod services;
 mod stats;
 mod style;
 mod target;
+mod trace;
 mod tree;
 mod verbs;
 
@@ -240,6 +241,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Networks => list::networks(session),
         Command::Events(given) => events::events(session, given),
         Command::Stats(given) => stats::stats(session, given),
+        Command::Trace(given) => trace::trace(session, given),
         Command::Tree(given) => tree::tree(session, given).await,
         Command::Doctor(given) => doctor::doctor(session, given).await,
         Command::Guard(given) => guard::guard(session, given).await,

@@ -21,6 +21,7 @@ pub(super) enum Exit {
     Files = 5,
     Found = 6,
     Left = 7,
+    Unknown = 8,
     HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
@@ -199,7 +200,7 @@ impl Report {
                 Exit::Config => cni::Code::INVALID_CONFIG,
                 Exit::HungUp | Exit::Interrupted | Exit::Terminated => cni::Code::TRY_AGAIN_LATER,
                 Exit::Plugin | Exit::Execution => cni::Code::DELEGATE,
-                Exit::Files | Exit::Found | Exit::Left => cni::Code::IO,
+                Exit::Files | Exit::Found | Exit::Left | Exit::Unknown => cni::Code::IO,
             };
             cni::Error::new(code, self.what.clone()).details(why())
         });

@@ -50,6 +50,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
         };
         problems.push((id, problem));
     }
+    problems.extend(diagnosis.stopped.into_iter().map(|of| (of.container_id, of.text)));
     Ok(Notes { names: diagnosis.pods, problems })
 }
 

@@ -16,6 +16,7 @@ mod recorded;
 mod stats;
 mod strict;
 mod surface;
+mod trace;
 mod tree;
 mod typing;
 mod verbs;

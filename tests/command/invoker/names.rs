@@ -126,6 +126,7 @@ fn each_shell_completes_each_argument_as_the_packages_install_it() {
         (vec!["del", "backend", "--container-id", "c0"], container),
         (vec!["del", "backend", "-i", "ne"], "net1"),
         (vec!["stats", "sho"], pods),
+        (vec!["trace", "sho"], pods),
         (vec!["pod", "status", "sho"], pods),
         (vec!["pod", "down", "sho"], pods),
         (vec!["cri", "inspect", "sho"], pods),

@@ -14,7 +14,7 @@ const fn verb(name: &'static str, good: &'static str, wrong: (&'static str, i32)
 }
 
 /// All verbs. A line is empty if the verb can't be tested so. Such a verb serves until it is stopped, becomes another
-/// program, or takes no names.
+/// program, needs a living pod, or takes no names.
 pub(super) const VERBS: &[Verb] = &[
     verb("add", "add net {pod}", ("add nett {pod}", 3)),
     verb("check", "check net {pod}", ("check nett {pod}", 3)),
@@ -66,6 +66,7 @@ pub(super) const VERBS: &[Verb] = &[
     verb("serve", "", ("serve --cri {dir}/file", 5)),
     verb("stats", "stats --once", ("stats nobody", 2)),
     verb("status", "status net", ("status nett", 3)),
+    verb("trace", "", ("trace nobody 10.0.0.1", 2)),
     verb("tree", "tree", ("tree --cri {dir}/none", 4)),
     verb("validate", "validate net", ("validate nett", 3)),
 ];

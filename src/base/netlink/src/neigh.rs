@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use super::request::{Mode, encode};
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{
-    NDMSG, NTF_ROUTER, NUD_FAILED, NUD_NOARP, NUD_PERMANENT, NUD_REACHABLE, NUD_STALE, RTM_NEWNEIGH,
+    NDMSG, NTF_ROUTER, NUD_FAILED, NUD_INCOMPLETE, NUD_NOARP, NUD_PERMANENT, NUD_REACHABLE, NUD_STALE,
+    RTM_NEWNEIGH,
 };
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
@@ -106,6 +107,47 @@ impl Netlink {
         let found = self.find(&what, message, &[Errno::ENOENT], |message| read(message, index))?;
         Ok(found.map(|(_, mac)| mac))
     }
+}
+
+/// The state of a neighbour entry (`NUD_…`, linux/neighbour.h), as far as it decides about packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// Frames go to this address, which was confirmed some time.
+    Known(Mac),
+    /// The address was written by hand, and the kernel never asks for it.
+    Permanent(Mac),
+    /// The kernel asks, and nothing has answered yet.
+    Asking,
+    /// The kernel asked, and nothing answered.
+    Failed,
+}
+
+impl Netlink {
+    /// `ip neighbour show to IP dev LINK`, with the state. `None` without an entry.
+    ///
+    /// # Errors
+    /// Fails with EOPNOTSUPP on a kernel before 5.0.
+    pub fn resolution(&mut self, index: u32, ip: IpAddr) -> Result<Option<Resolution>> {
+        let what = format!("look up neighbour {ip} on link number {index}");
+        let message = encode(RouteNetlinkMessage::GetNeighbour(entry(index, ip)), NLM_F_REQUEST);
+        self.find(&what, message, &[Errno::ENOENT], read_resolution)
+    }
+}
+
+pub(super) fn read_resolution(message: &Message<'_>) -> Parsed<Option<Resolution>> {
+    let state = u16_ne(message.body, 8).ok_or(Malformed("a neighbour message is too short"))?;
+    if message.kind != RTM_NEWNEIGH {
+        return Ok(None);
+    }
+    let mac = Attributes::behind(message.body, NDMSG).find(libc::NDA_LLADDR)?;
+    let mac = mac.and_then(|mac| mac.try_into().ok()).map(Mac);
+    Ok(match mac {
+        Some(mac) if state & NUD_PERMANENT != 0 => Some(Resolution::Permanent(mac)),
+        _ if state & NUD_FAILED != 0 => Some(Resolution::Failed),
+        _ if state & NUD_INCOMPLETE != 0 => Some(Resolution::Asking),
+        Some(mac) if state & NUD_NOARP == 0 => Some(Resolution::Known(mac)),
+        _ => None,
+    })
 }
 
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {

@@ -10,6 +10,7 @@ use super::link::Mac;
 const ETH_P_ALL: u16 = 0x0003;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
+const ETH_P_ALL: u16 = 0x0003;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,19 @@ pub enum Kind {
     Dhcp,
     /// Packets of ARP (RFC 826).
     Arp,
+    /// IP packets that come in and go out, of one [`Pattern`].
+    Ip(Pattern),
+}
+
+/// The direction of a captured packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// This namespace sent it by the interface.
+    Sent,
+    /// It came in.
+    Received,
+    /// It came in with the hardware address of another host. Only a port of a bridge takes such a frame.
+    Foreign,
 }
 
 /// linux/filter.h: load a byte, a word of two, jump if equal, jump if a bit is set, the header's length, load behind
@@ -41,6 +55,88 @@ const TO_CLIENTS: [libc::sock_filter; 8] = [
     instruction(JEQ, 1, 0, 68),
     instruction(RET, 0, 0, 0),
 ];
+/// Keeps everything but a few IP packets out of a capture, so that a busy link does not fill its buffer. A reader looks
+/// closer at what it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// All packets of ICMP and ICMPv6.
+    Icmp,
+    /// ICMP, and segments of TCP that have this sequence number or acknowledge it as that of a SYN.
+    Tcp(u32),
+    /// ICMP, and datagrams from or to this UDP port.
+    Udp(u16),
+}
+
+/// Protocol numbers of IP.
+const ICMP: u32 = 1;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+const ICMP_V6: u32 = 58;
+const LD_BEHIND: u16 = 0x40;
+const AND: u16 = 0x54;
+const LDX: u16 = 0x01;
+const REJECT: libc::sock_filter = instruction(RET, 0, 0, 0);
+
+impl Pattern {
+    /// The packet begins with the header of IP. Each part either answers or goes on behind its end.
+    fn program(self) -> Vec<libc::sock_filter> {
+        // Loads the version, and goes on with IPv4 or behind that part.
+        let v4 = self.conditions(9, &[instruction(LDX_HEADER, 0, 0, 0)], [ICMP, ICMP]);
+        let v6 = self.conditions(6, &[instruction(LDX, 0, 0, 40)], [ICMP, ICMP_V6]);
+        let over_v4 = u8::try_from(v4.len()).unwrap_or(u8::MAX);
+        let mut program =
+            vec![instruction(LDB, 0, 0, 0), instruction(AND, 0, 0, 0xf0), instruction(JEQ, 0, over_v4, 0x40)];
+        program.extend(v4);
+        program.extend(v6);
+        program
+    }
+
+    /// The conditions of one IP version. Extension headers of IPv6 are not walked.
+    fn conditions(
+        self,
+        protocol_at: u32,
+        load_header: &[libc::sock_filter],
+        icmp: [u32; 2],
+    ) -> Vec<libc::sock_filter> {
+        let mut program = vec![instruction(LDB, 0, 0, protocol_at)];
+        for number in icmp {
+            program.extend([instruction(JEQ, 0, 1, number), TAKE]);
+        }
+        let (protocol, tests) = match self {
+            Pattern::Icmp => (None, Vec::new()),
+            Pattern::Tcp(number) => {
+                let tests = vec![
+                    instruction(LD_BEHIND, 0, 0, 4),
+                    instruction(JEQ, 0, 1, number),
+                    TAKE,
+                    instruction(LD_BEHIND, 0, 0, 8),
+                    instruction(JEQ, 0, 1, number.wrapping_add(1)),
+                    TAKE,
+                ];
+                (Some(TCP), tests)
+            }
+            Pattern::Udp(port) => {
+                let tests = vec![
+                    instruction(LDH_BEHIND, 0, 0, 0),
+                    instruction(JEQ, 0, 1, port.into()),
+                    TAKE,
+                    instruction(LDH_BEHIND, 0, 0, 2),
+                    instruction(JEQ, 0, 1, port.into()),
+                    TAKE,
+                ];
+                (Some(UDP), tests)
+            }
+        };
+        if let Some(protocol) = protocol {
+            program.extend([instruction(JEQ, 1, 0, protocol), REJECT]);
+            program.extend_from_slice(load_header);
+            program.extend(tests);
+        }
+        program.push(REJECT);
+        program
+    }
+}
+
 const TAKE: libc::sock_filter = instruction(RET, 0, 0, u32::MAX);
 
 const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
@@ -95,6 +191,7 @@ impl Socket {
         let protocol = match kind {
             Kind::Dhcp => ETH_P_IP,
             Kind::Arp => ETH_P_ARP,
+            Kind::Ip(_) => ETH_P_ALL,
         };
         let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // Of no protocol until it is bound: nothing comes before the filter is there.
@@ -104,8 +201,10 @@ impl Socket {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let index = i32::try_from(index).map_err(io::Error::other)?;
         let socket = Socket { fd, index, protocol };
-        if kind == Kind::Dhcp {
-            socket.filter()?;
+        match kind {
+            Kind::Dhcp => socket.filter(&TO_CLIENTS)?,
+            Kind::Arp => {}
+            Kind::Ip(pattern) => socket.filter(&pattern.program())?,
         }
         let address = socket.address(Mac([0xff; 6]));
         // SAFETY: the address is a live sockaddr_ll, of the length that is said.
@@ -113,8 +212,8 @@ impl Socket {
         Ok(socket)
     }
 
-    fn filter(&self) -> io::Result<()> {
-        let mut program = TO_CLIENTS.to_vec();
+    fn filter(&self, conditions: &[libc::sock_filter]) -> io::Result<()> {
+        let mut program = conditions.to_vec();
         program.push(TAKE);
         let length = u16::try_from(program.len()).map_err(io::Error::other)?;
         let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
@@ -154,6 +253,30 @@ impl Socket {
     /// # Errors
     /// Fails if the interface is gone or down, for example.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
+        let received = self.receive_from(buffer)?;
+        Ok(received.map(|(address, packet)| {
+            let [a, b, c, d, e, f, ..] = address.sll_addr;
+            (Mac([a, b, c, d, e, f]), packet)
+        }))
+    }
+
+    /// Returns a captured packet with its direction.
+    ///
+    /// # Errors
+    /// Fails as [`receive`](Self::receive) does.
+    pub fn capture<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Direction, &'b [u8])>> {
+        let received = self.receive_from(buffer)?;
+        Ok(received.map(|(address, packet)| {
+            let direction = match address.sll_pkttype {
+                libc::PACKET_OUTGOING => Direction::Sent,
+                libc::PACKET_OTHERHOST => Direction::Foreign,
+                _ => Direction::Received,
+            };
+            (direction, packet)
+        }))
+    }
+
+    fn receive_from<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(libc::sockaddr_ll, &'b [u8])>> {
         let mut address = self.address(Mac([0; 6]));
         let mut length = LENGTH;
         // SAFETY: buffer and address are live and writable, and of the lengths that are said.
@@ -172,8 +295,7 @@ impl Socket {
             let nothing = matches!(err.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
             return if nothing { Ok(None) } else { Err(err) };
         };
-        let [a, b, c, d, e, f, ..] = address.sll_addr;
-        Ok(Some((Mac([a, b, c, d, e, f]), buffer.get(..got).unwrap_or_default())))
+        Ok(Some((address, buffer.get(..got).unwrap_or_default())))
     }
 
     fn address(&self, mac: Mac) -> libc::sockaddr_ll {

@@ -33,7 +33,7 @@ pub(crate) struct Stats {
     pub(crate) interval: Duration,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let sensible = Duration::from_millis(100)..=Duration::from_secs(3600);
     seconds.filter(|time| sensible.contains(time)).ok_or_else(|| "between 0.1 and 3600 seconds".to_owned())

@@ -39,6 +39,7 @@ mod retry;
 pub mod spoof;
 pub mod survey;
 mod undo;
+pub mod whose;
 mod xtables;
 
 #[cfg(doctest)]

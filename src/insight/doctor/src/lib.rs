@@ -15,6 +15,7 @@ mod outcome;
 mod repair;
 mod runtime;
 mod stale_rules;
+mod stations;
 pub mod tree;
 mod warnings;
 
@@ -32,6 +33,7 @@ use cnimble_runtime::Invoker;
 
 pub use attachments::Compared;
 pub use outcome::{Reach, Repair};
+pub use stations::Stopped;
 pub use warnings::{ports, shadowed};
 
 /// The node is the network namespace of the calling thread, and the files.
@@ -173,6 +175,8 @@ pub struct Diagnosis {
     /// Parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
     pub warnings: Vec<String>,
+    /// Pods whose packets are stopped on the node, one of each network.
+    pub stopped: Vec<Stopped>,
     /// `NAMESPACE/NAME` by container ID, from the runtime or from the arguments in the cache.
     pub pods: BTreeMap<String, String>,
 }
@@ -197,7 +201,8 @@ impl Doctor<'_> {
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
         let (warnings, pods) = (warnings::warnings(&sight.node), runtime::pods(&sight.node));
-        Ok(Diagnosis { findings, living, blind, unchecked, warnings, pods })
+        let stopped = stations::look(&sight.node, &findings);
+        Ok(Diagnosis { findings, living, blind, unchecked, warnings, stopped, pods })
     }
 
     /// Calls no plugins, unlike [`Doctor::look`].

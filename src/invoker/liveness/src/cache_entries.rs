@@ -63,6 +63,17 @@ pub fn host_links(entry: &Entry) -> Vec<&str> {
     on_host.filter_map(|interface| json::get(interface, "name")?.as_str()).collect()
 }
 
+/// Returns `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
+pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
+    let get = |wanted: &str| {
+        let found = args.iter().find(|(key, _)| key == wanted);
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty() && !value.contains(char::is_control))
+    };
+    Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
+}
+
 /// The entries of a cache, not yet judged.
 pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
     // Unknown entries of others would be cleaned away.

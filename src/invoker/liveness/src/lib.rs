@@ -21,6 +21,7 @@ mod judge;
 pub mod leases;
 #[cfg(test)]
 mod model;
+pub mod named;
 mod namespaces;
 pub mod node;
 pub mod runtime;

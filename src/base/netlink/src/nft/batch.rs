@@ -120,6 +120,16 @@ impl Batch {
         });
     }
 
+    /// `create table T { flags owner; }`: only this socket may change the table, and the kernel deletes it when the
+    /// socket closes. Since Linux 5.12.
+    pub fn create_owned_table(&mut self, table: Table<'_>) {
+        let what = format!("create table {table} for this process");
+        self.push((NFT_MSG_NEWTABLE, MAKE), table.family, what, |w| {
+            w.text(NFTA_TABLE_NAME, table.name);
+            w.u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        });
+    }
+
     /// `create chain C { type … hook … priority …; policy accept; }`: EEXIST if it is there. Then closing the socket
     /// takes the kernel many milliseconds.
     pub fn create_base_chain(&mut self, chain: Chain<'_>, hook: Hook) {

@@ -117,6 +117,11 @@ impl Expr {
         Expr::new("meta", [(NFTA_META_DREG, Register(register)), (NFTA_META_KEY, Number(key as u32))])
     }
 
+    /// `meta set KEY with reg N`
+    pub(super) fn meta_set(key: u32, register: u32) -> Self {
+        Expr::new("meta", [(NFTA_META_KEY, Number(key)), (NFTA_META_SREG, Register(register))])
+    }
+
     /// `payload load LEN b @ HEADER + OFFSET => reg N`
     pub fn payload(header: Header, offset: u32, len: u32, register: u32) -> Self {
         Expr::new(

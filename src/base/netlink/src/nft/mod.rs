@@ -30,6 +30,7 @@ mod objects;
 pub mod packet;
 mod query;
 mod rule;
+mod trace;
 mod udata;
 mod xtables;
 
@@ -48,6 +49,9 @@ pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
 pub use key::{Key, KeyType, protocol_name};
 pub use objects::{BaseChain, Chain, Family, Hook, HookPoint, Set, Table};
 pub use rule::Rule;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use trace::read as read_trace;
+pub use trace::{HookedChain, TraceMonitor, TraceStep};
 
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};

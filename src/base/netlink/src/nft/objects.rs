@@ -7,8 +7,8 @@ use crate::uapi::nf_tables::{
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE,
 };
 use crate::uapi::nfnetlink::{
-    NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING, NFPROTO_BRIDGE,
-    NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6,
+    NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING,
+    NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6,
 };
 use crate::wire::Writer;
 
@@ -186,7 +186,35 @@ impl Hook {
 #[allow(missing_docs)] // as in nft(8)
 pub enum HookPoint {
     Prerouting = NF_INET_PRE_ROUTING,
+    Input = NF_INET_LOCAL_IN,
     Output = NF_INET_LOCAL_OUT,
     Forward = NF_INET_FORWARD,
     Postrouting = NF_INET_POST_ROUTING,
+}
+
+impl HookPoint {
+    /// The hook with this number, if it is one of these.
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        let all = [
+            HookPoint::Prerouting,
+            HookPoint::Input,
+            HookPoint::Output,
+            HookPoint::Forward,
+            HookPoint::Postrouting,
+        ];
+        all.into_iter().find(|hook| *hook as u32 == number)
+    }
+}
+
+/// As nft(8) writes it.
+impl fmt::Display for HookPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HookPoint::Prerouting => "prerouting",
+            HookPoint::Input => "input",
+            HookPoint::Output => "output",
+            HookPoint::Forward => "forward",
+            HookPoint::Postrouting => "postrouting",
+        })
+    }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod filter;
 pub mod htb;
+pub(crate) mod programs;
 pub mod qdisc;
 pub mod redirect;
 pub mod subnet;

@@ -19,6 +19,7 @@ mod port;
 mod route;
 mod rule;
 mod sysfs;
+mod trace;
 mod wait;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};

@@ -17,11 +17,24 @@ pub(crate) const NFT_MSG_GETSETELEM: u16 = 13;
 pub(crate) const NFT_MSG_DELSETELEM: u16 = 14;
 pub(crate) const NFT_MSG_NEWGEN: u16 = 15;
 pub(crate) const NFT_MSG_GETGEN: u16 = 16;
+pub(crate) const NFT_MSG_TRACE: u16 = 17;
+
+pub(crate) const NFTA_TRACE_TABLE: u16 = 1;
+pub(crate) const NFTA_TRACE_CHAIN: u16 = 2;
+pub(crate) const NFTA_TRACE_RULE_HANDLE: u16 = 3;
+pub(crate) const NFTA_TRACE_TYPE: u16 = 4;
+pub(crate) const NFTA_TRACE_VERDICT: u16 = 5;
+pub(crate) const NFTA_TRACE_ID: u16 = 6;
+pub(crate) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
+pub(crate) const NFTA_TRACE_POLICY: u16 = 16;
+pub(crate) const NFT_TRACETYPE_POLICY: u32 = 1;
+pub(crate) const NFT_TRACETYPE_RULE: u32 = 3;
 
 pub(crate) const NFTA_LIST_ELEM: u16 = 1;
 
 pub(crate) const NFTA_TABLE_NAME: u16 = 1;
 pub(crate) const NFTA_TABLE_FLAGS: u16 = 2;
+pub(crate) const NFT_TABLE_F_OWNER: u32 = 2;
 
 pub(crate) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(crate) const NFTA_CHAIN_NAME: u16 = 3;
@@ -76,9 +89,11 @@ pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
 pub(crate) const NFTA_META_DREG: u16 = 1;
 pub(crate) const NFTA_META_KEY: u16 = 2;
+pub(crate) const NFTA_META_SREG: u16 = 3;
 pub(crate) const NFT_META_PROTOCOL: u32 = 1;
 pub(crate) const NFT_META_IIFNAME: u32 = 6;
 pub(crate) const NFT_META_OIFNAME: u32 = 7;
+pub(crate) const NFT_META_NFTRACE: u32 = 12;
 pub(crate) const NFT_META_NFPROTO: u32 = 15;
 pub(crate) const NFT_META_L4PROTO: u32 = 16;
 

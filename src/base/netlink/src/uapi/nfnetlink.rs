@@ -6,6 +6,7 @@ pub(crate) const NFGENMSG: usize = 4;
 pub(crate) const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 pub(crate) const NFNL_SUBSYS_NFTABLES: u16 = 10;
 pub(crate) const NFNLGRP_NFTABLES: u32 = 7;
+pub(crate) const NFNLGRP_NFTRACE: u32 = 9;
 pub(crate) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(crate) const NFNL_MSG_BATCH_END: u16 = 0x11;
 pub(crate) const NFNL_BATCH_GENID: u16 = 1;
@@ -21,6 +22,7 @@ pub(crate) const NF_ACCEPT: i32 = 1;
 
 /// The numbers of a bridge's hooks (`NF_BR_…`) agree.
 pub(crate) const NF_INET_PRE_ROUTING: u32 = 0;
+pub(crate) const NF_INET_LOCAL_IN: u32 = 1;
 pub(crate) const NF_INET_FORWARD: u32 = 2;
 pub(crate) const NF_INET_LOCAL_OUT: u32 = 3;
 pub(crate) const NF_INET_POST_ROUTING: u32 = 4;

@@ -24,3 +24,4 @@ pub(crate) const TCA_MIRRED_PARMS: u16 = 2;
 pub(crate) const TCA_EGRESS_REDIR: u32 = 1;
 /// `offsetof(struct tc_mirred, ifindex)`
 pub(crate) const TC_MIRRED_IFINDEX: usize = 24;
+pub(crate) const TCA_BPF_NAME: u16 = 7;

@@ -25,3 +25,5 @@ pub(crate) const TC_HTB_OPT_BUFFER: usize = 24;
 pub(crate) const TC_HTB_PROTOVER: u32 = 3;
 /// `offsetof(struct tc_htb_glob, defcls)`
 pub(crate) const TC_HTB_GLOB_DEFCLS: usize = 8;
+pub(crate) const TC_H_MIN_INGRESS: u16 = 0xfff2;
+pub(crate) const TC_H_MIN_EGRESS: u16 = 0xfff3;

@@ -45,7 +45,8 @@ use crate::packet::{network_name, network_named};
 pub(crate) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
-const GUARD: &str = "masq-guard";
+/// It drops only what connection tracking calls invalid.
+pub(crate) const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_INVALID_BIT`

@@ -90,7 +90,7 @@ impl fmt::Display for Decision {
         };
         match variant {
             Variant::Nft | Variant::Usual => {
-                write!(f, "rule {target} of chain {family} nat {chain}, handle {number}")?
+                write!(f, "rule {target} of chain {family} nat {chain}, handle {number}")?;
             }
             Variant::Legacy => {
                 write!(f, "rule {number} ({target}) of chain {chain} in the legacy table nat of {family}")?;

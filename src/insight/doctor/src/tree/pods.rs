@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cnimble_cni::Owner;
+pub use cnimble_liveness::cache_entries::kubernetes_name;
 use cnimble_liveness::cache_entries::owner_of;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{Filter, Link};
@@ -86,17 +87,6 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
         cni_version: list.as_ref().map(|list| list.version.to_string()),
         plugins: list.into_iter().flat_map(|list| list.plugins).map(|plugin| plugin.plugin_type).collect(),
     }
-}
-
-/// Returns `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
-pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
-    let get = |wanted: &str| {
-        let found = args.iter().find(|(key, _)| key == wanted);
-        found
-            .map(|(_, value)| value.as_str())
-            .filter(|value| !value.is_empty() && !value.contains(char::is_control))
-    };
-    Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
 
 /// The addresses in the result of an ADD, with their prefixes.

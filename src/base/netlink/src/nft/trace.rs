@@ -1,0 +1,177 @@
+//! The way of marked packets through nf_tables: `nft monitor trace`.
+//!
+//! [`Nft::trace_packets`] marks packets by a table that belongs to its socket (Linux 5.12). The kernel deletes the table
+//! when the socket closes, so a killed process leaves nothing. iptables-nft is nf_tables, too; legacy iptables isn't.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::expr::Verdict;
+use super::{BaseChain, Batch, Expr, Family, Hook, HookPoint, Nft, Query, REG1, Table};
+use crate::monitor::{each, listen};
+use crate::socket::{Protocol, Socket};
+use crate::uapi::nf_tables::{
+    NFT_META_NFTRACE, NFT_MSG_GETCHAIN, NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RULE,
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_HOOK_HOOKNUM,
+    NFTA_HOOK_PRIORITY, NFTA_TRACE_CHAIN, NFTA_TRACE_ID, NFTA_TRACE_POLICY, NFTA_TRACE_RULE_HANDLE,
+    NFTA_TRACE_TABLE, NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE, NFTA_TRACE_VERDICT,
+};
+use crate::uapi::nfnetlink::{NF_DROP, NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTRACE, NFPROTO_UNSPEC};
+use crate::wire::{Attributes, Message, u8_at};
+use crate::{NetNs, Result};
+
+/// In front of all other chains, so that these are traced.
+const FIRST: i32 = i32::MIN;
+
+/// One step of a traced packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceStep {
+    /// One packet has one number on its way, and another one when a bridge hands it to the IP layer.
+    pub id: u32,
+    /// The family of the table.
+    pub family: Family,
+    /// The name of the table.
+    pub table: String,
+    /// The name of the chain.
+    pub chain: String,
+    /// The handle of the rule. `None` for the policy or the end of a chain.
+    pub rule: Option<u64>,
+    /// Whether the packet was dropped here.
+    pub dropped: bool,
+    /// The first bytes of the transport header. The kernel tells them once for each base chain.
+    pub transport: Vec<u8>,
+}
+
+/// A base chain with its hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookedChain {
+    /// The chain with its table.
+    pub chain: BaseChain,
+    /// The hook that it gets packets from. The hooks of bridges have the same names.
+    pub hook: HookPoint,
+    /// Lower numbers come first.
+    pub priority: i32,
+}
+
+/// The steps of traced packets in one namespace.
+#[derive(Debug)]
+pub struct TraceMonitor {
+    socket: Socket,
+}
+
+impl TraceMonitor {
+    /// Listens in the current namespace.
+    pub fn open() -> Result<Self> {
+        Ok(TraceMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTRACE])? })
+    }
+
+    /// The steps since the last call. Does not wait.
+    ///
+    /// # Errors
+    /// Fails with ENOBUFS if a step was lost.
+    pub fn read(&mut self) -> Result<Vec<TraceStep>> {
+        let mut steps = Vec::new();
+        each(&mut self.socket, "read the trace of a packet", |message| steps.extend(read(message)))?;
+        Ok(steps)
+    }
+}
+
+impl AsFd for TraceMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Expr {
+    /// `meta set nftrace with reg N`
+    fn set_trace() -> Self {
+        Expr::meta_set(NFT_META_NFTRACE, REG1)
+    }
+}
+
+impl Nft {
+    /// Makes the tables `name` of the families inet and bridge, which trace packets that match one of `matches`. They
+    /// go with this value's socket.
+    ///
+    /// # Errors
+    /// Fails with EOPNOTSUPP or EINVAL on a kernel before 5.12.
+    pub fn trace_packets(&mut self, name: &str, matches: &[Vec<Expr>]) -> Result<()> {
+        self.trace_in(Table::new(Family::Inet, name), matches)?;
+        // A kernel without nf_tables for bridges has no rules there.
+        match self.trace_in(Table::new(Family::Bridge, name), matches) {
+            Err(err) => {
+                log::debug!("frames of bridges are not traced: {err}");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn trace_in(&mut self, table: Table<'_>, matches: &[Vec<Expr>]) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.create_owned_table(table);
+        let chain = table.chain("prerouting");
+        batch.create_base_chain(chain, Hook { kind: "filter", hook: HookPoint::Prerouting, priority: FIRST });
+        for condition in matches {
+            let mut rule = condition.clone();
+            rule.extend([Expr::immediate(REG1, &[1]), Expr::set_trace()]);
+            batch.add_rule(chain, &rule, "");
+        }
+        self.commit(&batch)
+    }
+
+    /// The base chains of all tables of these families, with their hooks, in the order in which a packet meets those of
+    /// one hook.
+    pub fn hooked_chains(&mut self) -> Result<Vec<HookedChain>> {
+        let query = Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" };
+        let mut found =
+            self.list(&query, |_| {}, |family, attrs| hooked(family, attrs).into_iter().collect())?;
+        found.sort_by_key(|of: &HookedChain| of.priority);
+        Ok(found)
+    }
+
+    /// A socket of its own for tables that go with it.
+    pub fn open_here() -> Result<Self> {
+        Nft::open_in(&NetNs::current()?)
+    }
+}
+
+fn hooked(family: u8, attrs: Attributes<'_>) -> Option<HookedChain> {
+    let at = attrs.nested(NFTA_CHAIN_HOOK)?;
+    let drops = attrs.u32_be(NFTA_CHAIN_POLICY) == Some(NF_DROP.cast_unsigned());
+    Some(HookedChain {
+        chain: BaseChain {
+            family: Family::from_number(family)?,
+            table: attrs.text(NFTA_CHAIN_TABLE)?,
+            name: attrs.text(NFTA_CHAIN_NAME)?,
+            drops,
+        },
+        hook: HookPoint::from_number(at.u32_be(NFTA_HOOK_HOOKNUM)?)?,
+        priority: at.u32_be(NFTA_HOOK_PRIORITY)?.cast_signed(),
+    })
+}
+
+/// A step from NFT_MSG_TRACE.
+pub(crate) fn read(message: &Message<'_>) -> Option<TraceStep> {
+    if message.kind != NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_TRACE {
+        return None;
+    }
+    let family = Family::from_number(u8_at(message.body, 0)?)?;
+    let attrs = Attributes::behind(message.body, NFGENMSG);
+    let kind = attrs.u32_be(NFTA_TRACE_TYPE)?;
+    let verdict = attrs.nested(NFTA_TRACE_VERDICT).and_then(Verdict::parse);
+    let policy = attrs.u32_be(NFTA_TRACE_POLICY);
+    let dropped = match kind {
+        NFT_TRACETYPE_RULE => verdict == Some(Verdict::Drop),
+        NFT_TRACETYPE_POLICY => policy == Some(NF_DROP.cast_unsigned()),
+        _ => false,
+    };
+    Some(TraceStep {
+        id: attrs.u32_be(NFTA_TRACE_ID)?,
+        family,
+        table: attrs.text(NFTA_TRACE_TABLE)?,
+        chain: attrs.text(NFTA_TRACE_CHAIN)?,
+        rule: attrs.u64_be(NFTA_TRACE_RULE_HANDLE).filter(|_| kind == NFT_TRACETYPE_RULE),
+        dropped,
+        transport: attrs.get(NFTA_TRACE_TRANSPORT_HEADER).unwrap_or_default().to_vec(),
+    })
+}

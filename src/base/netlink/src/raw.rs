@@ -1,0 +1,79 @@
+//! Raw sockets (raw(7)): a program writes a transport header itself, and the kernel routes the packet as any other of
+//! its namespace.
+
+use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
+};
+
+use super::{Error, Result};
+
+/// A protocol that probes are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Transport {
+    Icmp,
+    Tcp,
+    Udp,
+}
+
+impl Transport {
+    /// The number in the IP header (`IPPROTO_…`).
+    pub fn number(self, v4: bool) -> u8 {
+        let number = match (self, v4) {
+            (Transport::Icmp, true) => libc::IPPROTO_ICMP,
+            (Transport::Icmp, false) => libc::IPPROTO_ICMPV6,
+            (Transport::Tcp, _) => libc::IPPROTO_TCP,
+            (Transport::Udp, _) => libc::IPPROTO_UDP,
+        };
+        u8::try_from(number).unwrap_or_default()
+    }
+
+    fn protocol(self, v4: bool) -> SockProtocol {
+        match (self, v4) {
+            (Transport::Icmp, true) => SockProtocol::Icmp,
+            (Transport::Icmp, false) => SockProtocol::IcmpV6,
+            (Transport::Tcp, _) => SockProtocol::Tcp,
+            (Transport::Udp, _) => SockProtocol::Udp,
+        }
+    }
+}
+
+/// A raw socket of one protocol, in the namespace in which it was opened.
+#[derive(Debug)]
+pub struct RawSocket {
+    fd: OwnedFd,
+}
+
+impl RawSocket {
+    /// Opens a socket for packets to addresses of this family.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_RAW.
+    pub fn open(transport: Transport, v4: bool) -> Result<Self> {
+        let family = if v4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(family, SockType::Raw, flags, transport.protocol(v4));
+        Ok(RawSocket { fd: fd.map_err(|errno| Error::new("open a raw socket", errno))? })
+    }
+
+    /// Sends a transport header with its data. The kernel adds the header of IP, and computes only the checksum of
+    /// ICMPv6.
+    ///
+    /// # Errors
+    /// ENETUNREACH without a route, EPERM if a rule of the namespace drops it.
+    pub fn send(&self, packet: &[u8], to: IpAddr) -> Result<()> {
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let fd = self.fd.as_raw_fd();
+        let sent = match to {
+            IpAddr::V4(ip) => sendto(fd, packet, &SockaddrIn::from(SocketAddrV4::new(ip, 0)), flags),
+            IpAddr::V6(ip) => sendto(fd, packet, &SockaddrIn6::from(SocketAddrV6::new(ip, 0, 0, 0)), flags),
+        };
+        let what = || format!("send a packet to {to}");
+        let sent = sent.map_err(|errno| Error::new(what(), errno))?;
+        if sent == packet.len() { Ok(()) } else { Err(Error::new(what(), Errno::EMSGSIZE)) }
+    }
+}

@@ -1,0 +1,32 @@
+//! The arguments of `cnimble trace`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+
+use super::follow::seconds;
+use crate::names;
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// The sender: a pod (`NAMESPACE/NAME`), a container ID or its beginning, a namespace of
+    /// `ip netns` or its path, or an address
+    #[arg(add = ArgValueCompleter::new(names::attached))]
+    pub(crate) pod: String,
+    /// The receiver: an address, another pod, `gateway` (the pod's default route) or `internet`
+    /// (the host's default route). With a port it is TCP, or the protocol behind a slash; without
+    /// one it is an echo request
+    #[arg(value_name = "ADDRESS[:PORT[/tcp|udp]]")]
+    pub(crate) to: String,
+    /// Send nothing. Rules with conditions, and other hosts, are then unknown
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+    /// How long an answer is waited for
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) wait: Duration,
+    /// Ask the container runtime for the pod, too
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) cri: Option<OsString>,
+}

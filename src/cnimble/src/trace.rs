@@ -1,0 +1,128 @@
+//! `trace`: follows a packet from a pod to its receiver and back, and names the station that stops it.
+
+use std::net::IpAddr;
+
+use cnimble_liveness::named::{NamedPod, Records, Unnamed};
+use cnimble_trace::{Flow, Outcome, Station, Target, Trace, Verdict, Way};
+
+use super::args;
+use super::cri::evidence;
+use super::output::View;
+use super::report::{Exit, Report, fail_with, must_be_root, usage};
+use super::style::Paint;
+use super::{Session, plain};
+
+const WHAT: &str = "can't trace the packet";
+
+pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(), Report> {
+    let target: Target = given.to.parse().map_err(|why: String| usage(format!("{}: {why}", given.to)))?;
+    must_be_root(WHAT)?;
+    let runtime = given.cri.as_ref().map(|socket| evidence::runtime(socket, WHAT)).transpose()?;
+    let records = Records::read(&session.caches(), runtime.as_deref()).map_err(failed)?;
+    let pod = named(&records, &given.pod)?;
+    if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
+        let why = format!("{} is in the network namespace of the host", pod.name);
+        return Err(
+            Report::because(Exit::Usage, WHAT, why).hint("`ip route get ADDRESS` tells the host's routes")
+        );
+    }
+    let to = address(&records, &pod, &target)?;
+    let flow = Flow { from: None, to, protocol: target.protocol, from_port: 0, to_port: target.port };
+    let trace = if given.no_probe {
+        cnimble_trace::look(&pod, flow, &records)
+    } else {
+        cnimble_trace::probe(&pod, flow, &records, given.wait)
+    };
+    let trace = trace.map_err(failed)?;
+    session.show(&trace)?;
+    fail_with(match trace.outcome {
+        Outcome::Answered | Outcome::Passes => None,
+        Outcome::Stopped => Some(Exit::Found),
+        Outcome::Unknown => Some(Exit::Unknown),
+    })
+}
+
+fn failed(err: impl ToString) -> Report {
+    Report::because(Exit::Files, WHAT, err)
+}
+
+/// The pod that the user names.
+fn named(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
+    records.find(word).map_err(|unnamed| {
+        let (exit, why) = match unnamed {
+            Unnamed::Nothing => (Exit::Usage, format!("there is no pod, container or namespace {word}")),
+            Unnamed::Several(names) => (Exit::Usage, format!("{word} may be {}", names.join(" or "))),
+            Unnamed::Gone(why) => (Exit::Usage, why),
+            Unnamed::Unreadable(err) => (Exit::Files, err.to_string()),
+        };
+        Report::because(exit, WHAT, why)
+            .hint("`cnimble tree` draws the pods, and --cri asks the container runtime")
+    })
+}
+
+/// The receiver's address. Another pod's is of the family of the sender's first address.
+fn address(records: &Records<'_>, pod: &NamedPod, target: &Target) -> Result<IpAddr, Report> {
+    let host = target.host.as_str();
+    if let Ok(ip) = host.parse() {
+        return Ok(ip);
+    }
+    let v4 = pod.addresses().first().is_none_or(IpAddr::is_ipv4);
+    let of_route = |found: Option<IpAddr>, whose: &str| {
+        found.ok_or_else(|| {
+            Report::because(Exit::Usage, WHAT, format!("{whose} has no default route with a gateway"))
+        })
+    };
+    match host {
+        "gateway" => of_route(cnimble_trace::gateway(pod, v4).map_err(failed)?, "the pod"),
+        "internet" => of_route(cnimble_trace::internet(v4).map_err(failed)?, "the host"),
+        _ => {
+            let other = named(records, host)?;
+            let addresses = other.addresses();
+            let found = addresses.iter().find(|ip| ip.is_ipv4() == v4).or(addresses.first());
+            found.copied().ok_or_else(|| {
+                Report::because(Exit::Usage, WHAT, format!("no address of {} is on record", other.name))
+            })
+        }
+    }
+}
+
+impl View for Trace {
+    fn text(&self, paint: Paint) -> String {
+        let mut out = headline(self);
+        let width = |column: fn(&Station) -> usize| self.stations.iter().map(column).max().unwrap_or(0);
+        let (places, names) = (width(|of| of.place.len()), width(|of| of.name.len()));
+        let mut way = Way::Out;
+        for station in &self.stations {
+            if station.way != way {
+                out += "the answer\n";
+                way = station.way;
+            }
+            let verdict = match station.verdict {
+                Verdict::Ok => paint.good("ok     "),
+                Verdict::Stops => paint.bad("STOPS  "),
+                Verdict::Unknown => "unknown".to_owned(),
+            };
+            let (place, text) = (plain::line(&station.place), plain::line(&station.text));
+            out += &format!("  {verdict}  {place:places$}  {:names$}  {text}\n", station.name);
+            if let Some(remedy) = station.remedy.as_deref().filter(|_| station.verdict != Verdict::Ok) {
+                out += &format!("  {:7}  {:places$}  {:names$}  try {}\n", "", "", "", plain::line(remedy));
+            }
+        }
+        out + conclusion(self)
+    }
+}
+
+fn headline(trace: &Trace) -> String {
+    let port = trace.port.map(|port| format!(" port {port}")).unwrap_or_default();
+    let from = trace.from.map(|from| format!(" ({from})")).unwrap_or_default();
+    format!("{} from {}{from} to {}{port}\n", trace.protocol, plain::line(&trace.pod), trace.to)
+}
+
+fn conclusion(trace: &Trace) -> &'static str {
+    match trace.outcome {
+        Outcome::Answered => "the answer came back\n",
+        Outcome::Passes => "no station stops it, and nothing was sent\n",
+        Outcome::Stopped => "it is stopped\n",
+        Outcome::Unknown => "no station is known to stop it, and some are unknown\n",
+    }
+}

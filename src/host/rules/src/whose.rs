@@ -1,0 +1,172 @@
+//! Tells which program made a packet rule, so that people know where to change it.
+
+use std::collections::{HashMap, HashSet};
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Family, Nft, Rule, Table, Verdict};
+
+use super::masquerade::nftables::GUARD;
+use super::{command, xtables};
+
+/// The table of the plugins.
+const OWN: Table<'static> = Table::new(Family::Inet, "cnimble");
+
+/// Tables of nf_tables by the programs that make them.
+const MAKERS: [(&str, &str); 12] = [
+    ("cnimble", "cnimble"),
+    ("cnimble-node", "cnimble node"),
+    ("firewalld", "firewalld"),
+    ("kube-proxy", "kube-proxy"),
+    ("docker-bridges", "Docker"),
+    ("netavark", "podman"),
+    ("cni_hostport", "portmap of the Go plugins"),
+    ("cni_plugins_masquerade", "bridge or ptp of the Go plugins"),
+    ("nm-", "NetworkManager"),
+    ("libvirt_network", "libvirt"),
+    ("lxc", "LXC"),
+    ("fw4", "OpenWrt's firewall"),
+];
+
+/// Chains of iptables by the beginnings of their names.
+const CHAINS: [(&str, &str); 14] = [
+    ("CNI-", "a CNI plugin"),
+    ("DOCKER", "Docker"),
+    ("KUBE-", "kube-proxy or the kubelet"),
+    ("ufw", "ufw"),
+    ("FLANNEL", "flannel"),
+    ("cali-", "Calico"),
+    ("CILIUM", "Cilium"),
+    ("NETAVARK", "podman"),
+    ("LIBVIRT", "libvirt"),
+    ("WEAVE", "Weave Net"),
+    ("ANTREA", "Antrea"),
+    ("IN_", "firewalld"),
+    ("FWD", "firewalld"),
+    ("ts-", "Tailscale"),
+];
+
+/// iptables-nft keeps its rules in tables of these names.
+const IPTABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+
+/// The program that surely or probably made a rule in this chain.
+pub fn maker(family: Family, table: &str, chain: &str) -> &'static str {
+    if let Some((_, maker)) = MAKERS.iter().find(|(name, _)| table.starts_with(name)) {
+        return maker;
+    }
+    if xtables::FAMILIES.contains(&family) && IPTABLES.contains(&table) {
+        let known = CHAINS.iter().find(|(name, _)| chain.starts_with(name));
+        return known.map_or("iptables, by an administrator or a program", |(_, maker)| maker);
+    }
+    "an administrator or another program"
+}
+
+/// The text of a rule, as `nft` prints it. `None` without that program, or if the rule has gone.
+pub fn text_of(family: Family, table: &str, chain: &str, handle: u64) -> Option<String> {
+    command::find("nft")?;
+    let listed = command::run("nft", &["-a", "list", "chain", &family.to_string(), table, chain], "").ok()?;
+    let ending = format!("# handle {handle}");
+    let line = listed.lines().find_map(|line| line.trim().strip_suffix(&ending))?;
+    Some(line.trim().to_owned())
+}
+
+/// The chains of one table, as far as they decide whether a packet may be dropped.
+#[derive(Debug, Default)]
+pub struct TableRules {
+    is_own: bool,
+    chains: HashMap<String, ChainRules>,
+}
+
+#[derive(Debug, Default)]
+struct ChainRules {
+    /// Some rule of the chain itself could drop a packet.
+    could_drop: bool,
+    targets: Vec<String>,
+}
+
+impl TableRules {
+    /// Reads all rules of the table, once for all of its base chains.
+    pub fn read(nft: &mut Nft, table: Table<'_>) -> Result<Self, Error> {
+        let mut found = TableRules { is_own: table == OWN, chains: HashMap::new() };
+        for rule in nft.rules(table, None)? {
+            let chain = found.chains.entry(rule.chain.clone()).or_default();
+            chain.could_drop |= rule_could_drop(&rule);
+            chain.targets.extend(rule.target());
+        }
+        Ok(found)
+    }
+
+    /// Whether some rule of a base chain, or of a chain that it leads to, could drop a packet.
+    pub fn could_drop(&self, base: &str) -> bool {
+        // A packet that begins a connection, and its answer, are valid.
+        if self.is_own && base == GUARD {
+            return false;
+        }
+        let (mut open, mut seen) = (vec![base], HashSet::new());
+        while let Some(name) = open.pop() {
+            let Some(chain) = self.chains.get(name).filter(|_| seen.insert(name)) else { continue };
+            if chain.could_drop {
+                return true;
+            }
+            open.extend(chain.targets.iter().map(String::as_str));
+        }
+        false
+    }
+}
+
+/// A map can lead to any verdict, and a queue to a program that drops.
+fn rule_could_drop(rule: &Rule) -> bool {
+    let verdict = rule.verdict();
+    let by_map = verdict.is_none() && rule.has("lookup") && !is_translation(rule);
+    verdict == Some(Verdict::Drop) || by_map || rule.has("queue")
+}
+
+/// A rule that translates addresses, and looks some of them up.
+fn is_translation(rule: &Rule) -> bool {
+    ["masq", "nat", "redir"].iter().any(|expression| rule.has(expression))
+}
+
+/// The rules and policies of legacy iptables that drop packets, as `iptables -A` and `iptables -P` take them. No trace
+/// shows them.
+pub fn legacy_drops(family: Family) -> Result<Vec<String>, Error> {
+    let command = xtables::legacy_command(family, "save").replace("-save", "");
+    let mut found = Vec::new();
+    for table in IPTABLES {
+        let Some(saved) = xtables::legacy_table(family, table)? else { continue };
+        let lines = saved.lines().filter_map(legacy_drop);
+        found.extend(lines.map(|line| format!("{command} -t {table} {line}")));
+    }
+    Ok(found)
+}
+
+/// A line of iptables-save(8) that can drop packets. Its policies look like `:FORWARD DROP [0:0]`.
+fn legacy_drop(line: &str) -> Option<String> {
+    if let Some(chain) = line.strip_prefix(':') {
+        let (chain, rest) = chain.split_once(' ')?;
+        return rest.starts_with("DROP ").then(|| format!("-P {chain} DROP"));
+    }
+    let drops = [" -j DROP", " -j REJECT", " -j NFQUEUE"].iter().any(|target| line.contains(target));
+    drops.then(|| line.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn makers_are_told_apart() {
+        assert_eq!(maker(Family::Inet, "cnimble", "forward"), "cnimble");
+        assert_eq!(maker(Family::Inet, "firewalld", "filter_FORWARD"), "firewalld");
+        assert_eq!(maker(Family::Ipv4, "filter", "DOCKER-USER"), "Docker");
+        assert_eq!(maker(Family::Ipv4, "filter", "FORWARD"), "iptables, by an administrator or a program");
+        assert_eq!(maker(Family::Inet, "own", "DOCKER"), "an administrator or another program");
+    }
+
+    #[test]
+    fn dropping_lines_of_legacy_tables_are_found() {
+        assert_eq!(legacy_drop(":FORWARD DROP [0:0]").as_deref(), Some("-P FORWARD DROP"));
+        assert_eq!(legacy_drop(":FORWARD ACCEPT [0:0]"), None);
+        let rule = "-A FORWARD -i br0 -j REJECT --reject-with icmp-port-unreachable";
+        assert_eq!(legacy_drop(rule).as_deref(), Some(rule));
+        assert_eq!(legacy_drop("-A FORWARD -j DOCKER"), None);
+    }
+}

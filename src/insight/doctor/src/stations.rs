@@ -1,0 +1,77 @@
+//! Whether a pod of each network can reach its gateway and the host's default route, by the stations of `cnimble trace`.
+//! Nothing is sent. A network with other findings is left out, because these already say what it lacks.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use cnimble_liveness::Verdict;
+use cnimble_liveness::named::{NamedPod, Records};
+use cnimble_liveness::node::Node;
+use cnimble_rules::objects::configured;
+use cnimble_runtime::Entry;
+use cnimble_trace::{Flow, Outcome, Protocol};
+
+use super::{Finding, Kind};
+
+/// A pod with packets that are stopped on the node. The others of its network have the same way.
+#[derive(Debug, Clone)]
+pub struct Stopped {
+    pub network: String,
+    pub container_id: String,
+    /// The receiver, the station, and what it says.
+    pub text: String,
+}
+
+/// These kinds describe what a network's pods lack on the way.
+const SAME_FAULTS: [Kind; 3] = [Kind::HostState, Kind::PodState, Kind::MissingRules];
+
+/// The warnings about packet rules name these already.
+const OTHER_WARNINGS: [&str; 2] = ["forward", "forwarding"];
+
+pub(super) fn look(node: &Node, findings: &[Finding]) -> Vec<Stopped> {
+    let living =
+        node.entries.iter().filter(|known| known.verdict == Verdict::Lives && known.entry.ifname != "lo");
+    let entries: Vec<Entry> = living.map(|known| known.entry.clone()).collect();
+    let records = Records::new(entries);
+    let mut seen: BTreeSet<&str> =
+        findings.iter().filter(|of| SAME_FAULTS.contains(&of.kind)).filter_map(Finding::network).collect();
+    let mut stopped = Vec::new();
+    for entry in records.entries() {
+        let meets_rules = entry.network_list().is_ok_and(|list| configured::meet_rules(&list));
+        if !meets_rules || !seen.insert(&entry.network) {
+            continue;
+        }
+        let Ok(pod) = records.find(&entry.container_id) else { continue };
+        if let Some(text) = receivers(&pod).into_iter().find_map(|to| stop(&pod, to, &records)) {
+            let (network, container_id) = (entry.network.clone(), entry.container_id.clone());
+            stopped.push(Stopped { network, container_id, text });
+        }
+    }
+    stopped
+}
+
+/// The pod's gateway and the host's, for each family that the pod has.
+fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
+    let addresses = pod.addresses();
+    let mut found = Vec::new();
+    for v4 in [true, false] {
+        if addresses.iter().any(|ip| ip.is_ipv4() == v4) {
+            found.extend(cnimble_trace::gateway(pod, v4).ok().flatten());
+            found.extend(cnimble_trace::internet(v4).ok().flatten());
+        }
+    }
+    found
+}
+
+fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Option<String> {
+    let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0 };
+    let trace = cnimble_trace::look(pod, flow, records)
+        .inspect_err(|err| log::warn!("the way of {} to {to} was not looked at: {err}", pod.name))
+        .ok()?;
+    if trace.outcome != Outcome::Stopped {
+        return None;
+    }
+    let station = trace.stations.last().filter(|station| !OTHER_WARNINGS.contains(&station.name))?;
+    let remedy = station.remedy.as_deref().map(|remedy| format!(" (try {remedy})")).unwrap_or_default();
+    Some(format!("nothing from {} reaches {to}: {}: {}{remedy}", pod.name, station.name, station.text))
+}

@@ -1,0 +1,280 @@
+//! The stations between a pod's link and the host: the host's end, the port of a bridge, or the master of a macvlan or
+//! an ipvlan.
+
+use std::net::IpAddr;
+
+use cnimble_netlink::fdb;
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::{Filter, Link, Mac};
+use cnimble_netlink::neigh::Resolution;
+use cnimble_netlink::port::Vlan;
+use cnimble_netlink::port_state::{BridgePort, PortState};
+
+use super::flow::Flow;
+use super::pod::{Departure, PodEnd};
+use super::station::{Station, Verdict};
+use super::walk::{HOST, Step, Walk, link_fault};
+
+/// Where a packet is after it has left a pod.
+pub(crate) enum Crossed {
+    /// The host has received it by this link.
+    Host(Link),
+    /// A bridge has handed it to another pod.
+    Pod(Box<PodEnd>),
+    /// It has left by this link without the host's IP layer, which sees no answer either.
+    Outside(String),
+}
+
+impl Walk<'_> {
+    /// From a pod's link to the next receiver.
+    pub(crate) fn cross(&mut self, departure: &Departure) -> Step<Crossed> {
+        let end = &departure.end;
+        let Some(host_end) = end.host_end.clone() else { return self.cross_master(departure) };
+        self.check_host_link(&host_end)?;
+        self.note_mtu(end, &host_end);
+        let Some(bridge) = self.bridge_of(&host_end)? else {
+            self.check_frame(departure, std::slice::from_ref(&host_end))?;
+            return Ok(Crossed::Host(host_end));
+        };
+        let (port, vlan) = self.check_port(&host_end, &bridge)?;
+        if let Some(gateway) = self.link_with(departure.next_hop)? {
+            let arrival = if self.is_on(&gateway, &bridge)? { gateway } else { bridge.clone() };
+            self.check_bridge_vlan(&bridge, vlan)?;
+            self.check_frame(departure, &[arrival.clone(), bridge])?;
+            self.check_host_link(&arrival)?;
+            return Ok(Crossed::Host(arrival));
+        }
+        match self.pod_on(&bridge, departure.next_hop)? {
+            Some(other) => {
+                self.check_between(&other, &bridge, port)?;
+                Ok(Crossed::Pod(Box::new(other)))
+            }
+            None => {
+                let text = format!(
+                    "{} belongs neither to the host nor to a pod on record: it is behind {}, or nowhere",
+                    departure.next_hop, bridge.name
+                );
+                let mut station = Station::new(self.way, HOST, "bridge", Verdict::Unknown, text);
+                station.explains_silence = self.has_only_pods(&bridge)?;
+                self.stations.push(station);
+                Ok(Crossed::Outside(bridge.name))
+            }
+        }
+    }
+
+    /// Whether each port of a bridge is a pair with its other end in another namespace.
+    fn has_only_pods(&mut self, bridge: &Link) -> Step<bool> {
+        let ports = self.host.links(&Filter { master: Some(bridge.index), kind: None })?;
+        Ok(ports.iter().all(|port| port.kind == "veth" && port.far.is_some()))
+    }
+
+    /// A veth drops what is longer than the MTU of its other end.
+    fn note_mtu(&mut self, end: &PodEnd, host_end: &Link) {
+        if end.link.mtu > host_end.mtu {
+            let text = format!(
+                "{} drops packets of more than {} bytes, and the pod sends up to {}",
+                host_end.name, host_end.mtu, end.link.mtu
+            );
+            self.unknown(HOST, "mtu", text);
+        }
+    }
+
+    /// The bridge that a link is a port of.
+    pub(crate) fn bridge_of(&mut self, link: &Link) -> Step<Option<Link>> {
+        let Some(master) = link.master else { return Ok(None) };
+        let master = self.host_link(master)?;
+        Ok((master.kind == "bridge").then_some(master))
+    }
+
+    /// Whether the port lets frames pass, and the VLAN of untagged ones.
+    pub(crate) fn check_port(
+        &mut self,
+        port: &Link,
+        bridge: &Link,
+    ) -> Step<(Option<BridgePort>, Option<u16>)> {
+        let Some(state) = self.host.bridge_port(port.index)? else { return Ok((None, None)) };
+        if let Some(fault) = link_fault(bridge).filter(|_| !bridge.up) {
+            return Err(self.stops_until(HOST, "port", fault, format!("ip link set {} up", bridge.name)));
+        }
+        if state.state != PortState::Forwarding {
+            let text =
+                format!("port {} of {} is {} and lets nothing pass", port.name, bridge.name, state.state);
+            let remedy = format!("bridge link set dev {} state 3", port.name);
+            return Err(self.stops_until(HOST, "port", text, remedy));
+        }
+        let vlan = self.untagged_vlan(port, bridge)?;
+        let in_vlan = vlan.map(|id| format!(", VLAN {id}")).unwrap_or_default();
+        self.passes(HOST, "port", format!("{} of {} is forwarding{in_vlan}", port.name, bridge.name));
+        Ok((Some(state), vlan))
+    }
+
+    /// The VLAN of the frames that a pod sends. A port without one drops them.
+    fn untagged_vlan(&mut self, port: &Link, bridge: &Link) -> Step<Option<u16>> {
+        if !bridge.vlan_filtering {
+            return Ok(None);
+        }
+        let vlans = self.host.vlans(port.index)?;
+        match vlans.iter().find(|vlan| vlan.pvid) {
+            Some(Vlan { id, .. }) => Ok(Some(*id)),
+            None => {
+                let text = format!(
+                    "{} filters VLANs, and port {} has none for untagged frames",
+                    bridge.name, port.name
+                );
+                Err(self.stops_until(HOST, "port", text, format!("bridge vlan show dev {}", port.name)))
+            }
+        }
+    }
+
+    /// Whether the bridge itself, with its addresses, is in the VLAN.
+    fn check_bridge_vlan(&mut self, bridge: &Link, vlan: Option<u16>) -> Step<()> {
+        let Some(id) = vlan else { return Ok(()) };
+        if self.host.vlans(bridge.index)?.iter().any(|vlan| vlan.id == id) {
+            return Ok(());
+        }
+        // The gateway of a VLAN can be a pair with one end in the bridge.
+        let ports = self.host.links(&Filter { master: Some(bridge.index), kind: None })?;
+        for port in ports.iter().filter(|port| port.kind == "veth" && port.far.is_none()) {
+            if self.host.vlans(port.index)?.iter().any(|vlan| vlan.id == id) {
+                return Ok(());
+            }
+        }
+        let text = format!("{} itself is not in VLAN {id}, so no address of the host is there", bridge.name);
+        Err(self.stops_until(HOST, "port", text, format!("bridge vlan show dev {}", bridge.name)))
+    }
+
+    /// Whether the frame's destination is an address of the receiver. A wrong one comes from a permanent entry of the
+    /// pod, because others are renewed.
+    fn check_frame(&mut self, departure: &Departure, receivers: &[Link]) -> Step<()> {
+        let (mac, permanent) = match departure.resolution {
+            Some(Resolution::Permanent(mac)) => (mac, true),
+            Some(Resolution::Known(mac)) => (mac, false),
+            _ => return Ok(()),
+        };
+        if receivers.iter().any(|link| link.mac == Some(mac)) {
+            return Ok(());
+        }
+        let (pod, ip) = (departure.end.name.clone(), departure.next_hop);
+        let mut names: Vec<&str> = receivers.iter().map(|link| link.name.as_str()).collect();
+        names.dedup();
+        let text = format!("the pod takes {ip} for {mac}, which is no address of {}", names.join(" or "));
+        if !permanent {
+            self.unknown(&pod, "frame", format!("{text}: an old entry, which the pod renews"));
+            return Ok(());
+        }
+        let remedy = format!(
+            "nsenter --net={} ip neighbour del {ip} dev {}",
+            departure.end.netns.display(),
+            departure.end.link.name
+        );
+        Err(self.stops_until(
+            &pod,
+            "frame",
+            format!("{text}: its permanent neighbour entry is wrong"),
+            remedy,
+        ))
+    }
+
+    /// The link of the host with this address.
+    pub(crate) fn link_with(&mut self, ip: IpAddr) -> Step<Option<Link>> {
+        let Some(index) = self.own.iter().find(|(_, addr)| addr.net.ip() == ip).map(|(index, _)| *index)
+        else {
+            return Ok(None);
+        };
+        self.host_link(index).map(Some)
+    }
+
+    /// Whether a link of the host receives frames of a bridge: the bridge, a VLAN on it, or a pair into it.
+    pub(crate) fn is_on(&mut self, link: &Link, bridge: &Link) -> Step<bool> {
+        if link.index == bridge.index {
+            return Ok(true);
+        }
+        let (Some(lower), None) = (link.peer, link.far) else { return Ok(false) };
+        if lower == bridge.index {
+            return Ok(true);
+        }
+        Ok(link.kind == "veth" && self.host_link(lower)?.master == Some(bridge.index))
+    }
+
+    /// The pod on record with this address, if it is on this bridge.
+    fn pod_on(&mut self, bridge: &Link, ip: IpAddr) -> Step<Option<PodEnd>> {
+        let Ok(pod) = self.records.find_address(ip) else { return Ok(None) };
+        let end = PodEnd::with_address(&mut self.host, &pod, ip)?;
+        Ok(end.filter(|end| end.host_end.as_ref().is_some_and(|of| of.master == Some(bridge.index))))
+    }
+
+    /// From one port of a bridge to another one.
+    fn check_between(&mut self, other: &PodEnd, bridge: &Link, port: Option<BridgePort>) -> Step<()> {
+        let Some(end) = &other.host_end else { return Ok(()) };
+        let end = end.clone();
+        self.check_bridge_rules()?;
+        let (to, _) = self.check_port(&end, bridge)?;
+        if port.is_some_and(|of| of.isolated) && to.is_some_and(|of| of.isolated) {
+            let text =
+                format!("both ports of {} are isolated, so these pods cannot reach each other", bridge.name);
+            return Err(self.stops_until(
+                HOST,
+                "port",
+                text,
+                format!("bridge -d link show dev {}", end.name),
+            ));
+        }
+        self.check_forwarding_entry(other.link.mac, &end, bridge)?;
+        self.check_host_link(&end)
+    }
+
+    /// Whether the bridge would send frames for a pod to another port.
+    pub(crate) fn check_forwarding_entry(&mut self, mac: Option<Mac>, end: &Link, bridge: &Link) -> Step<()> {
+        let Some(mac) = mac else { return Ok(()) };
+        let vlan = match self.host.vlans(end.index) {
+            Ok(vlans) if bridge.vlan_filtering => vlans.iter().find(|vlan| vlan.pvid).map(|vlan| vlan.id),
+            _ => None,
+        };
+        let entry: Option<fdb::Entry> = self.host.forwarding_entry(bridge.index, mac, vlan)?;
+        let Some(entry) = entry.filter(|entry| entry.port != end.index) else { return Ok(()) };
+        let other = self.host_link(entry.port)?.name;
+        let text = format!("{} sends frames for {mac} to {other} instead of {}", bridge.name, end.name);
+        let remedy = format!("bridge fdb show br {} | grep -i {mac}", bridge.name);
+        if entry.sticky || entry.local {
+            return Err(self.stops_until(HOST, "bridge", text, remedy));
+        }
+        self.unknown(HOST, "bridge", format!("{text}, until the pod sends again"));
+        Ok(())
+    }
+
+    /// A macvlan or an ipvlan leaves by its master, another kind of link leaves the node by itself.
+    fn cross_master(&mut self, departure: &Departure) -> Step<Crossed> {
+        let end = &departure.end;
+        let has_parent = end.link.settings.is_some_and(Kind::has_parent);
+        let mut inside = cnimble_netlink::Netlink::open_in(&end.ns)?;
+        let leads_here = end.link.far.is_some() && inside.number_of(&self.host_ns)? == end.link.far;
+        let master = match end.link.peer.filter(|_| has_parent && leads_here) {
+            Some(index) => self.host_link(index)?,
+            None => {
+                let kind = if end.link.kind.is_empty() { "hardware" } else { end.link.kind.as_str() };
+                let text = format!("{} is {kind} without an end on the host", end.link.name);
+                let name = end.name.clone();
+                self.unknown(&name, "link", text);
+                return Ok(Crossed::Outside(end.link.name.clone()));
+            }
+        };
+        self.check_host_link(&master)?;
+        self.check_own_master(departure, &master)?;
+        Ok(Crossed::Outside(master.name))
+    }
+
+    /// A macvlan in mode bridge or private, and an ipvlan, reach no address of the host on their own master.
+    fn check_own_master(&mut self, departure: &Departure, master: &Link) -> Step<()> {
+        let to: &Flow = &departure.flow;
+        let Some(own) = self.link_with(to.to)? else { return Ok(()) };
+        let Some(settings) = departure.end.link.settings else { return Ok(()) };
+        if own.index != master.index || settings.to_string().contains("vepa") {
+            return Ok(());
+        }
+        let text = format!(
+            "{} is an address of {}, and a {} on it cannot reach its own host there",
+            to.to, master.name, departure.end.link.kind
+        );
+        Err(self.stops(HOST, "master", text))
+    }
+}

@@ -1,0 +1,158 @@
+//! Why the routing tables refuse a packet: the rule or the route that drops it. The kernel answers with an errno alone,
+//! and several reasons share one.
+
+use cnimble_netlink::lookup::{Packet, RouteKind};
+use cnimble_netlink::policy::{AnyRoute, PolicyRule, RuleAction};
+use cnimble_netlink::{Error, Netlink};
+
+/// The numbers of well-known tables (rtnetlink(7)).
+const TABLES: [(u32, &str); 3] = [(253, "default"), (254, "main"), (255, "local")];
+
+/// The answer of the rules and routes to a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A rule or a route drops it, in words.
+    Dropped(String),
+    /// A usable route takes it, so the reason is another one.
+    Routed,
+    /// No route takes it.
+    NoRoute,
+    /// A rule has a condition that this walk cannot judge.
+    Unclear,
+}
+
+/// Walks the rules as the kernel does. `input` is the name of the link that the packet arrives at.
+pub(crate) fn refusal(net: &mut Netlink, packet: &Packet, input: Option<&str>) -> Result<Cause, Error> {
+    let v4 = packet.to.is_ipv4();
+    let rules = net.policy_rules(v4)?;
+    let routes = net.routes_of_all_kinds(v4)?;
+    Ok(judge(&rules, &routes, packet, input))
+}
+
+fn judge(rules: &[PolicyRule], routes: &[AnyRoute], packet: &Packet, input: Option<&str>) -> Cause {
+    for rule in rules.iter().filter(|rule| may_match(rule, packet, input)) {
+        if rule.more {
+            return Cause::Unclear;
+        }
+        match rule.action {
+            RuleAction::Other => return Cause::Unclear,
+            RuleAction::Drop(_) => {
+                return Cause::Dropped(format!("a rule drops it: ip rule {}", in_words(rule)));
+            }
+            RuleAction::Table(table) => match best(routes, table, packet) {
+                Some(route) if route.kind.drops() => {
+                    return Cause::Dropped(format!(
+                        "a route drops it: {} {} in table {}, by ip rule {}",
+                        route.kind,
+                        destination(route),
+                        table_name(table),
+                        in_words(rule)
+                    ));
+                }
+                Some(route) if route.kind != RouteKind::Throw => return Cause::Routed,
+                _ => {}
+            },
+        }
+    }
+    Cause::NoRoute
+}
+
+fn may_match(rule: &PolicyRule, packet: &Packet, input: Option<&str>) -> bool {
+    let from = rule.from.is_none_or(|net| packet.from.is_some_and(|from| net.contains(from)));
+    let to = rule.to.is_none_or(|net| net.contains(packet.to));
+    // Packets of this host come from lo.
+    let link = rule.input.as_deref().is_none_or(|name| name == input.unwrap_or("lo"));
+    // The packet has no mark when it is looked at.
+    let mark = rule.mark.is_none_or(|(mark, _)| mark == 0);
+    from && to && link && mark
+}
+
+/// The route of a table with the longest prefix, and the lowest metric among these.
+fn best<'r>(routes: &'r [AnyRoute], table: u32, packet: &Packet) -> Option<&'r AnyRoute> {
+    let fitting = routes.iter().filter(|route| route.table == table && route.to.contains(packet.to));
+    fitting.min_by_key(|route| (u8::MAX - route.to.prefix(), route.metric))
+}
+
+fn destination(route: &AnyRoute) -> String {
+    if route.to.prefix() == 0 { "default".to_owned() } else { route.to.to_string() }
+}
+
+pub(crate) fn table_name(table: u32) -> String {
+    let known = TABLES.iter().find(|(number, _)| *number == table);
+    known.map_or_else(|| table.to_string(), |(_, name)| (*name).to_owned())
+}
+
+/// As `ip rule show` prints it.
+fn in_words(rule: &PolicyRule) -> String {
+    let mut text = format!("{}:", rule.priority);
+    match rule.from {
+        Some(from) => text += &format!(" from {from}"),
+        None => text += " from all",
+    }
+    if let Some(to) = rule.to {
+        text += &format!(" to {to}");
+    }
+    if let Some(input) = &rule.input {
+        text += &format!(" iif {input}");
+    }
+    match rule.action {
+        RuleAction::Table(table) => text += &format!(" lookup {}", table_name(table)),
+        RuleAction::Drop(kind) => text += &format!(" {kind}"),
+        RuleAction::Other => {}
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(priority: u32, from: Option<&str>, action: RuleAction) -> PolicyRule {
+        let from = from.map(|from| from.parse().unwrap());
+        PolicyRule { priority, from, to: None, input: None, mark: None, action, more: false }
+    }
+
+    fn route(kind: RouteKind, to: &str, table: u32) -> AnyRoute {
+        AnyRoute { kind, to: to.parse().unwrap(), table, metric: 0 }
+    }
+
+    fn packet() -> Packet {
+        Packet {
+            to: "10.7.0.1".parse().unwrap(),
+            from: Some("10.1.2.3".parse().unwrap()),
+            input: Some(3),
+            transport: None,
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_of_the_first_table_with_one_counts() {
+        let rules = [rule(0, None, RuleAction::Table(255)), rule(100, None, RuleAction::Table(254))];
+        let mut routes = vec![route(RouteKind::Unicast, "0.0.0.0/0", 254)];
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0")), Cause::Routed);
+        routes.push(route(RouteKind::Blackhole, "10.7.0.0/24", 254));
+        let Cause::Dropped(text) = judge(&rules, &routes, &packet(), Some("br0")) else { panic!() };
+        assert_eq!(
+            text,
+            "a route drops it: blackhole 10.7.0.0/24 in table main, by ip rule 100: from all lookup main"
+        );
+        routes.push(route(RouteKind::Unicast, "10.7.0.1/32", 254));
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0")), Cause::Routed);
+        assert_eq!(judge(&rules, &[], &packet(), None), Cause::NoRoute);
+    }
+
+    #[test]
+    fn rules_are_tried_in_their_order() {
+        let drop = RuleAction::Drop(RouteKind::Blackhole);
+        let routes = [route(RouteKind::Unicast, "0.0.0.0/0", 254)];
+        let main = rule(32766, None, RuleAction::Table(254));
+        let fits = [rule(50, Some("10.1.2.0/24"), drop), main.clone()];
+        let Cause::Dropped(text) = judge(&fits, &routes, &packet(), None) else { panic!() };
+        assert_eq!(text, "a rule drops it: ip rule 50: from 10.1.2.0/24 blackhole");
+        let other = [rule(50, Some("10.9.0.0/16"), drop), main.clone()];
+        assert_eq!(judge(&other, &routes, &packet(), None), Cause::Routed);
+        let mut unclear = rule(50, None, drop);
+        unclear.more = true;
+        assert_eq!(judge(&[unclear, main], &routes, &packet(), None), Cause::Unclear);
+    }
+}

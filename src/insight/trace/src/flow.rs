@@ -1,0 +1,129 @@
+//! The packet that is followed: its addresses, its protocol and its ports.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use cnimble_netlink::lookup::Packet;
+use cnimble_netlink::raw::Transport;
+use serde::Serialize;
+
+/// The protocol of the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// The packet is an echo request.
+    Icmp,
+    Tcp,
+    Udp,
+}
+
+impl Protocol {
+    pub fn transport(self) -> Transport {
+        match self {
+            Protocol::Icmp => Transport::Icmp,
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// The receiver as a user writes it: `ADDRESS`, `ADDRESS:PORT` or `ADDRESS:PORT/PROTOCOL`, with an IPv6 address in
+/// brackets before a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// An address, the name of a pod, `gateway` or `internet`.
+    pub host: String,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let echo = |host: &str| Target { host: host.to_owned(), protocol: Protocol::Icmp, port: 0 };
+        if text.parse::<IpAddr>().is_ok() {
+            return Ok(echo(text));
+        }
+        // The name of a pod may have a slash, so a protocol counts only behind a port.
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return if text.is_empty() { Err("the address is empty".to_owned()) } else { Ok(echo(text)) };
+        };
+        let (port, protocol) = match port.split_once('/') {
+            None | Some((_, "tcp")) => (port.trim_end_matches("/tcp"), Protocol::Tcp),
+            Some((port, "udp")) => (port, Protocol::Udp),
+            Some((_, other)) => return Err(format!("{other} is no protocol that can be traced: tcp or udp")),
+        };
+        let number: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+            format!("{port} is no port. An IPv6 address with a port needs brackets: [fd00::1]:80")
+        })?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        Ok(Target { protocol, port: number, ..echo(host) })
+    }
+}
+
+/// A packet and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Unknown until the pod's routes have chosen it.
+    pub from: Option<IpAddr>,
+    pub to: IpAddr,
+    pub protocol: Protocol,
+    pub from_port: u16,
+    pub to_port: u16,
+}
+
+impl Flow {
+    /// The packet as the routing tables of a namespace are asked about it.
+    pub(crate) fn packet(&self, input: Option<u32>) -> Packet {
+        let number = self.protocol.transport().number(self.to.is_ipv4());
+        // Rules by port get a plain answer only for these two.
+        let transport = Some((number, self.from_port, self.to_port));
+        Packet {
+            to: self.to,
+            from: self.from,
+            input,
+            transport: transport.filter(|_| self.to_port != 0 || self.from_port != 0),
+        }
+    }
+
+    /// The answer to it.
+    pub(crate) fn answer(&self, from: IpAddr) -> Flow {
+        Flow {
+            from: Some(self.to),
+            to: from,
+            protocol: self.protocol,
+            from_port: self.to_port,
+            to_port: self.from_port,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receivers_are_read() {
+        let read = |text: &str| text.parse::<Target>().map(|of| (of.host, of.protocol, of.port));
+        let named = |host: &str, protocol, port| Ok((host.to_owned(), protocol, port));
+        assert_eq!(read("10.0.0.1"), named("10.0.0.1", Protocol::Icmp, 0));
+        assert_eq!(read("fd00::1"), named("fd00::1", Protocol::Icmp, 0));
+        assert_eq!(read("10.0.0.1:80"), named("10.0.0.1", Protocol::Tcp, 80));
+        assert_eq!(read("10.0.0.1:53/udp"), named("10.0.0.1", Protocol::Udp, 53));
+        assert_eq!(read("[fd00::1]:80/tcp"), named("fd00::1", Protocol::Tcp, 80));
+        assert_eq!(read("shop/web:80"), named("shop/web", Protocol::Tcp, 80));
+        assert_eq!(read("shop/web"), named("shop/web", Protocol::Icmp, 0));
+        assert_eq!(read("gateway"), named("gateway", Protocol::Icmp, 0));
+        for bad in ["", "10.0.0.1:0", "10.0.0.1:http", "10.0.0.1:1/sctp", "10.0.0.1:70000"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

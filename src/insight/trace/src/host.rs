@@ -1,0 +1,221 @@
+//! The stations of the host's IP layer: rules, routes, forwarding, and the link that the packet leaves by.
+
+use std::net::IpAddr;
+
+use cnimble_netlink::link::Link;
+use cnimble_netlink::lookup::{ChosenRoute, RouteKind};
+use cnimble_netlink::nft::HookPoint;
+use cnimble_netlink::{Errno, Error, sysctl};
+
+use super::explain::{self, Cause, table_name};
+use super::flow::Flow;
+use super::pod::{PodEnd, is_refusal};
+use super::walk::{HOST, Halt, Step, Walk, down_links};
+
+/// Where the host sends a packet.
+pub(crate) enum Exit {
+    /// The host itself is the receiver.
+    Local,
+    /// By this link, to the next hop.
+    Link(Link, IpAddr),
+}
+
+/// The end of a walk.
+pub(crate) enum Receiver {
+    Host,
+    Pod(Box<PodEnd>),
+    /// A host behind this link of the host.
+    Outside(Link),
+}
+
+impl Walk<'_> {
+    /// A packet that arrives at a link of the host.
+    pub(crate) fn pass_host(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
+        self.check_rules(HookPoint::Prerouting, flow)?;
+        let route = match self.host.choose_route(&flow.packet(Some(arrival.index))) {
+            Ok(route) => route,
+            Err(err) => return Err(self.refused_by_host(arrival, flow, err)?),
+        };
+        if route.kind == RouteKind::Local {
+            self.passes(HOST, "route", format!("{} is an address of the host", flow.to));
+            self.check_rules(HookPoint::Input, flow)?;
+            return Ok(Exit::Local);
+        }
+        if route.kind != RouteKind::Unicast {
+            self.unknown(HOST, "route", format!("the route to {} is of the type {}", flow.to, route.kind));
+            return Err(Halt::Ended);
+        }
+        let link = self.host_link(route.index)?;
+        self.passes(HOST, "route", route_text(&route, &link));
+        self.check_ipv6_forwarding(flow)?;
+        self.check_rules(HookPoint::Forward, flow)?;
+        self.check_rules(HookPoint::Postrouting, flow)?;
+        Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
+    }
+
+    /// A packet that the host makes itself.
+    pub(crate) fn leave_host(&mut self, flow: &Flow) -> Step<Exit> {
+        let route = match self.host.choose_route(&flow.packet(None)) {
+            Ok(route) => route,
+            Err(err) if is_refusal(&err) => {
+                let cause = explain::refusal(&mut self.host, &flow.packet(None), None)?;
+                let text = match cause {
+                    Cause::Dropped(text) => text,
+                    _ => format!("the host has no route to {}", flow.to),
+                };
+                return Err(self.stops_until(HOST, "route", text, format!("ip route get {}", flow.to)));
+            }
+            Err(err) => return Err(err.into()),
+        };
+        if route.kind == RouteKind::Local {
+            self.passes(HOST, "route", format!("{} is an address of the host", flow.to));
+            return Ok(Exit::Local);
+        }
+        let link = self.host_link(route.index)?;
+        self.passes(HOST, "route", route_text(&route, &link));
+        self.check_rules(HookPoint::Output, flow)?;
+        self.check_rules(HookPoint::Postrouting, flow)?;
+        Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
+    }
+
+    /// The station of a packet that the host's IP layer refuses.
+    fn refused_by_host(&mut self, arrival: &Link, flow: &Flow, err: Error) -> Step<Halt> {
+        if !is_refusal(&err) {
+            return Err(err.into());
+        }
+        let packet = flow.packet(Some(arrival.index));
+        let show = show_route(arrival, flow);
+        if let Cause::Dropped(text) = explain::refusal(&mut self.host, &packet, Some(&arrival.name))? {
+            return Ok(self.stops_until(HOST, "route", text, show));
+        }
+        if err.is(Errno::EHOSTUNREACH) && flow.to.is_ipv4() && arrival.forwards == Some(false) {
+            return Ok(self.not_forwarded(arrival));
+        }
+        if err.is(Errno::ENETUNREACH) {
+            let text = format!("the host has no route to {}{}", flow.to, down_links(&mut self.host)?);
+            return Ok(self.stops_until(HOST, "route", text, show));
+        }
+        if matches!(err.errno, Errno::EINVAL | Errno::EXDEV) {
+            return Ok(self.refused_source(arrival, flow, show));
+        }
+        Ok(self.stops_until(HOST, "route", format!("the host refuses it: {err}"), show))
+    }
+
+    fn not_forwarded(&mut self, arrival: &Link) -> Halt {
+        let (key, remedy) = match sysctl::read("net/ipv4/ip_forward").as_deref() {
+            Ok("0") => ("net.ipv4.ip_forward".to_owned(), "sysctl -w net.ipv4.ip_forward=1".to_owned()),
+            _ => {
+                let key = format!("net.ipv4.conf.{}.forwarding", arrival.name);
+                // A dot in the name of a link is a slash for sysctl.
+                let name = arrival.name.replace('.', "/");
+                (key, format!("sysctl -w net.ipv4.conf.{name}.forwarding=1"))
+            }
+        };
+        let text = format!("what comes by {} is not forwarded: {key} is 0", arrival.name);
+        self.stops_until(HOST, "forwarding", text, remedy)
+    }
+
+    /// A usable route takes the destination, so the kernel refused the source.
+    fn refused_source(&mut self, arrival: &Link, flow: &Flow, show: String) -> Halt {
+        let from = flow.from.map(|from| from.to_string()).unwrap_or_default();
+        let strict = filter_mode("all").max(filter_mode(&arrival.name));
+        if flow.to.is_ipv4() && strict > 0 {
+            let text = format!(
+                "the reverse-path filter drops {from} on {}, because the host's route there is another one \
+                 (rp_filter is {strict})",
+                arrival.name
+            );
+            return self.stops_until(HOST, "reverse path", text, format!("ip route get {from}"));
+        }
+        let text = format!(
+            "the host takes nothing from {from} on {}: is it one of its own addresses?",
+            arrival.name
+        );
+        self.stops_until(HOST, "source", text, show)
+    }
+
+    /// For IPv6 one switch counts for all links, and a look-up of a route does not tell of it.
+    fn check_ipv6_forwarding(&mut self, flow: &Flow) -> Step<()> {
+        if flow.to.is_ipv4() || self.host.forwards(false)? {
+            return Ok(());
+        }
+        let text = "IPv6 packets are not forwarded: net.ipv6.conf.all.forwarding is 0";
+        Err(self.stops_until(HOST, "forwarding", text, "sysctl -w net.ipv6.conf.all.forwarding=1"))
+    }
+
+    /// From the link that the host sends by to the receiver.
+    pub(crate) fn deliver(&mut self, link: Link, next_hop: IpAddr, flow: &Flow) -> Step<Receiver> {
+        let pod = match self.records.find_address(flow.to) {
+            Ok(pod) if next_hop == flow.to => PodEnd::with_address(&mut self.host, &pod, flow.to)?,
+            _ => None,
+        };
+        if let Some(end) = pod
+            && self.leads_to(&link, &end)?
+        {
+            return self.deliver_to_pod(&link, end, flow);
+        }
+        self.check_neighbour(&link, next_hop)?;
+        self.check_host_link(&link)?;
+        Ok(Receiver::Outside(link))
+    }
+
+    /// Whether a pod is behind a link of the host: at its other end, or at a port of its bridge.
+    fn leads_to(&mut self, link: &Link, end: &PodEnd) -> Step<bool> {
+        let Some(host_end) = end.host_end.clone() else { return Ok(false) };
+        if host_end.index == link.index {
+            return Ok(true);
+        }
+        match self.bridge_of(&host_end)? {
+            Some(bridge) => self.is_on(link, &bridge),
+            None => Ok(false),
+        }
+    }
+
+    /// Delivers a packet to a pod with a known end on the host.
+    pub(crate) fn deliver_to_pod(&mut self, link: &Link, mut end: PodEnd, flow: &Flow) -> Step<Receiver> {
+        let resolution = self.host.resolution(link.index, flow.to)?;
+        self.report_resolution(HOST, &link.name, flow.to, resolution);
+        self.check_pod_mac(link, &end, flow.to, resolution)?;
+        self.check_host_link(link)?;
+        if let Some(host_end) = end.host_end.clone() {
+            if let Some(bridge) = self.bridge_of(&host_end)? {
+                self.check_port(&host_end, &bridge)?;
+                self.check_forwarding_entry(end.link.mac, &host_end, &bridge)?;
+            }
+            if host_end.index != link.index {
+                self.check_host_link(&host_end)?;
+            }
+        }
+        self.enter_pod(&mut end, flow)?;
+        Ok(Receiver::Pod(Box::new(end)))
+    }
+
+    /// Whether the next hop answers on the link.
+    fn check_neighbour(&mut self, link: &Link, next_hop: IpAddr) -> Step<()> {
+        if link.mac.is_none() || self.host.details(link.index)?.without_arp() {
+            return Ok(());
+        }
+        // A link that is down keeps no neighbours, so its own station tells more.
+        if !link.up || !link.carrier {
+            return Ok(());
+        }
+        let resolution = self.host.resolution(link.index, next_hop)?;
+        self.report_resolution(HOST, &link.name, next_hop, resolution);
+        Ok(())
+    }
+}
+
+fn route_text(route: &ChosenRoute, link: &Link) -> String {
+    let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
+    format!("{via}by {}, table {}", link.name, table_name(route.table))
+}
+
+fn show_route(arrival: &Link, flow: &Flow) -> String {
+    let from = flow.from.map(|from| format!(" from {from}")).unwrap_or_default();
+    format!("ip route get {}{from} iif {}", flow.to, arrival.name)
+}
+
+fn filter_mode(link: &str) -> u32 {
+    let value = sysctl::read(&format!("net/ipv4/conf/{link}/rp_filter"));
+    value.ok().and_then(|value| value.parse().ok()).unwrap_or(0)
+}

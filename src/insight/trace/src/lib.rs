@@ -1,0 +1,197 @@
+//! Why does this pod not reach that address (`cnimble trace`)? A packet is followed from its pod through the node to its
+//! receiver, and its answer back. Each [`Station`] is a place where the kernel decides about the packet.
+//!
+//! | module | stations |
+//! |---|---|
+//! | `pod` | the pod's route, neighbour, link and address |
+//! | `bridge` | the host's end, ports and VLANs of bridges, masters of macvlan and ipvlan |
+//! | `host` | routes, forwarding, reverse path, the link outwards |
+//! | `neighbour`, `masquerade`, `rules` | neighbour entries of pods, translation, packet rules |
+//! | `explain` | the rule or route behind a refusal of the routing tables |
+//! | `probe` | a packet that is sent, captured and traced |
+//!
+//! A look asks the kernel and changes nothing. What it cannot know it says. A probe is a real packet.
+
+mod bridge;
+mod explain;
+mod flow;
+mod host;
+mod masquerade;
+mod neighbour;
+mod pod;
+mod probe;
+mod rules;
+mod station;
+mod walk;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cnimble_liveness::named::{NamedPod, Records};
+use cnimble_netlink::{Error, NetNs, Netlink};
+use serde::Serialize;
+
+use bridge::Crossed;
+use host::{Exit, Receiver};
+use walk::{HOST, Halt, Step, Walk};
+
+pub use flow::{Flow, Protocol, Target};
+pub use station::{Outcome, Station, Verdict, Way};
+
+/// How long an answer is waited for that a look does not expect.
+const CONFIRMATION: Duration = Duration::from_millis(500);
+
+/// The way of one packet.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trace {
+    pub pod: String,
+    /// The source address, if the pod has a route.
+    pub from: Option<IpAddr>,
+    pub to: IpAddr,
+    pub protocol: Protocol,
+    pub port: Option<u16>,
+    pub outcome: Outcome,
+    pub stations: Vec<Station>,
+}
+
+/// Looks at all stations, and sends nothing. The calling thread is in the host's network namespace.
+///
+/// # Errors
+/// Fails if the kernel can't be asked. A station that has just gone is reported as unknown instead.
+pub fn look(pod: &NamedPod, flow: Flow, records: &Records<'_>) -> Result<Trace, Error> {
+    let mut walk = Walk::new(records, false)?;
+    let from = follow(&mut walk, pod, &flow)?;
+    Ok(Trace {
+        pod: pod.name.clone(),
+        from,
+        to: flow.to,
+        protocol: flow.protocol,
+        port: Some(flow.to_port).filter(|port| *port != 0),
+        outcome: station::outcome(&walk.stations),
+        stations: walk.stations,
+    })
+}
+
+/// As [`look`], and sends a packet and waits for its answer. The look is made again after it, because the packet makes
+/// the kernel ask for neighbours.
+///
+/// # Errors
+/// Fails as [`look`] does, or if the packet can't be captured.
+pub fn probe(pod: &NamedPod, flow: Flow, records: &Records<'_>, patience: Duration) -> Result<Trace, Error> {
+    let mut trace = look(pod, flow, records)?;
+    let Some(from) = trace.from else { return Ok(trace) };
+    let mut taps = Vec::new();
+    for tap in trace.stations.iter().filter_map(|station| station.tap.as_ref()) {
+        if !taps.contains(tap) {
+            taps.push(tap.clone());
+        }
+    }
+    // The probe only confirms a fault that the look has found.
+    let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
+    let evidence = probe::send(pod, &flow, from, taps, patience)?;
+    let mut walk = Walk::new(records, true)?;
+    follow(&mut walk, pod, &flow)?;
+    let hooked = walk.nft.hooked_chains().unwrap_or_default();
+    trace.stations = walk.stations;
+    trace.outcome = probe::join(&mut trace.stations, flow.to, &evidence, &hooked);
+    Ok(trace)
+}
+
+/// Whether the pod is in the host's own network namespace.
+///
+/// # Errors
+/// Fails if the pod's namespace can't be opened.
+pub fn is_in_host_network(pod: &NamedPod) -> Result<bool, Error> {
+    NetNs::open(&pod.netns)?.same_as(&NetNs::current()?)
+}
+
+/// The gateway of the pod's default route for this family.
+///
+/// # Errors
+/// Fails if the pod can't be looked into.
+pub fn gateway(pod: &NamedPod, v4: bool) -> Result<Option<IpAddr>, Error> {
+    next_hop(&mut Netlink::open_in(&NetNs::open(&pod.netns)?)?, v4)
+}
+
+/// The gateway of the host's default route for this family.
+///
+/// # Errors
+/// Fails if the kernel can't be asked.
+pub fn internet(v4: bool) -> Result<Option<IpAddr>, Error> {
+    next_hop(&mut Netlink::open()?, v4)
+}
+
+fn next_hop(net: &mut Netlink, v4: bool) -> Result<Option<IpAddr>, Error> {
+    let routes = net.routes_by_protocol()?.into_iter().map(|(route, _)| route);
+    let mut defaults: Vec<_> =
+        routes.filter(|route| route.dst.prefix() == 0 && route.dst.is_ipv4() == v4).collect();
+    defaults.sort_by_key(|route| route.priority.unwrap_or(0));
+    Ok(defaults.into_iter().find_map(|route| route.via))
+}
+
+/// Walks there and back. Returns the source address.
+fn follow(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow) -> Result<Option<IpAddr>, Error> {
+    let mut from = None;
+    match walk_both(walk, pod, flow, &mut from) {
+        Ok(()) | Err(Halt::Ended) => {}
+        // A link or a namespace can go while it is looked at.
+        Err(Halt::Failed(err)) if err.is_missing() => {
+            walk.unknown(HOST, "look", format!("it changed while it was looked at: {err}"));
+        }
+        Err(Halt::Failed(err)) => return Err(err),
+    }
+    Ok(from)
+}
+
+fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option<IpAddr>) -> Step<()> {
+    let Some(mut departure) = walk.leave_pod(pod, flow)? else { return Ok(()) };
+    let flow = departure.flow;
+    *from = flow.from;
+    let receiver = match walk.cross(&departure)? {
+        Crossed::Pod(mut end) => {
+            walk.enter_pod(&mut end, &flow)?;
+            Receiver::Pod(end)
+        }
+        Crossed::Host(arrival) => match walk.pass_host(&arrival, &flow)? {
+            Exit::Local => Receiver::Host,
+            Exit::Link(link, next_hop) => walk.deliver(link, next_hop, &flow)?,
+        },
+        Crossed::Outside(link) => {
+            walk.report_network(&link, &flow);
+            walk.way = Way::Back;
+            let Some(source) = flow.from else { return Ok(()) };
+            return walk.enter_pod(&mut departure.end, &flow.answer(source));
+        }
+    };
+    if let Receiver::Outside(link) = &receiver {
+        walk.check_masquerading(&departure.end, &flow);
+        walk.report_network(&link.name, &flow);
+    }
+    let Some(source) = flow.from else { return Ok(()) };
+    walk.way = Way::Back;
+    walk_back(walk, receiver, &flow.answer(source))
+}
+
+/// The way of the answer. A receiver outside has its own routes, and a translated source is translated back in front of
+/// the routes of the host.
+fn walk_back(walk: &mut Walk<'_>, receiver: Receiver, flow: &Flow) -> Step<()> {
+    let exit = match receiver {
+        Receiver::Host => walk.leave_host(flow)?,
+        Receiver::Outside(link) => walk.pass_host(&link, flow)?,
+        Receiver::Pod(end) => {
+            let other =
+                NamedPod { name: end.name, netns: end.netns, entries: end.entry.into_iter().collect() };
+            let Some(departure) = walk.leave_pod(&other, flow)? else { return Ok(()) };
+            match walk.cross(&departure)? {
+                Crossed::Pod(mut end) => return walk.enter_pod(&mut end, flow),
+                Crossed::Outside(_) => return Ok(()),
+                Crossed::Host(arrival) => walk.pass_host(&arrival, flow)?,
+            }
+        }
+    };
+    match exit {
+        Exit::Local => Ok(()),
+        Exit::Link(link, next_hop) => walk.deliver(link, next_hop, flow).map(|_| ()),
+    }
+}

@@ -1,0 +1,228 @@
+//! The stations in a pod. What is read there is about the pod alone: it chooses no object of the host.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cnimble_liveness::named::NamedPod;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::lookup::RouteKind;
+use cnimble_netlink::neigh::Resolution;
+use cnimble_netlink::{Errno, Error, NetNs, Netlink};
+use cnimble_runtime::Entry;
+
+use super::explain::{self, Cause};
+use super::flow::Flow;
+use super::station::{Station, Verdict};
+use super::walk::{Halt, Step, Walk, down_links, link_fault};
+
+/// One interface of a pod.
+pub(crate) struct PodEnd {
+    pub(crate) name: String,
+    pub(crate) netns: PathBuf,
+    pub(crate) ns: NetNs,
+    pub(crate) net: Netlink,
+    pub(crate) link: Link,
+    /// The record of its attachment.
+    pub(crate) entry: Option<Entry>,
+    /// The host's end of its pair, if it is a pair.
+    pub(crate) host_end: Option<Link>,
+}
+
+impl PodEnd {
+    /// The interface with this number in the pod's namespace.
+    fn at(host: &mut Netlink, pod: &NamedPod, index: u32) -> Result<Self, Error> {
+        let ns = NetNs::open(&pod.netns)?;
+        let mut net = Netlink::open_in(&ns)?;
+        let link = net.link_at(index)?;
+        let host_end = host_end(host, &ns, &link)?;
+        let entry = pod.entries.iter().find(|entry| entry.ifname == link.name).cloned();
+        Ok(PodEnd { name: pod.name.clone(), netns: pod.netns.clone(), ns, net, link, entry, host_end })
+    }
+
+    /// The interface with this address.
+    pub(crate) fn with_address(
+        host: &mut Netlink,
+        pod: &NamedPod,
+        ip: IpAddr,
+    ) -> Result<Option<Self>, Error> {
+        let mut net = Netlink::open_in(&NetNs::open(&pod.netns)?)?;
+        let found = net.addrs_with_links()?.into_iter().find(|(_, addr)| addr.net.ip() == ip);
+        found.map(|(index, _)| PodEnd::at(host, pod, index)).transpose()
+    }
+}
+
+/// The host's end of a pod's pair. Its index comes from the pod's side, so the host's side must lead back: to the
+/// namespace of the pod by the host's number for it, and to the interface by its index there. No pod can write these.
+fn host_end(host: &mut Netlink, ns: &NetNs, link: &Link) -> Result<Option<Link>, Error> {
+    let (Some(index), Some(number)) = (link.peer, host.number_of(ns)?) else { return Ok(None) };
+    if link.kind != "veth" {
+        return Ok(None);
+    }
+    let end = match host.link_at(index) {
+        Err(err) if err.is_missing() => return Ok(None),
+        end => end?,
+    };
+    let leads_back = end.kind == "veth" && end.far == Some(number) && end.peer == Some(link.index);
+    Ok(leads_back.then_some(end))
+}
+
+/// The packet as it leaves a pod.
+pub(crate) struct Departure {
+    pub(crate) end: PodEnd,
+    /// The gateway, or the receiver itself.
+    pub(crate) next_hop: IpAddr,
+    pub(crate) flow: Flow,
+    /// The hardware address that the frame goes to, if the pod knows it.
+    pub(crate) resolution: Option<Resolution>,
+}
+
+impl Walk<'_> {
+    /// The pod's route, source address, neighbour and link. `None` if the pod itself is the receiver.
+    pub(crate) fn leave_pod(&mut self, pod: &NamedPod, flow: &Flow) -> Step<Option<Departure>> {
+        let ns = NetNs::open(&pod.netns)?;
+        let mut net = Netlink::open_in(&ns)?;
+        let packet = flow.packet(None);
+        let route = match net.choose_route(&packet) {
+            Ok(route) => route,
+            Err(err) => return Err(self.no_route_in_pod(pod, &mut net, flow, err)?),
+        };
+        if route.kind == RouteKind::Local {
+            self.passes(&pod.name, "route", format!("{} is the pod's own address", flow.to));
+            return Ok(None);
+        }
+        let flow = Flow { from: flow.from.or(route.source), ..*flow };
+        let end = PodEnd::at(&mut self.host, pod, route.index)?;
+        let next_hop = route.via.unwrap_or(flow.to);
+        let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
+        let source = flow.from.map(|from| format!(", source {from}")).unwrap_or_default();
+        self.passes(&pod.name, "route", format!("{via}by {}{source}", end.link.name));
+        let mut departure = Departure { end, next_hop, flow, resolution: None };
+        departure.resolution = self.resolve_in_pod(&mut departure)?;
+        self.check_pod_link(&departure.end)?;
+        Ok(Some(departure))
+    }
+
+    /// The station of a packet that no route of the pod takes.
+    fn no_route_in_pod(
+        &mut self,
+        pod: &NamedPod,
+        net: &mut Netlink,
+        flow: &Flow,
+        err: Error,
+    ) -> Result<Halt, Error> {
+        let remedy = format!("nsenter --net={} ip route get {}", pod.netns.display(), flow.to);
+        let text = match explain::refusal(net, &flow.packet(None), None)? {
+            Cause::Dropped(text) => text,
+            _ if err.is(Errno::ENETUNREACH) => {
+                format!("the pod has no route to {}{}", flow.to, down_links(net)?)
+            }
+            _ if is_refusal(&err) => format!("the pod's routes refuse {}: {err}", flow.to),
+            _ => return Err(err),
+        };
+        Ok(self.stops_until(&pod.name, "route", text, remedy))
+    }
+
+    /// Whether the pod can resolve its next hop.
+    fn resolve_in_pod(&mut self, departure: &mut Departure) -> Step<Option<Resolution>> {
+        let (end, next_hop) = (&mut departure.end, departure.next_hop);
+        if end.link.mac.is_none() || end.net.details(end.link.index)?.without_arp() {
+            return Ok(None);
+        }
+        let resolution = end.net.resolution(end.link.index, next_hop)?;
+        let name = end.name.clone();
+        let link = end.link.name.clone();
+        self.report_resolution(&name, &link, next_hop, resolution);
+        Ok(resolution)
+    }
+
+    /// The station of a neighbour.
+    pub(crate) fn report_resolution(
+        &mut self,
+        place: &str,
+        link: &str,
+        ip: IpAddr,
+        resolution: Option<Resolution>,
+    ) {
+        let text = match resolution {
+            None => format!("{ip} on {link} was not asked for yet"),
+            Some(Resolution::Known(mac)) => format!("{ip} is at {mac} on {link}"),
+            Some(Resolution::Permanent(mac)) => format!("{ip} is at {mac} on {link}, by a permanent entry"),
+            Some(Resolution::Asking | Resolution::Failed) => {
+                let when = if self.probed { "" } else { ", when it was asked for last" };
+                let text = format!("no host on {link} answers for {ip}{when}");
+                // The way to the neighbour can be cut further on, and only a probe tells whether this is an old failure.
+                let mut station = Station::new(self.way, place, "neighbour", Verdict::Unknown, text);
+                station.explains_silence = true;
+                self.stations.push(station);
+                return;
+            }
+        };
+        self.passes(place, "neighbour", text);
+    }
+
+    /// Whether the pod's interface is up.
+    pub(crate) fn check_pod_link(&mut self, end: &PodEnd) -> Step<()> {
+        let (verdict, text) = match link_fault(&end.link) {
+            None => (Verdict::Ok, format!("{} is up, MTU {}", end.link.name, end.link.mtu)),
+            Some(fault) => (Verdict::Stops, fault),
+        };
+        let mut station = Station::new(self.way, &end.name, "link", verdict, text);
+        station = station.tapped(Some(end.netns.clone()), end.link.index);
+        if verdict == Verdict::Stops {
+            let remedy = format!("nsenter --net={} ip link set {} up", end.netns.display(), end.link.name);
+            self.stations.push(station.remedy(remedy));
+            return Err(Halt::Ended);
+        }
+        self.stations.push(station);
+        Ok(())
+    }
+
+    /// The pod's side when a packet arrives there.
+    pub(crate) fn enter_pod(&mut self, end: &mut PodEnd, flow: &Flow) -> Step<()> {
+        self.check_pod_link(end)?;
+        let packet = flow.packet(Some(end.link.index));
+        let name = end.name.clone();
+        let link = end.link.name.clone();
+        match end.net.choose_route(&packet) {
+            Ok(route) if route.kind == RouteKind::Local => {
+                self.passes(&name, "address", format!("the pod takes what comes for {} by {link}", flow.to));
+                Ok(())
+            }
+            Ok(_) => {
+                let text = format!("{} is no address of the pod any more", flow.to);
+                let remedy = format!("nsenter --net={} ip address show dev {link}", end.netns.display());
+                Err(self.stops_until(&name, "address", text, remedy))
+            }
+            Err(err) if is_refusal(&err) => {
+                let text = self.refusal_in_pod(end, flow, &err)?;
+                let remedy = format!(
+                    "nsenter --net={} ip route get {} from {} iif {link}",
+                    end.netns.display(),
+                    flow.to,
+                    flow.from.map(|from| from.to_string()).unwrap_or_default()
+                );
+                Err(self.stops_until(&name, "address", text, remedy))
+            }
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    fn refusal_in_pod(&mut self, end: &mut PodEnd, flow: &Flow, err: &Error) -> Step<String> {
+        let packet = flow.packet(Some(end.link.index));
+        let cause = explain::refusal(&mut end.net, &packet, Some(&end.link.name))?;
+        let link = &end.link.name;
+        Ok(match (cause, flow.from) {
+            (Cause::Dropped(text), _) => text,
+            (Cause::Routed, Some(from)) if err.is(Errno::EINVAL) => format!(
+                "the pod takes nothing from {from} by {link}: its own route there is another one (rp_filter), or {from} \
+                 is its own address"
+            ),
+            _ => format!("{} is no address of the pod any more", flow.to),
+        })
+    }
+}
+
+/// Whether the kernel refused a packet, and not the question.
+pub(crate) fn is_refusal(err: &Error) -> bool {
+    [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::EINVAL, Errno::EACCES, Errno::EXDEV].contains(&err.errno)
+}

@@ -1,0 +1,60 @@
+//! The rules that dropped a probe, from its steps through nf_tables.
+
+use cnimble_netlink::nft::{Family, HookPoint, HookedChain, TraceStep};
+
+use super::packet::{Probe, Sighting};
+
+/// A rule, or the policy of a chain, that dropped the probe or its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Drop {
+    pub(crate) family: Family,
+    pub(crate) table: String,
+    pub(crate) chain: String,
+    /// `None` for the policy.
+    pub(crate) rule: Option<u64>,
+    /// The chains of this packet, in their order. The last base chain among them tells the hook.
+    pub(crate) chains: Vec<(Family, String, String)>,
+    /// It was the answer that was dropped.
+    pub(crate) answer: bool,
+}
+
+impl Drop {
+    /// The hook at which it happened.
+    pub(crate) fn hook(&self, hooked: &[HookedChain]) -> Option<HookPoint> {
+        self.chains.iter().rev().find_map(|(family, table, chain)| {
+            let is_it = |of: &&HookedChain| {
+                of.chain.family == *family && of.chain.table == *table && of.chain.name == *chain
+            };
+            hooked.iter().find(is_it).map(|of| of.hook)
+        })
+    }
+}
+
+/// Others may trace their own packets, so only packets that are known to be the probe or its answer count.
+pub(super) fn of(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
+    let mut drops = Vec::new();
+    for step in steps.iter().filter(|step| step.dropped) {
+        let before: Vec<&TraceStep> = steps.iter().filter(|other| other.id == step.id).collect();
+        let sighting = before.iter().find_map(|other| probe.recognize_transport(&other.transport));
+        let answer = match sighting {
+            Some(Sighting::Probe) => false,
+            Some(Sighting::Answer(_)) => true,
+            _ => continue,
+        };
+        let end = before.iter().position(|other| *other == step).unwrap_or(before.len());
+        let chains = before
+            .iter()
+            .take(end + 1)
+            .map(|other| (other.family, other.table.clone(), other.chain.clone()))
+            .collect();
+        drops.push(Drop {
+            family: step.family,
+            table: step.table.clone(),
+            chain: step.chain.clone(),
+            rule: step.rule,
+            chains,
+            answer,
+        });
+    }
+    drops
+}

@@ -1,0 +1,217 @@
+//! Joins a look with the evidence of a probe. The capture tells how far the packet came, the trace of rules and the look
+//! tell why. Each checks the other.
+
+use std::net::IpAddr;
+
+use cnimble_netlink::nft::{Family, HookedChain, Table};
+use cnimble_netlink::sysctl;
+use cnimble_rules::whose;
+
+use super::Evidence;
+use super::drops::Drop;
+use crate::rules::hook_name;
+use crate::station::{Outcome, Station, Verdict, Way};
+use crate::walk::HOST;
+
+/// Changes the verdicts to what the probe has shown. The stations behind the end of the packet are removed.
+pub(crate) fn join(
+    stations: &mut Vec<Station>,
+    to: IpAddr,
+    evidence: &Evidence,
+    hooked: &[HookedChain],
+) -> Outcome {
+    let answered = evidence.answer.is_some() || is_refused_port(evidence, to);
+    let reached = if answered { stations.len() } else { reached(stations, evidence) };
+    for station in stations.iter_mut().take(reached) {
+        confirm(station, evidence);
+    }
+    if answered {
+        return Outcome::Answered;
+    }
+    if let Some(drop) = evidence.drops.first() {
+        stop_at_rule(stations, reached, drop, hooked);
+        return Outcome::Stopped;
+    }
+    if let Some(err) = &evidence.unsent {
+        return stop_at_sender(stations, &err.to_string());
+    }
+    stop_behind(stations, to, reached, evidence)
+}
+
+/// A receiver that refuses a datagram has got it. A rule can answer with the same error in its place.
+fn is_refused_port(evidence: &Evidence, to: IpAddr) -> bool {
+    evidence.drops.is_empty() && evidence.error == Some((to, "port unreachable"))
+}
+
+/// How many stations the packet surely passed: up to the last link with a sight of it.
+fn reached(stations: &[Station], evidence: &Evidence) -> usize {
+    let seen = |station: &Station| {
+        let Some(tap) = &station.tap else { return false };
+        evidence
+            .sights
+            .iter()
+            .any(|(of, probe, answer)| of == tap && if station.way == Way::Out { *probe } else { *answer })
+    };
+    stations.iter().rposition(seen).map_or(0, |last| last + 1)
+}
+
+/// The packet passed this station.
+fn confirm(station: &mut Station, evidence: &Evidence) {
+    match station.verdict {
+        Verdict::Ok => {}
+        Verdict::Unknown => {
+            station.verdict = Verdict::Ok;
+            station.text = match (station.name, evidence.answer) {
+                ("network", Some(answer)) => format!("the answer is {answer}"),
+                ("network", None) => "the answer is port unreachable: nothing listens there".to_owned(),
+                ("prerouting" | "input" | "output" | "forward" | "postrouting" | "bridge rules", _) => {
+                    "no rule stopped the probe".to_owned()
+                }
+                _ => format!("the probe passed: {}", station.text),
+            };
+        }
+        // The packet itself is right.
+        Verdict::Stops => {
+            station.verdict = Verdict::Ok;
+            station.remedy = None;
+            station.text = format!(
+                "the probe passed, although a look says otherwise, which is a fault of this program: {}",
+                station.text
+            );
+        }
+    }
+}
+
+/// Names the rule at the station of its hook.
+fn stop_at_rule(stations: &mut Vec<Station>, reached: usize, drop: &Drop, hooked: &[HookedChain]) {
+    let way = if drop.answer { Way::Back } else { Way::Out };
+    let name = match drop.hook(hooked) {
+        _ if drop.family == Family::Bridge => "bridge rules",
+        Some(hook) => hook_name(hook),
+        None => "rules",
+    };
+    let station = rule_station(way, name, drop);
+    let at = stations.iter().position(|of| of.way == way && of.name == name);
+    stations.truncate(at.unwrap_or(reached));
+    stations.push(station);
+}
+
+fn rule_station(way: Way, name: &'static str, drop: &Drop) -> Station {
+    let table = Table::new(drop.family, &drop.table);
+    let chain = table.chain(&drop.chain);
+    let maker = whose::maker(drop.family, &drop.table, &drop.chain);
+    let what = match drop.rule {
+        None => format!("the policy of {chain} drops it"),
+        Some(handle) => match whose::text_of(drop.family, &drop.table, &drop.chain, handle) {
+            Some(text) => format!("{chain} drops it by rule {handle}: {text}"),
+            None => format!("{chain} drops it by rule {handle}"),
+        },
+    };
+    let remedy = format!("nft -a list chain {chain}");
+    Station::new(way, HOST, name, Verdict::Stops, format!("{what} (made by {maker})")).remedy(remedy)
+}
+
+/// The kernel refused to send the probe.
+fn stop_at_sender(stations: &mut Vec<Station>, why: &str) -> Outcome {
+    if let Some(at) = stations.iter().position(|of| of.verdict == Verdict::Stops) {
+        stations.truncate(at + 1);
+        return Outcome::Stopped;
+    }
+    let place = stations.first().map(|of| of.place.clone()).unwrap_or_default();
+    let in_pod = stations.iter().take_while(|of| of.place == place).count();
+    stations.truncate(in_pod);
+    let text = format!("the pod's namespace refuses to send it, by a rule or a route: {why}");
+    stations.push(Station::new(Way::Out, &place, "output", Verdict::Stops, text));
+    Outcome::Stopped
+}
+
+/// The packet ended between the last link with a sight of it and the next one.
+fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence: &Evidence) -> Outcome {
+    let next = stations.iter().skip(reached).position(|of| of.tap.is_some());
+    let next = next.map_or(stations.len(), |offset| reached + offset + 1);
+    let is_symptom = |of: &Station| of.explains_silence && of.verdict == Verdict::Unknown;
+    let symptom = stations.iter().take(next).skip(reached).position(is_symptom).map(|at| reached + at);
+    // A neighbour that does not answer can be a symptom: the way to it is cut further on.
+    let end = if symptom.is_some() { stations.len() } else { next };
+    let fault = stations.iter().take(end).skip(reached).position(|of| of.verdict == Verdict::Stops);
+    if let Some(offset) = fault {
+        stations.truncate(reached + offset + 1);
+        return Outcome::Stopped;
+    }
+    if let Some(at) = symptom {
+        if let Some(station) = stations.get_mut(at) {
+            station.verdict = Verdict::Stops;
+        }
+        stations.truncate(at + 1);
+        return Outcome::Stopped;
+    }
+    if let Some(at) = stations.iter().take(next).skip(reached).position(|of| of.name == "network") {
+        return end_outside(stations, reached + at, evidence);
+    }
+    stop_without_reason(stations, to, reached, next, evidence)
+}
+
+/// The packet left the node. Only an error that came back tells more.
+fn end_outside(stations: &mut Vec<Station>, at: usize, evidence: &Evidence) -> Outcome {
+    stations.truncate(at + 1);
+    let Some(station) = stations.get_mut(at) else { return Outcome::Unknown };
+    if let Some((from, text)) = evidence.error {
+        station.verdict = Verdict::Stops;
+        station.text = format!("{from} reports: {text}");
+        return Outcome::Stopped;
+    }
+    let seconds = evidence.waited.as_secs_f64();
+    station.text =
+        format!("it left the node, and no answer came within {seconds:.1} s: what is there cannot be known");
+    Outcome::Unknown
+}
+
+/// The packet vanished between two links, and nothing that was looked at explains it.
+fn stop_without_reason(
+    stations: &mut Vec<Station>,
+    to: IpAddr,
+    reached: usize,
+    next: usize,
+    evidence: &Evidence,
+) -> Outcome {
+    let way = stations.get(next.saturating_sub(1)).map_or(Way::Out, |of| of.way);
+    stations.truncate(next.saturating_sub(1).max(reached));
+    let mut text = match evidence.error {
+        Some((from, error)) => format!("it was not seen on the next link, and {from} reports: {error}"),
+        None => "it was not seen on the next link, and no rule of nf_tables dropped it".to_owned(),
+    };
+    text += &unseen_causes(to);
+    let verdict = if evidence.missing.is_empty() { Verdict::Stops } else { Verdict::Unknown };
+    for missing in &evidence.missing {
+        text += &format!("; {missing}");
+    }
+    stations.push(Station::new(way, HOST, "lost", verdict, text));
+    if verdict == Verdict::Stops { Outcome::Stopped } else { Outcome::Unknown }
+}
+
+/// The causes that no trace shows: connection tracking, legacy iptables, and programs on links.
+fn unseen_causes(to: IpAddr) -> String {
+    if let Some(full) = full_connection_tracking() {
+        return format!(". Connection tracking is full ({full}): raise net.netfilter.nf_conntrack_max");
+    }
+    let family = if to.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    let rules = whose::legacy_drops(family).unwrap_or_default();
+    if rules.is_empty() {
+        return ". Look at tc, eBPF and XDP programs of these links".to_owned();
+    }
+    let more = rules.len().saturating_sub(LEGACY_RULES);
+    let listed = rules.into_iter().take(LEGACY_RULES).collect::<Vec<_>>().join("; ");
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(". These can have dropped it: {listed}{more}")
+}
+
+/// How many rules of legacy iptables are listed.
+const LEGACY_RULES: usize = 5;
+
+fn full_connection_tracking() -> Option<String> {
+    let number = |name: &str| -> Option<u64> {
+        sysctl::read(&format!("net/netfilter/nf_conntrack_{name}")).ok()?.parse().ok()
+    };
+    let (count, most) = (number("count")?, number("max")?);
+    (most > 0 && count >= most).then(|| format!("{count} of {most}"))
+}

@@ -1,0 +1,243 @@
+//! A real packet, captured on the links of its way and traced through nf_tables. Sockets and tables go with the process,
+//! so a kill at any moment leaves nothing but what every packet leaves: neighbour entries, and an entry of connection
+//! tracking that expires.
+
+mod drops;
+mod join;
+mod packet;
+
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use cnimble_liveness::named::NamedPod;
+use cnimble_netlink::nft::{Nft, TraceMonitor, TraceStep};
+use cnimble_netlink::packet::{Direction, Kind, Socket};
+use cnimble_netlink::raw::RawSocket;
+use cnimble_netlink::{Errno, Error, NetNs};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::flow::{Flow, Protocol};
+use super::station::Tap;
+
+pub(crate) use join::join;
+use packet::{Probe, Sighting};
+
+/// The second probe is for the case that the first one was lost while a neighbour was asked for.
+const AGAIN: Duration = Duration::from_millis(1000);
+/// A captured packet is read up to here. An error of ICMP quotes a header and eight bytes at least.
+const LONGEST: usize = 256;
+/// Packets that are read from one link at once. A flood cannot keep the process from its other work.
+const AT_ONCE: usize = 64;
+/// Steps through rules that are kept. One packet has some hundred where kube-proxy has many services.
+const MOST_STEPS: usize = 4096;
+/// The kernel does not choose these source ports for others by default (net.ipv4.ip_local_port_range).
+const FIRST_PORT: u16 = 61_100;
+
+/// A link on which the probe is looked for.
+struct Watched {
+    tap: Tap,
+    socket: Socket,
+    /// It is the pod's that sends the probe, and not another pod's.
+    is_sender: bool,
+    probe: bool,
+    answer: bool,
+}
+
+/// The findings of a probe.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    /// The links with a capture: whether the probe was there, and its answer.
+    pub(crate) sights: Vec<(Tap, bool, bool)>,
+    /// The answer came back to the pod.
+    pub(crate) answer: Option<&'static str>,
+    /// A router or the receiver reported an error.
+    pub(crate) error: Option<(IpAddr, &'static str)>,
+    /// The rules that dropped it.
+    pub(crate) drops: Vec<drops::Drop>,
+    /// Why the probe could not be sent.
+    pub(crate) unsent: Option<Error>,
+    /// Parts of the evidence that are missing, in words.
+    pub(crate) missing: Vec<String>,
+    pub(crate) waited: Duration,
+}
+
+impl Evidence {
+    /// Says once that a part is missing.
+    fn miss(&mut self, what: &str) {
+        if !self.missing.iter().any(|known| known == what) {
+            self.missing.push(what.to_owned());
+        }
+    }
+}
+
+/// Sends a probe from the pod's namespace, and waits at most `patience` for its answer.
+pub(crate) fn send(
+    pod: &NamedPod,
+    flow: &Flow,
+    from: IpAddr,
+    taps: Vec<Tap>,
+    patience: Duration,
+) -> Result<Evidence, Error> {
+    let number = random()?;
+    let mut flow = *flow;
+    if flow.protocol != Protocol::Icmp {
+        flow.from_port = FIRST_PORT + u16::try_from(number % 4000).unwrap_or(0);
+    }
+    let probe = Probe { flow, from, number };
+    let mut evidence = Evidence::default();
+    let mut watched = watch(taps, pod, &probe, &mut evidence)?;
+    let mut tracer = trace_rules(&probe, &mut evidence);
+    let ns = NetNs::open(&pod.netns)?;
+    let socket = ns.enter(|| RawSocket::open(flow.protocol.transport(), flow.to.is_ipv4()))??;
+    let begun = Instant::now();
+    let mut steps = Vec::new();
+    for deadline in [AGAIN.min(patience), patience] {
+        if let Err(err) = socket.send(&probe.bytes(), flow.to) {
+            evidence.unsent = Some(err);
+            break;
+        }
+        if wait(&probe, &mut watched, &mut tracer, &mut steps, &mut evidence, begun + deadline)? {
+            break;
+        }
+    }
+    evidence.waited = begun.elapsed();
+    evidence.drops = drops::of(&steps, &probe);
+    evidence.sights = watched.into_iter().map(|of| (of.tap, of.probe, of.answer)).collect();
+    Ok(evidence)
+}
+
+fn random() -> Result<u32, Error> {
+    let mut bytes = [0; 4];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|err| Error::io("read a random number", &err))?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+/// Opens a capture on each link. One on a link that has gone is reported as missing.
+fn watch(
+    taps: Vec<Tap>,
+    pod: &NamedPod,
+    probe: &Probe,
+    evidence: &mut Evidence,
+) -> Result<Vec<Watched>, Error> {
+    let mut watched = Vec::new();
+    for tap in taps {
+        let open = || Socket::open(Kind::Ip(probe.pattern()), tap.index);
+        let socket = match &tap.netns {
+            None => open(),
+            Some(netns) => NetNs::open(netns)?.enter(open)?,
+        };
+        match socket {
+            Ok(socket) => {
+                let is_sender = tap.netns.as_ref() == Some(&pod.netns);
+                watched.push(Watched { tap, socket, is_sender, probe: false, answer: false });
+            }
+            Err(err) => {
+                evidence.missing.push(format!("nothing was captured on link number {}: {err}", tap.index));
+            }
+        }
+    }
+    Ok(watched)
+}
+
+/// A monitor, and the socket that owns the tables.
+type Tracer = Option<(TraceMonitor, Nft)>;
+
+fn trace_rules(probe: &Probe, evidence: &mut Evidence) -> Tracer {
+    let begin = || {
+        let monitor = TraceMonitor::open()?;
+        let mut nft = Nft::open_here()?;
+        let name = format!("cnimble-trace-{}", std::process::id());
+        nft.trace_packets(&name, &probe.conditions())?;
+        Ok::<_, Error>((monitor, nft))
+    };
+    match begin() {
+        Ok(tracer) => Some(tracer),
+        Err(err) => {
+            evidence.missing.push(format!("rules were not traced, which takes Linux 5.12: {err}"));
+            None
+        }
+    }
+}
+
+/// Reads until the answer is in the pod, a rule has dropped the probe, or the time is over. Returns whether there is
+/// nothing more to wait for.
+fn wait(
+    probe: &Probe,
+    watched: &mut [Watched],
+    tracer: &mut Tracer,
+    steps: &mut Vec<TraceStep>,
+    evidence: &mut Evidence,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = ready(watched, tracer, left)?;
+        for of in watched.iter_mut() {
+            read_packets(probe, of, evidence);
+        }
+        if let Some((monitor, _)) = tracer {
+            match monitor.read() {
+                Ok(found) if steps.len() + found.len() <= MOST_STEPS => steps.extend(found),
+                Ok(_) => evidence.miss("another program traces so many packets that some were left out"),
+                Err(err) if err.is(Errno::ENOBUFS) => {
+                    evidence.miss("some messages about rules were lost");
+                }
+                Err(err) => return Err(err),
+            }
+        }
+        let decided =
+            evidence.answer.is_some() || evidence.error.is_some() || !drops::of(steps, probe).is_empty();
+        if decided && !ready {
+            return Ok(true);
+        }
+        if left.is_zero() {
+            return Ok(decided);
+        }
+    }
+}
+
+/// Waits until a socket can be read. Returns false if none can within the time, or within a moment after a decision.
+fn ready(watched: &[Watched], tracer: &Tracer, left: Duration) -> Result<bool, Error> {
+    let mut descriptors: Vec<PollFd<'_>> =
+        watched.iter().map(|of| PollFd::new(of.socket.as_fd(), PollFlags::POLLIN)).collect();
+    if let Some((monitor, _)) = tracer {
+        descriptors.push(PollFd::new(monitor.as_fd(), PollFlags::POLLIN));
+    }
+    let moment = left.min(Duration::from_millis(50));
+    let timeout = PollTimeout::try_from(moment).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut descriptors, timeout) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(true),
+        Err(errno) => Err(Error::new("wait for the probe", errno)),
+    }
+}
+
+fn read_packets(probe: &Probe, watched: &mut Watched, evidence: &mut Evidence) {
+    let mut buffer = [0; LONGEST];
+    for _ in 0..AT_ONCE {
+        // A link that goes down reports that once.
+        let Ok(Some((direction, packet))) = watched.socket.capture(&mut buffer) else { return };
+        let is_pod = watched.tap.netns.is_some();
+        // A bridge floods frames for an address that it does not know, and a pod drops them.
+        if is_pod && direction == Direction::Foreign {
+            continue;
+        }
+        let in_pod = is_pod && watched.is_sender && direction == Direction::Received;
+        match probe.recognize(packet) {
+            Some(Sighting::Probe) => watched.probe = true,
+            Some(Sighting::Answer(text)) => {
+                watched.answer = true;
+                if in_pod {
+                    evidence.answer = Some(text);
+                }
+            }
+            Some(Sighting::Error { from, text }) if in_pod => evidence.error = Some((from, text)),
+            Some(Sighting::Error { .. }) | None => {}
+        }
+    }
+}

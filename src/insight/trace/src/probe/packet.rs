@@ -1,0 +1,304 @@
+//! The probe as bytes, and how it is known again. It carries a random number that no other packet has: in the data of
+//! an echo request or a datagram, and as the sequence number of a SYN. Translation of addresses keeps it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use cnimble_netlink::nft::{Expr, Header, Meta, REG1};
+use cnimble_netlink::packet::Pattern;
+
+use crate::flow::{Flow, Protocol};
+
+const TEXT: &[u8] = b"cnimble trace";
+
+const ECHO: [u8; 2] = [8, 128];
+const ECHO_REPLY: [u8; 2] = [0, 129];
+/// Unreachable, too big, time exceeded, bad parameter: of IPv4, then of IPv6.
+const ERRORS: [&[u8]; 2] = [&[3, 11, 12], &[1, 2, 3, 4]];
+
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+
+/// A probe with its number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe {
+    pub(crate) flow: Flow,
+    pub(crate) from: IpAddr,
+    pub(crate) number: u32,
+}
+
+/// The role of a captured packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sighting {
+    /// The probe on its way to the receiver.
+    Probe,
+    /// The receiver's answer. The text says which.
+    Answer(&'static str),
+    /// A router or the receiver reports that the probe was not delivered.
+    Error { from: IpAddr, text: &'static str },
+}
+
+impl Probe {
+    /// The transport header with its data.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let number = self.number.to_be_bytes();
+        let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
+        let (mut bytes, checksum_at) = match self.flow.protocol {
+            Protocol::Icmp => {
+                let kind = if self.flow.to.is_ipv4() { 8 } else { 128 };
+                let [id, id2, ..] = number;
+                (vec![kind, 0, 0, 0, id, id2, 0, 1], 2)
+            }
+            Protocol::Tcp => {
+                let [a, b, c, d] = number;
+                let rest = [a, b, c, d, 0, 0, 0, 0, 0x50, SYN, 0xfa, 0xf0, 0, 0, 0, 0];
+                ([&from[..], &to[..], &rest[..]].concat(), 16)
+            }
+            Protocol::Udp => {
+                let length = u16::try_from(8 + 4 + TEXT.len()).unwrap_or(8).to_be_bytes();
+                ([from, to, length, [0, 0]].concat(), 6)
+            }
+        };
+        if self.flow.protocol != Protocol::Tcp {
+            bytes.extend(number);
+            bytes.extend(TEXT);
+        }
+        let sum = self.checksum(&bytes).to_be_bytes();
+        if let Some(place) = bytes.get_mut(checksum_at..checksum_at + 2) {
+            place.copy_from_slice(&sum);
+        }
+        bytes
+    }
+
+    /// RFC 1071, over a pseudo header but for ICMP of IPv4. The kernel computes that of ICMPv6.
+    fn checksum(&self, bytes: &[u8]) -> u16 {
+        let mut all = Vec::new();
+        if self.flow.protocol != Protocol::Icmp {
+            let (from, to) = (octets(self.from), octets(self.flow.to));
+            let number = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+            let length = u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes();
+            all = [&from[..], &to[..], &length[..], &[0, 0, 0, number]].concat();
+        }
+        all.extend(bytes);
+        let words = all.chunks(2).map(|pair| match pair {
+            [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
+            [high] => u32::from(*high) << 8,
+            _ => 0,
+        });
+        let mut sum: u32 = words.sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        // Zero would mean that there is no checksum (RFC 768).
+        match !u16::try_from(sum).unwrap_or(0) {
+            0 if self.flow.protocol == Protocol::Udp => 0xffff,
+            sum => sum,
+        }
+    }
+
+    /// Returns the filter of captures.
+    pub(crate) fn pattern(&self) -> Pattern {
+        match self.flow.protocol {
+            Protocol::Icmp => Pattern::Icmp,
+            Protocol::Tcp => Pattern::Tcp(self.number),
+            Protocol::Udp => Pattern::Udp(self.flow.to_port),
+        }
+    }
+
+    /// The conditions of rules that match the probe, and its answer.
+    pub(crate) fn conditions(&self) -> Vec<Vec<Expr>> {
+        let number = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+        let of_protocol = || vec![Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])];
+        let has = |offset, value: &[u8]| {
+            let length = u32::try_from(value.len()).unwrap_or(0);
+            [Expr::payload(Header::Transport, offset, length, REG1), Expr::equal(REG1, value)]
+        };
+        let rule = |parts: Vec<[Expr; 2]>| {
+            let mut rule = of_protocol();
+            rule.extend(parts.into_iter().flatten());
+            rule
+        };
+        let number = self.number.to_be_bytes();
+        match self.flow.protocol {
+            Protocol::Icmp => vec![rule(vec![has(8, &number)])],
+            Protocol::Tcp => {
+                let acknowledged = self.number.wrapping_add(1).to_be_bytes();
+                vec![rule(vec![has(4, &number)]), rule(vec![has(8, &acknowledged)])]
+            }
+            Protocol::Udp => {
+                let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
+                vec![rule(vec![has(8, &number)]), rule(vec![has(0, &to), has(2, &from)])]
+            }
+        }
+    }
+
+    /// Recognizes a packet that begins with the header of IP.
+    pub(crate) fn recognize(&self, packet: &[u8]) -> Option<Sighting> {
+        let (source, protocol, data) = split(packet)?;
+        if protocol == icmp(packet)? {
+            return self.recognize_icmp(source, data, packet);
+        }
+        if protocol != self.flow.protocol.transport().number(self.flow.to.is_ipv4()) {
+            return None;
+        }
+        self.recognize_transport(data)
+    }
+
+    /// Recognizes a transport header of the probe's own protocol, with the data behind it.
+    pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
+        match self.flow.protocol {
+            Protocol::Icmp => {
+                let kind = data.first()?;
+                let is_it = word(data, 8)? == self.number;
+                if is_it && ECHO.contains(kind) {
+                    return Some(Sighting::Probe);
+                }
+                (is_it && ECHO_REPLY.contains(kind)).then_some(Sighting::Answer("an echo reply"))
+            }
+            Protocol::Tcp if word(data, 4)? == self.number => Some(Sighting::Probe),
+            Protocol::Tcp if word(data, 8)? == self.number.wrapping_add(1) => {
+                let refused = data.get(13)? & RST != 0;
+                Some(Sighting::Answer(if refused {
+                    "a refusal: nothing listens there"
+                } else {
+                    "the port is open"
+                }))
+            }
+            Protocol::Tcp => None,
+            Protocol::Udp => {
+                let ports = (half(data, 0)?, half(data, 2)?);
+                if ports == (self.flow.to_port, self.flow.from_port) && ports.0 != ports.1 {
+                    return Some(Sighting::Answer("a datagram"));
+                }
+                (word(data, 8)? == self.number).then_some(Sighting::Probe)
+            }
+        }
+    }
+
+    fn recognize_icmp(&self, source: IpAddr, data: &[u8], packet: &[u8]) -> Option<Sighting> {
+        let (kind, code) = (*data.first()?, *data.get(1)?);
+        let v4 = is_v4(packet)?;
+        let errors = ERRORS.get(usize::from(!v4))?;
+        if !errors.contains(&kind) {
+            return if self.flow.protocol == Protocol::Icmp { self.recognize_transport(data) } else { None };
+        }
+        let (_, protocol, inner) = split(data.get(8..)?)?;
+        if protocol != self.flow.protocol.transport().number(v4) {
+            return None;
+        }
+        (self.recognize_transport(inner)? == Sighting::Probe)
+            .then(|| Sighting::Error { from: source, text: error_text(v4, kind, code) })
+    }
+}
+
+/// The words of RFC 792 and RFC 4443 for the usual errors.
+fn error_text(v4: bool, kind: u8, code: u8) -> &'static str {
+    match (v4, kind, code) {
+        (true, 3, 0) | (false, 1, 0) => "network unreachable",
+        (true, 3, 1) | (false, 1, 3) => "host unreachable",
+        (true, 3, 3) | (false, 1, 4) => "port unreachable",
+        (true, 3, 4) | (false, 2, _) => "the packet is too large for the way",
+        (true, 3, 9 | 10 | 13) | (false, 1, 1 | 5) => "prohibited by an administrator",
+        (true, 11, _) | (false, 3, _) => "time exceeded: the way is a loop, or too long",
+        _ => "not delivered",
+    }
+}
+
+fn is_v4(packet: &[u8]) -> Option<bool> {
+    match packet.first()? >> 4 {
+        4 => Some(true),
+        6 => Some(false),
+        _ => None,
+    }
+}
+
+fn icmp(packet: &[u8]) -> Option<u8> {
+    Some(if is_v4(packet)? { 1 } else { 58 })
+}
+
+/// The source, the protocol and the data of a packet. Extension headers of IPv6 are not walked.
+fn split(packet: &[u8]) -> Option<(IpAddr, u8, &[u8])> {
+    if is_v4(packet)? {
+        let header = usize::from(packet.first()? & 0xf) * 4;
+        let source: [u8; 4] = *packet.get(12..)?.first_chunk()?;
+        return Some((Ipv4Addr::from(source).into(), *packet.get(9)?, packet.get(header..)?));
+    }
+    let source: [u8; 16] = *packet.get(8..)?.first_chunk()?;
+    Some((Ipv6Addr::from(source).into(), *packet.get(6)?, packet.get(40..)?))
+}
+
+fn word(data: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*data.get(offset..)?.first_chunk()?))
+}
+
+fn half(data: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*data.get(offset..)?.first_chunk()?))
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(protocol: Protocol, to: &str, from: &str) -> Probe {
+        let (to, from): (IpAddr, IpAddr) = (to.parse().unwrap(), from.parse().unwrap());
+        let ports = if protocol == Protocol::Icmp { (0, 0) } else { (61000, 80) };
+        let flow = Flow { from: Some(from), to, protocol, from_port: ports.0, to_port: ports.1 };
+        Probe { flow, from, number: 0xdead_beef }
+    }
+
+    fn v4(from: [u8; 4], protocol: u8, data: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+        packet.extend(from);
+        packet.extend([10, 0, 0, 9]);
+        packet.extend(data);
+        packet
+    }
+
+    #[test]
+    fn a_probe_is_known_again() {
+        for (protocol, number) in [(Protocol::Icmp, 1), (Protocol::Tcp, 6), (Protocol::Udp, 17)] {
+            let probe = probe(protocol, "10.0.0.9", "10.0.0.1");
+            let bytes = probe.bytes();
+            // The sum over everything, with the checksum in place, is zero.
+            assert!([0, 0xffff].contains(&probe.checksum(&bytes)), "{protocol}");
+            let packet = v4([10, 0, 0, 1], number, &bytes);
+            assert_eq!(probe.recognize(&packet), Some(Sighting::Probe), "{protocol}");
+            let other = Probe { number: 1, ..probe };
+            assert_eq!(other.recognize(&packet), None, "{protocol}");
+            let mut error = vec![3, 13, 0, 0, 0, 0, 0, 0];
+            error.extend(&packet);
+            let error = v4([10, 0, 0, 7], 1, &error);
+            let from = "10.0.0.7".parse().unwrap();
+            let text = "prohibited by an administrator";
+            assert_eq!(probe.recognize(&error), Some(Sighting::Error { from, text }), "{protocol}");
+            for length in 0..error.len() {
+                let _ = probe.recognize(&error[..length]);
+                let _ = probe.recognize(&packet[..length.min(packet.len())]);
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_known() {
+        let tcp = probe(Protocol::Tcp, "10.0.0.9", "10.0.0.1");
+        let mut answer =
+            vec![0, 80, 0xee, 0x48, 0, 0, 0, 1, 0xde, 0xad, 0xbe, 0xf0, 0x50, 0x12, 0, 0, 0, 0, 0, 0];
+        let read = |answer: &[u8]| tcp.recognize(&v4([10, 0, 0, 9], 6, answer));
+        assert_eq!(read(&answer), Some(Sighting::Answer("the port is open")));
+        answer[13] = 0x14;
+        assert_eq!(read(&answer), Some(Sighting::Answer("a refusal: nothing listens there")));
+        answer[11] = 0;
+        assert_eq!(read(&answer), None);
+        let icmp = probe(Protocol::Icmp, "10.0.0.9", "10.0.0.1");
+        let mut reply = icmp.bytes();
+        reply[0] = 0;
+        let read = icmp.recognize(&v4([10, 0, 0, 9], 1, &reply));
+        assert_eq!(read, Some(Sighting::Answer("an echo reply")));
+    }
+}

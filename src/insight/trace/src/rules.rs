@@ -1,0 +1,133 @@
+//! The packet rules at the hooks of netfilter. A look finds the chains that could drop a packet. Only a chain that drops
+//! everything is named without a probe, because conditions of rules are not evaluated here.
+
+use cnimble_netlink::nft::{Family, HookPoint, HookedChain, Table};
+use cnimble_netlink::sysctl;
+use cnimble_rules::objects::configured;
+use cnimble_rules::whose::TableRules;
+use cnimble_rules::{forward, whose};
+
+use super::flow::Flow;
+use super::station::{Station, Verdict};
+use super::walk::{HOST, Step, Walk};
+
+impl Walk<'_> {
+    /// The chains of IP packets at one hook.
+    pub(crate) fn check_rules(&mut self, hook: HookPoint, flow: &Flow) -> Step<()> {
+        let is_of_packet = |family: Family| match family {
+            Family::Inet => true,
+            Family::Ipv4 => flow.to.is_ipv4(),
+            Family::Ipv6 => flow.to.is_ipv6(),
+            Family::Bridge => false,
+        };
+        if hook == HookPoint::Forward
+            && let Some(chain) = self.closed_chain(flow)
+        {
+            let remedy = format!("nft list chain {chain}");
+            return Err(self.stops_until(
+                HOST,
+                "forward",
+                format!("{chain} drops all that pods send"),
+                remedy,
+            ));
+        }
+        let mut suspects = self.suspects(hook, is_of_packet)?;
+        if hook == HookPoint::Prerouting {
+            let family = if flow.to.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+            match whose::legacy_drops(family) {
+                Ok(found) => suspects.extend(found),
+                Err(err) => suspects.push(format!("iptables-legacy, which can't be read ({err})")),
+            }
+        }
+        self.report_suspects(HOST, hook_name(hook), &suspects);
+        Ok(())
+    }
+
+    /// The rules that frames between two ports of a bridge meet.
+    pub(crate) fn check_bridge_rules(&mut self) -> Step<()> {
+        let suspects = self.suspects(HookPoint::Forward, |family| family == Family::Bridge)?;
+        self.report_suspects(HOST, "bridge rules", &suspects);
+        // The switch hands frames to the chains of IP packets, too.
+        if sysctl::read("net/bridge/bridge-nf-call-iptables").is_ok_and(|value| value == "1") {
+            let suspects = self.suspects(HookPoint::Forward, |family| family != Family::Bridge)?;
+            self.report_suspects(HOST, hook_name(HookPoint::Forward), &suspects);
+        }
+        Ok(())
+    }
+
+    /// The chains at a hook that could drop a packet, in words.
+    fn suspects(&mut self, hook: HookPoint, is_of_packet: impl Fn(Family) -> bool) -> Step<Vec<String>> {
+        let chains = match self.nft.hooked_chains() {
+            Ok(chains) => chains,
+            Err(err) => {
+                log::debug!("nf_tables was not looked at: {err}");
+                return Ok(Vec::new());
+            }
+        };
+        let mut suspects = Vec::new();
+        for HookedChain { chain, hook: at, .. } in chains {
+            if at != hook || !is_of_packet(chain.family) {
+                continue;
+            }
+            let table = Table::new(chain.family, &chain.table);
+            if chain.drops || self.could_drop(table, &chain.name) {
+                let maker = whose::maker(chain.family, &chain.table, &chain.name);
+                suspects.push(format!("{} ({maker})", table.chain(&chain.name)));
+            }
+        }
+        Ok(suspects)
+    }
+
+    /// A table is read once. One that can't be read could do anything.
+    fn could_drop(&mut self, table: Table<'_>, base: &str) -> bool {
+        let name = table.to_string();
+        if !self.tables.contains_key(&name) {
+            let read = TableRules::read(&mut self.nft, table);
+            self.tables.insert(name.clone(), read.ok());
+        }
+        let known = self.tables.get(&name).and_then(Option::as_ref);
+        known.is_none_or(|rules| rules.could_drop(base))
+    }
+
+    fn report_suspects(&mut self, place: &str, name: &'static str, suspects: &[String]) {
+        let station = if suspects.is_empty() {
+            Station::new(self.way, place, name, Verdict::Ok, "no rule there drops packets")
+        } else {
+            let text = format!("only a probe can tell whether a rule drops it: {}", suspects.join(", "));
+            Station::new(self.way, place, name, Verdict::Unknown, text)
+        };
+        self.stations.push(station);
+    }
+
+    /// A chain that surely drops what the pod sends.
+    fn closed_chain(&mut self, flow: &Flow) -> Option<String> {
+        let other_family = if flow.to.is_ipv4() { "ip6 " } else { "ip " };
+        let mut chains = forward::closed(&mut self.nft).unwrap_or_default();
+        if self.sender_needs_others(flow) {
+            chains.extend(forward::shut(&mut self.nft).unwrap_or_default());
+        }
+        chains.into_iter().find(|chain| !chain.starts_with(other_family))
+    }
+
+    /// Whether the sender is a pod on record, of a network without a plugin that makes FORWARD accept its packets.
+    fn sender_needs_others(&self, flow: &Flow) -> bool {
+        let Some(from) = flow.from else { return false };
+        let has_address = |entry: &&cnimble_runtime::Entry| {
+            let result = entry.cni_result().ok().flatten().unwrap_or_default();
+            result.ips.iter().any(|ip| ip.address.ip() == from)
+        };
+        let entry = self.records.entries().iter().find(has_address);
+        entry.and_then(|entry| entry.network_list().ok()).is_some_and(|list| configured::need_others(&list))
+    }
+}
+
+/// The station of a hook.
+pub(crate) fn hook_name(hook: HookPoint) -> &'static str {
+    match hook {
+        HookPoint::Prerouting => "prerouting",
+        HookPoint::Input => "input",
+        HookPoint::Output => "output",
+        HookPoint::Forward => "forward",
+        HookPoint::Postrouting => "postrouting",
+    }
+}

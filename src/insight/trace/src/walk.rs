@@ -1,0 +1,155 @@
+//! A walk along the stations, in the order in which the packet meets them. It ends at the first station that stops the
+//! packet, because nothing behind it would ever see one.
+
+use std::collections::HashMap;
+
+use cnimble_liveness::named::Records;
+use cnimble_netlink::addr::Addr;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::nft::Nft;
+use cnimble_netlink::{Error, NetNs, Netlink};
+use cnimble_rules::whose::TableRules;
+
+use super::flow::Flow;
+use super::station::{Station, Verdict, Way};
+
+/// Why a walk ends before the receiver.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// The last station stops the packet, or cannot be known.
+    Ended,
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(err: Error) -> Self {
+        Halt::Failed(err)
+    }
+}
+
+pub(crate) type Step<T> = Result<T, Halt>;
+
+/// The name of the host among the places of stations.
+pub(crate) const HOST: &str = "host";
+
+/// The node as the walk sees it, and the stations so far.
+pub(crate) struct Walk<'a> {
+    pub(crate) host_ns: NetNs,
+    pub(crate) host: Netlink,
+    pub(crate) nft: Nft,
+    /// The rules of tables that were read already. `None` for one that can't be read.
+    pub(crate) tables: HashMap<String, Option<TableRules>>,
+    pub(crate) records: &'a Records<'a>,
+    /// The host's own addresses, each with the number of its link.
+    pub(crate) own: Vec<(u32, Addr)>,
+    /// A packet was sent a moment ago, so each neighbour on its way was asked for.
+    pub(crate) probed: bool,
+    pub(crate) way: Way,
+    pub(crate) stations: Vec<Station>,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins in the network namespace of the calling thread, which is the host's.
+    pub(crate) fn new(records: &'a Records<'a>, probed: bool) -> Result<Self, Error> {
+        let mut host = Netlink::open()?;
+        let own = host.addrs_with_links()?;
+        Ok(Walk {
+            host_ns: NetNs::current()?,
+            host,
+            nft: Nft::new(),
+            tables: HashMap::new(),
+            records,
+            own,
+            probed,
+            way: Way::Out,
+            stations: Vec::new(),
+        })
+    }
+
+    pub(crate) fn passes(&mut self, place: &str, name: &'static str, text: impl Into<String>) {
+        self.stations.push(Station::new(self.way, place, name, Verdict::Ok, text));
+    }
+
+    pub(crate) fn unknown(&mut self, place: &str, name: &'static str, text: impl Into<String>) {
+        self.stations.push(Station::new(self.way, place, name, Verdict::Unknown, text));
+    }
+
+    /// The packet ends at this station.
+    pub(crate) fn stops(&mut self, place: &str, name: &'static str, text: impl Into<String>) -> Halt {
+        self.stations.push(Station::new(self.way, place, name, Verdict::Stops, text));
+        Halt::Ended
+    }
+
+    /// As [`stops`](Self::stops), with a command that shows or mends it.
+    pub(crate) fn stops_until(
+        &mut self,
+        place: &str,
+        name: &'static str,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Halt {
+        self.stations.push(Station::new(self.way, place, name, Verdict::Stops, text).remedy(remedy));
+        Halt::Ended
+    }
+
+    /// The station of everything that is not on this node.
+    pub(crate) fn report_network(&mut self, link: &str, flow: &Flow) {
+        let text = format!("{} is not on this node: nothing behind {link} was looked at", flow.to);
+        self.unknown("beyond", "network", text);
+    }
+
+    /// The link of the host with this number.
+    pub(crate) fn host_link(&mut self, index: u32) -> Step<Link> {
+        Ok(self.host.link_at(index)?)
+    }
+
+    /// A link of the host: whether it is up and has a carrier.
+    pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
+        let tapped = |station: Station| station.tapped(None, link.index);
+        match link_fault(link) {
+            None => {
+                let programs = self.host.tc_programs(link.index)?;
+                let tc = if programs.is_empty() {
+                    String::new()
+                } else {
+                    format!(", tc: {}", programs.join(", "))
+                };
+                let text = format!("{} is up, MTU {}{tc}", link.name, link.mtu);
+                self.stations.push(tapped(Station::new(self.way, HOST, "link", Verdict::Ok, text)));
+                Ok(())
+            }
+            Some(fault) => {
+                let station = Station::new(self.way, HOST, "link", Verdict::Stops, fault);
+                self.stations.push(tapped(station.remedy(format!("ip link set {} up", link.name))));
+                Err(Halt::Ended)
+            }
+        }
+    }
+}
+
+/// Why nothing goes through a link.
+pub(crate) fn link_fault(link: &Link) -> Option<String> {
+    if !link.up {
+        Some(format!("{} is down", link.name))
+    } else if !link.carrier {
+        Some(format!("{} is up and has no carrier: its other end is down, or no cable is in it", link.name))
+    } else {
+        None
+    }
+}
+
+/// The links that are down, as the end of a sentence about a missing route. The routes of a link go when it goes down,
+/// and its addresses of IPv4 stay.
+pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
+    let mut indexes: Vec<u32> = net.addrs_with_links()?.into_iter().map(|(index, _)| index).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let mut names = Vec::new();
+    for index in indexes {
+        let link = net.link_at(index)?;
+        if !link.up {
+            names.push(link.name);
+        }
+    }
+    Ok(if names.is_empty() { String::new() } else { format!(", and {} is down", names.join(" and ")) })
+}

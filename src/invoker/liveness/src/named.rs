@@ -1,0 +1,247 @@
+//! Finds the pod that a user names. Every verb that takes a pod takes these names: a namespace of `ip netns`, the path of
+//! a namespace, a container ID or its beginning, `NAMESPACE/NAME`, and an address.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cnimble_cni::Error;
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_runtime::{Cache, Entry};
+
+use super::cache_entries::{failed, kubernetes_name};
+use super::inside;
+use super::runtime::Runtime;
+
+/// `ip netns` keeps its namespaces here, and under the second path on systems where `/var/run` is a link.
+const NETNS_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
+
+/// A pod with its attachments that are on record.
+#[derive(Debug, Clone)]
+pub struct NamedPod {
+    /// `NAMESPACE/NAME` if it is known, or else the container ID or the namespace.
+    pub name: String,
+    /// The path of its network namespace.
+    pub netns: PathBuf,
+    /// The entries of result caches. Empty for a namespace without any.
+    pub entries: Vec<Entry>,
+}
+
+impl NamedPod {
+    /// The addresses in the results of ADD.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.entries.iter().flat_map(addresses).collect()
+    }
+}
+
+/// Why no pod was found.
+#[derive(Debug, Clone)]
+pub enum Unnamed {
+    Nothing,
+    /// The names of the pods that match.
+    Several(Vec<String>),
+    /// A pod matches, and its namespace isn't there or belongs to another pod.
+    Gone(String),
+    /// The records can't be read.
+    Unreadable(Error),
+}
+
+impl From<Error> for Unnamed {
+    fn from(err: Error) -> Self {
+        Unnamed::Unreadable(err)
+    }
+}
+
+/// The records that name pods.
+#[derive(Debug)]
+pub struct Records<'a> {
+    entries: Vec<Entry>,
+    runtime: Option<&'a dyn Runtime>,
+}
+
+impl<'a> Records<'a> {
+    /// Reads the caches. Of two entries for one attachment the first counts.
+    pub fn read(caches: &[Cache], runtime: Option<&'a dyn Runtime>) -> Result<Self, Error> {
+        let mut entries: Vec<Entry> = Vec::new();
+        for cache in caches {
+            for entry in cache.list().map_err(|err| failed(&err))? {
+                let is_known = entries.iter().any(|other| other.key() == entry.key());
+                if entry.ifname != "lo" && !is_known {
+                    entries.push(entry);
+                }
+            }
+        }
+        Ok(Records { entries, runtime })
+    }
+
+    /// Records of these entries alone.
+    pub fn new(entries: Vec<Entry>) -> Self {
+        Records { entries, runtime: None }
+    }
+
+    /// All entries, without those of loopback.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The pod that `word` names.
+    pub fn find(&self, word: &str) -> Result<NamedPod, Unnamed> {
+        let mut pods: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| is_named(entry, word)) {
+            pods.entry(&entry.container_id).or_default().push(entry);
+        }
+        // A whole name wins over the beginning of another one.
+        let is_whole =
+            |id: &str, entries: &[&Entry]| id == word || entries.iter().any(|entry| !id_begins(entry, word));
+        if pods.iter().any(|(id, entries)| is_whole(id, entries)) {
+            pods.retain(|id, entries| is_whole(id, entries));
+        }
+        let mut found = pods.into_iter();
+        match (found.next(), found.next()) {
+            (None, _) => self.find_unrecorded(word),
+            (Some((id, _)), None) => self.living(id),
+            (Some((first, _)), Some((second, _))) => {
+                let rest = found.map(|(id, _)| id);
+                let names = [first, second].into_iter().chain(rest).map(|id| self.title(id));
+                Err(Unnamed::Several(names.collect()))
+            }
+        }
+    }
+
+    /// The pod with this address on record.
+    pub fn find_address(&self, ip: IpAddr) -> Result<NamedPod, Unnamed> {
+        self.find(&ip.to_string())
+    }
+
+    fn title(&self, container_id: &str) -> String {
+        let mut entries = self.entries.iter().filter(|entry| entry.container_id == container_id);
+        let name = entries.find_map(|entry| kubernetes_name(&entry.args));
+        name.unwrap_or_else(|| container_id.to_owned())
+    }
+
+    /// All attachments of a container, if its namespace is there and its own.
+    fn living(&self, container_id: &str) -> Result<NamedPod, Unnamed> {
+        let of_it = self.entries.iter().filter(|entry| entry.container_id == container_id);
+        let entries: Vec<Entry> = of_it.cloned().collect();
+        let name = self.title(container_id);
+        let Some(netns) = entries.iter().find_map(Entry::namespace) else {
+            return Err(Unnamed::Gone(format!("the record of {name} names no namespace")));
+        };
+        let netns = PathBuf::from(netns);
+        let Some(ns) = NetNs::find(&netns).map_err(Error::from)? else {
+            return Err(Unnamed::Gone(format!("the namespace {} of {name} is gone", netns.display())));
+        };
+        // A pod that lost one interface can still be looked at. A pod that has another's interface is another pod.
+        let mut host = Netlink::open().map_err(Error::from)?;
+        let mut doubts = Vec::new();
+        for entry in &entries {
+            doubts.push(inside::doubt(entry, &ns, &mut host)?);
+        }
+        match doubts.into_iter().collect::<Option<Vec<String>>>().and_then(|all| all.into_iter().next()) {
+            Some(doubt) => Err(Unnamed::Gone(format!("{name}: {doubt}"))),
+            None => Ok(NamedPod { name, netns, entries }),
+        }
+    }
+
+    /// A namespace without a record, or a sandbox that only the runtime knows.
+    fn find_unrecorded(&self, word: &str) -> Result<NamedPod, Unnamed> {
+        let unrecorded = |name: &str, netns: &Path| NamedPod {
+            name: name.to_owned(),
+            netns: netns.to_owned(),
+            entries: Vec::new(),
+        };
+        if let Some(path) = namespace_path(word)
+            && NetNs::find(&path).map_err(Error::from)?.is_some()
+        {
+            return Ok(unrecorded(word, &path));
+        }
+        let Some(runtime) = self.runtime else { return Err(Unnamed::Nothing) };
+        let mut sandboxes = runtime.sandboxes()?;
+        sandboxes.retain(|sandbox| {
+            sandbox.ready
+                && (sandbox.pod == word
+                    || sandbox.pod.strip_prefix("default/") == Some(word)
+                    || sandbox.id.starts_with(word))
+        });
+        match sandboxes.as_slice() {
+            [] => Err(Unnamed::Nothing),
+            [sandbox] => {
+                let netns = runtime.sandbox(&sandbox.id)?.and_then(|detail| detail.netns);
+                match netns {
+                    Some(netns) => Ok(unrecorded(&sandbox.pod, &netns)),
+                    None => Err(Unnamed::Gone(format!("the runtime tells no namespace of {}", sandbox.pod))),
+                }
+            }
+            several => Err(Unnamed::Several(several.iter().map(|sandbox| sandbox.pod.clone()).collect())),
+        }
+    }
+}
+
+fn is_named(entry: &Entry, word: &str) -> bool {
+    let pod = kubernetes_name(&entry.args);
+    let is_pod = pod.is_some_and(|pod| pod == word || pod.strip_prefix("default/") == Some(word));
+    let has_address = word.parse().is_ok_and(|ip| addresses(entry).contains(&ip));
+    let in_namespace = entry.namespace().is_some_and(|path| is_namespace(path, word));
+    is_pod || has_address || in_namespace || id_begins(entry, word)
+}
+
+fn id_begins(entry: &Entry, word: &str) -> bool {
+    !word.is_empty() && entry.container_id.starts_with(word)
+}
+
+fn is_namespace(path: &str, word: &str) -> bool {
+    if word.contains('/') {
+        return path == word;
+    }
+    NETNS_DIRS.iter().any(|dir| path.strip_prefix(dir).and_then(|rest| rest.strip_prefix('/')) == Some(word))
+}
+
+/// The path of a namespace that is named by its path, or as `ip netns` does.
+fn namespace_path(word: &str) -> Option<PathBuf> {
+    if word.starts_with('/') {
+        return Some(PathBuf::from(word));
+    }
+    let is_name = !word.is_empty() && !word.contains('/') && word != "." && word != "..";
+    is_name.then(|| Path::new("/run/netns").join(word))
+}
+
+fn addresses(entry: &Entry) -> Vec<IpAddr> {
+    let result = entry.cni_result().ok().flatten().unwrap_or_default();
+    result.ips.iter().map(|ip| ip.address.ip()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: &str, netns: &str, pod: &str) -> Entry {
+        let mut entry = Entry::default();
+        (entry.container_id, entry.netns) = (id.to_owned(), netns.to_owned());
+        entry.args = vec![("K8S_POD_NAMESPACE".into(), "shop".into()), ("K8S_POD_NAME".into(), pod.into())];
+        entry.result = Some(serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}));
+        entry
+    }
+
+    #[test]
+    fn a_pod_has_many_names() {
+        let entry = entry("abcdef", "/var/run/netns/blue", "web");
+        for name in ["abc", "abcdef", "shop/web", "10.0.0.2", "blue", "/var/run/netns/blue"] {
+            assert!(is_named(&entry, name), "{name}");
+        }
+        for name in ["", "b", "web", "shop", "10.0.0.3", "netns/blue", "blu", "/run/netns/blue"] {
+            assert!(!is_named(&entry, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_fit_several_pods_are_refused() {
+        let entries = vec![entry("abc1", "", "a"), entry("abc2", "", "b")];
+        let records = Records { entries, runtime: None };
+        let several = records.find("abc").unwrap_err();
+        assert!(matches!(&several, Unnamed::Several(names) if *names == ["shop/a", "shop/b"]), "{several:?}");
+        let whole = records.find("abc1").unwrap_err();
+        assert!(matches!(&whole, Unnamed::Gone(why) if why.contains("shop/a")), "{whole:?}");
+        assert!(matches!(records.find("nothing-of-this-name"), Err(Unnamed::Nothing)));
+        assert!(matches!(records.find("shop/a"), Err(Unnamed::Gone(_))), "it has no namespace");
+    }
+}

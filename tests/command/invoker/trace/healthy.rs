@@ -1,0 +1,118 @@
+//! Healthy set-ups, for which no station may say otherwise.
+
+use std::process::Stdio;
+
+use cnimble_tests::traffic::Server;
+use cnimble_tests::{Outcome, PATIENCE, Pod, need, need_go, plugin_dir, wait_until};
+use serde_json::json;
+
+use super::{FAR, FAR6, Site, document, stations};
+
+/// Asserts that the answer came back, and that no station has doubts.
+#[track_caller]
+fn assert_answered(traced: &Outcome) {
+    assert_eq!(traced.status, 0, "{}", traced.describe());
+    assert_eq!(document(traced)["outcome"], "answered", "{}", traced.describe());
+    let doubts = [stations(traced, "stops"), stations(traced, "unknown")].concat();
+    assert!(doubts.is_empty(), "{doubts:?}\n{}", traced.describe());
+    let wrong = stations(traced, "ok").iter().any(|text| text.contains("a fault of this program"));
+    assert!(!wrong, "{}", traced.describe());
+}
+
+#[test]
+fn a_healthy_bridge_has_no_false_word() {
+    need!("ip", "nft");
+    let site = Site::new();
+    site.network("net", "br0", 1, &json!({}));
+    site.network("other", "br1", 2, &json!({"macspoofchk": true, "portIsolation": true}));
+    let _pods = [site.add("net", "web"), site.add("net", "db"), site.add("other", "third")];
+    let _server = Server::start(&site.router, 8080, "far");
+    let rules = site.node.host.nft("list ruleset");
+    for to in [
+        FAR,
+        FAR6,
+        "10.7.0.1",
+        "10.7.0.2",
+        "gateway",
+        "internet",
+        "db",
+        "third",
+        "10.214.1.1",
+        "fd00:214:1::1",
+        "192.0.2.1:8080",
+        "[2001:db8::1]:8080/tcp",
+        "192.0.2.1:9",
+        "10.7.0.1:8080/udp",
+        "192.0.2.1:9/udp",
+        "db:80",
+        "third:80/udp",
+    ] {
+        assert_answered(&site.trace(&["web", to]));
+        assert_answered(&site.trace(&["third", if to.starts_with("third") { "web" } else { to }]));
+    }
+    assert_eq!(site.node.host.nft("list ruleset"), rules, "the table of the trace is gone");
+}
+
+#[test]
+fn ptp_and_macvlan_have_no_false_word() {
+    need!("ip", "nft");
+    let site = Site::new();
+    let ipam = |subnet: &str| {
+        json!({"type": "host-local", "dataDir": site.node.host.data_dir(), "ranges": [[{"subnet": subnet}]],
+               "routes": [{"dst": "0.0.0.0/0"}]})
+    };
+    let ptp = json!({"type": "ptp", "ipMasq": true, "ipam": ipam("10.214.3.0/24")});
+    site.node.network("p", &json!({"cniVersion": "1.0.0", "name": "p", "plugins": [ptp]}));
+    let mut range = ipam("10.7.0.0/24");
+    range["ranges"][0][0]["rangeStart"] = "10.7.0.50".into();
+    range["ranges"][0][0]["gateway"] = "10.7.0.1".into();
+    let macvlan = json!({"type": "macvlan", "master": "up0", "ipam": range});
+    site.node.network("m", &json!({"cniVersion": "1.0.0", "name": "m", "plugins": [macvlan]}));
+    let _pods = [site.add("p", "one"), site.add("p", "two"), site.add("m", "three")];
+    for to in [FAR, "gateway", "two", "10.7.0.2"] {
+        assert_answered(&site.trace(&["one", to]));
+    }
+    for to in [FAR, "gateway"] {
+        assert_answered(&site.trace(&["three", to]));
+    }
+    let own = site.trace(&["three", "10.7.0.2"]);
+    assert_eq!(own.status, 6, "{}", own.describe());
+    assert!(stations(&own, "stops")[0].starts_with("out host master:"), "{}", own.describe());
+}
+
+#[test]
+fn pods_of_the_go_plugins_have_no_false_word() {
+    need_go!(go, "ip", "nft");
+    let site = Site::new();
+    site.network("net", "br0", 1, &json!({}));
+    let pods = [Pod::new(), Pod::new()];
+    for (pod, id) in pods.iter().zip(["web", "db"]) {
+        site.node.cnimble(go, &["add", "net", pod.path(), "--container-id", id]).run().success();
+    }
+    for to in [FAR, "gateway", "db", "192.0.2.1:9"] {
+        assert_answered(&site.trace(&["web", to]));
+    }
+    site.node.host.nft("flush ruleset");
+    let flushed = site.trace(&["web", FAR]);
+    assert!(stations(&flushed, "stops")[0].starts_with("out host masquerade:"), "{}", flushed.describe());
+}
+
+/// Sockets and tables go with the process.
+#[test]
+fn a_kill_leaves_nothing() {
+    need!("ip", "nft");
+    let site = Site::new();
+    site.network("net", "br0", 1, &json!({}));
+    let _pod = site.add("net", "web");
+    let host = &site.node.host;
+    let (rules, links) = (host.nft("list ruleset"), host.links());
+    // No host has the address, so the trace waits.
+    let args = ["trace", "web", "10.7.0.99", "--wait", "60"];
+    let mut trace = site.node.cnimble(plugin_dir(), &args).command.stdout(Stdio::null()).spawn().unwrap();
+    let is_there = || host.nft("list tables").contains("cnimble-trace-");
+    assert!(wait_until(PATIENCE, is_there), "the trace marks no packets");
+    trace.kill().unwrap();
+    trace.wait().unwrap();
+    assert_eq!(host.nft("list ruleset"), rules);
+    assert_eq!(host.links(), links);
+}
