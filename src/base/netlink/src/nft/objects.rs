@@ -173,7 +173,7 @@ impl Hook {
         const DSTNAT: i32 = -100;
         const SRCNAT: i32 = 100;
         let priority = match hook {
-            HookPoint::Postrouting => SRCNAT + 1,
+            HookPoint::Postrouting | HookPoint::Input => SRCNAT + 1,
             HookPoint::Prerouting | HookPoint::Output | HookPoint::Forward => DSTNAT + 1,
         };
         Hook { kind: "nat", hook, priority }

@@ -12,7 +12,6 @@ pub(crate) const FRA_PROTOCOL: u16 = 21;
 pub(crate) const FR_ACT_TO_TBL: u8 = 1;
 
 pub(crate) const FRA_DST: u16 = 1;
-pub(crate) const FRA_IIFNAME: u16 = 3;
 pub(crate) const FRA_FWMARK: u16 = 10;
 pub(crate) const FRA_FWMASK: u16 = 16;
 pub(crate) const FIB_RULE_INVERT: u32 = 2;

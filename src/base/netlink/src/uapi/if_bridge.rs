@@ -1,7 +1,5 @@
 //! linux/if_bridge.h: vlans of a bridge and its ports.
 
-pub(crate) const BR_STATE_DISABLED: u8 = 0;
-
 /// `sizeof(struct br_vlan_msg)`
 pub(crate) const BR_VLAN_MSG: usize = 8;
 pub(crate) const BRIDGE_VLANDB_ENTRY: u16 = 1;

@@ -51,13 +51,10 @@ pub(crate) const TCM_PARENT: usize = 12;
 pub(crate) const TCM_INFO: usize = 16;
 
 pub(crate) const RTM_GETRULE: u16 = 34;
-pub(crate) const RTM_NEWNSID: u16 = 88;
-pub(crate) const RTM_GETNSID: u16 = 90;
 pub(crate) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(crate) const RTA_IP_PROTO: u16 = 27;
 pub(crate) const RTA_SPORT: u16 = 28;
 pub(crate) const RTA_DPORT: u16 = 29;
-pub(crate) const RTN_LOCAL: u8 = 2;
 pub(crate) const RTN_BROADCAST: u8 = 3;
 pub(crate) const RTN_MULTICAST: u8 = 5;
 pub(crate) const RTN_BLACKHOLE: u8 = 6;
