@@ -164,3 +164,47 @@ fn without_the_command_it_is_an_error_only_if_pods_surely_cannot_pass() {
     let error = without_iptables(&named.call("ADD", &a.att, Some(&a.prev))).error();
     assert!(error.all().contains("iptablesAdminChainName"), "{error:?}");
 }
+
+/// The command iptables is the nf_tables variant.
+#[test]
+fn pods_pass_where_the_legacy_variant_drops() {
+    need!("ip", "nft", "ping", "iptables-nft-save", "iptables-legacy", "ip6tables-legacy");
+    let host = Host::new();
+    if host.run("iptables-legacy -S").status != 0 {
+        cnimble_tests::skip!("this kernel has no legacy iptables");
+    }
+    let legacy = |script: &str| {
+        for command in ["iptables-legacy", "ip6tables-legacy"] {
+            host.shell(&format!("{command} {}", script.replace("IPT", command)));
+        }
+    };
+    let (a, b) = (join(&host, 1, "a"), join(&host, 2, "b"));
+    meet(&host, &[&a, &b]);
+    let net = firewall(&host, 1, &json!({})).with("/cniVersion", json!("1.1.0"));
+    // A pod with rules in nf_tables, and then both variants drop.
+    a.add(&net);
+    legacy("-P FORWARD DROP");
+    let error = net.check(&a.att, &a.prev).error();
+    assert_eq!(error.code, 103);
+    for also_nft in [false, true] {
+        if also_nft {
+            iptables(&host, "-P FORWARD DROP");
+        }
+        net.status().success();
+        a.add(&net);
+        assert!(a.reaches(&b) && b.misses(&a), "{also_nft}");
+        net.check(&a.att, &a.prev).success();
+        // A rule of the other variant alone is noticed.
+        legacy("-F CNI-FORWARD");
+        let error = net.check(&a.att, &a.prev).error();
+        assert!(error.code == 103 && error.all().contains("tables-legacy-restore"), "{error:?}");
+        net.deleted(&a.att, Some(&a.prev));
+        assert!(a.misses(&b), "{also_nft}");
+    }
+    a.add(&net);
+    legacy("-I FORWARD -j DROP");
+    let error = net.check(&a.att, &a.prev).error();
+    assert!(error.all().contains("iptables-legacy -S FORWARD"), "{error:?}");
+    let status = net.status().error();
+    assert!(status.code == 51 && status.all().contains("iptables-legacy -S FORWARD"), "{status:?}");
+}

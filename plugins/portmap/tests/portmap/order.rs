@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use cnimble_tests::stream::Stream;
 use cnimble_tests::traffic::{Server, tcp};
 use cnimble_tests::{Attachment, need};
 
@@ -35,7 +36,6 @@ impl Site {
     }
 }
 
-/// A connection that is open meanwhile stays open: tests/nodes/nat has one.
 #[test]
 fn the_next_pod_replaces_the_chains_of_an_earlier_version() {
     need!("nft", "ip");
@@ -109,4 +109,52 @@ fn many_pods_at_once_replace_the_chains_of_an_earlier_version() {
         let hairpin = tcp(&site.pods[0], "192.0.2.1:8080").unwrap();
         assert!(hairpin.starts_with("pod0 "), "{hairpin}");
     }
+}
+
+/// `CNIMBLE_EARLIER_DIR` has the plugins of an earlier build. Without it, its rules are made from ours.
+#[test]
+fn an_open_connection_stays_while_versions_take_turns() {
+    need!("nft", "ip");
+    let earlier = std::env::var_os("CNIMBLE_EARLIER_DIR").map(std::path::PathBuf::from);
+    let site = Site::new();
+    let port =
+        |port: u16| site.network(json!([{"hostPort": port, "containerPort": port, "protocol": "tcp"}]));
+    let old = |number: u16| earlier.as_ref().map(|dir| port(number).served_by(dir));
+    let _inside = Server::start(&site.pods[1], 9090, "pod1");
+    match old(7777) {
+        Some(old) => drop(site.add(&old, 0)),
+        None => {
+            site.add(&port(7777), 0);
+            site.go_back();
+        }
+    }
+    assert_eq!(site.moved(), [false; 3]);
+    let stream = Stream::between(&site.world, &site.pods[0], "192.0.2.1");
+    port(7777).check(&site.attachment(0), &site.results[0]).success();
+    site.add(&port(9090), 1);
+    assert_eq!(site.moved(), [true; 3]);
+    stream.flows("after the next ADD");
+    let third = Attachment::new("third", &site.pods[1]);
+    if let Some(old) = old(9091) {
+        for (net, attachment, prev) in [
+            (&old, &third, &site.results[1]),
+            (&port(7777).served_by(earlier.as_ref().unwrap()), &site.attachment(0), &site.results[0]),
+        ] {
+            if attachment.id == third.id {
+                net.call("ADD", attachment, Some(prev)).run().success();
+                port(9091).check(attachment, prev).success();
+            }
+            net.check(attachment, prev).success();
+        }
+        assert_eq!(site.moved(), [true; 3]);
+        assert!(tcp(&site.world, "192.0.2.1:9090").unwrap().starts_with("pod1 "));
+        old.deleted(&third, Some(&site.results[1]));
+        stream.flows("after the earlier version's ADD and DEL");
+    }
+    port(9090).deleted(&site.attachment(1), Some(&site.results[1]));
+    stream.flows("after a DEL");
+    stream.end();
+    let last = old(7777).unwrap_or_else(|| port(7777));
+    last.deleted(&site.attachment(0), Some(&site.results[0]));
+    assert!(!site.ruleset().contains("portmap"), "{}", site.ruleset());
 }

@@ -38,6 +38,11 @@ impl Variant {
         }
     }
 
+    /// The variant that isn't the command's.
+    pub(super) fn other_than_usual() -> Self {
+        if is_legacy(&command::tool(Family::Ipv4, "restore")) { Variant::Nft } else { Variant::Legacy }
+    }
+
     /// Whether its commands are installed.
     pub(super) fn is_installed(self) -> bool {
         FAMILIES.into_iter().all(|family| command::find(&self.command(family, "restore")).is_some())

@@ -423,3 +423,67 @@ fn a_guard_may_be_killed_at_any_call_of_a_repair() {
     announce("NOTE", &format!("guard: killed at {met} of {points} points among {all} calls"));
     assert!(met * 10 > points.min(all) * 9, "only {met} points were reached");
 }
+
+/// A bridge stands in for the link on which kube-proxy in IPVS mode puts the addresses of Services.
+#[test]
+fn a_guard_keeps_published_ports_off_a_new_service() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.22.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 443);
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    let excluded = |ip: &str| {
+        let listed = node.host.run("nft list set inet cnimble portmap-services4");
+        listed.status == 0 && String::from_utf8_lossy(&listed.stdout).contains(ip)
+    };
+    node.host.ip("link add kube-ipvs0 type bridge");
+    for ip in ["10.96.0.1", "10.96.0.10"] {
+        node.host.ip(&format!("addr add {ip}/32 dev kube-ipvs0"));
+        assert!(wait_until(PATIENCE, || excluded(ip)), "{ip}: {}", guard.log());
+    }
+    node.host.ip("addr del 10.96.0.1/32 dev kube-ipvs0");
+    assert!(wait_until(PATIENCE, || !excluded("10.96.0.1")), "{}", guard.log());
+    assert!(excluded("10.96.0.10"));
+    node.host.ip("link del kube-ipvs0");
+    assert!(wait_until(PATIENCE, || !excluded("10.96.0.10")), "{}", guard.log());
+    let log = guard.stop();
+    assert!(!log.contains("warning:") && !log.contains("error:"), "{log}");
+}
+
+#[test]
+fn a_guard_lets_rules_of_others_exempt_living_pods() {
+    need!("ip", "nft", "iptables-nft", "iptables-nft-save");
+    let node = Node::new();
+    node.network("doc", &network(&node, "doc", "10.213.22.0/24"));
+    let pods = [Pod::new(), Pod::new()];
+    node.add(plugin_dir(), "doc", &pods[0], "one", 8001);
+    let result = node.add(plugin_dir(), "doc", &pods[1], "two", 8002);
+    let ip = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
+    let stream = Stream::between(&pods[0], &pods[1], ip);
+    let guard = Guard::start(&node);
+    node.comes_to(&[], "at the beginning", &guard);
+    let rules = || (node.host.nft("list ruleset"), node.host.sh("iptables-nft-save -t nat"));
+    let elements = |set: &str| {
+        let listed = node.host.run("nft list ruleset");
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        text.split(&format!("set {set}"))
+            .nth(1)
+            .map_or(0, |rest| rest.split('}').next().unwrap_or_default().matches("comment").count())
+    };
+    assert_eq!(elements("masq-10.213.22.0/24"), 2);
+    node.host.sh("iptables-nft -t nat -I POSTROUTING -d 198.51.100.0/24 -j ACCEPT");
+    let moved = || elements("masq-10.213.22.0/24") == 0 && rules().1.matches("-s 10.213.22.").count() == 2;
+    assert!(wait_until(PATIENCE, moved), "{:?}; {}", rules(), guard.log());
+    node.comes_to(&[], "after a rule for what pods send", &guard);
+    assert!(rules().0.contains("portmap4"), "the ports stay where they are");
+    node.host.sh("iptables-nft -t nat -I PREROUTING -s 198.51.100.7 -p tcp --dport 8001 -j ACCEPT");
+    let moved = || rules().1.contains("--destination-ports 8001") || rules().1.contains("--dports 8001");
+    assert!(wait_until(PATIENCE, moved), "{:?}; {}", rules(), guard.log());
+    node.comes_to(&[], "after a rule for one port", &guard);
+    assert!(rules().0.contains("8002 comment") && !rules().0.contains("8001 comment"), "{:?}", rules());
+    stream.flows("while the rules moved");
+    let log = guard.stop();
+    assert!(!log.contains("error:"), "{log}");
+}

@@ -18,10 +18,12 @@ use cnimble_netlink::nft::{Chain, Family, Nft};
 use cnimble_netlink::{self as netlink, IfPresent as _};
 
 use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter};
-use super::{Forward, direct, isolation};
+use super::walk::{Pods, Way};
+use super::{Forward, direct, isolation, others};
 use crate::failures::UNSUPPORTED;
 use crate::retry::retry_command;
 use crate::undo::{Applied, undone};
+use crate::xtables::Variant;
 use crate::{command, xtables};
 
 fn to_pods() -> String {
@@ -89,8 +91,19 @@ pub(crate) fn fuzz(text: &str) {
     }
 }
 
-fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
-    command::restore(family, "filter", lines)
+fn restore(variant: Variant, family: Family, lines: &[String]) -> Result<(), Error> {
+    command::restore_by(&variant.command(family, "restore"), "filter", lines)
+}
+
+/// The variants that need a pod's rules: that of the command, and the other one if its `FORWARD` drops what pods send.
+/// An accept in one of them doesn't overrule a drop in the other.
+fn variants(nft: &mut Nft, family: Family) -> Result<Vec<Variant>, Error> {
+    let mut variants = vec![Variant::Usual];
+    let other = Variant::other_than_usual();
+    if others::way_in(nft, family, other, Pods::Refused)? != Way::Open {
+        variants.push(other);
+    }
+    Ok(variants)
 }
 
 pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
@@ -104,8 +117,14 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
         if nft.is_supported()? && !nft.has_table(filter(family))? {
             undo.push(move |nft| xtables::drop_table(nft, filter(family)));
         }
-        if let Err(err) = add_family(nft, family, forward, &addrs, &mut undo) {
-            return Err(undone(err, undo.run()));
+        for variant in variants(nft, family)? {
+            let added = match variant {
+                Variant::Usual => add_family(nft, family, forward, &addrs, &mut undo),
+                other => add_by_command(other, family, forward, &addrs, &mut undo),
+            };
+            if let Err(err) = added {
+                return Err(undone(err, undo.run()));
+            }
         }
     }
     Ok(undo)
@@ -119,16 +138,26 @@ pub(super) fn add_family(
     undo: &mut Applied,
 ) -> Result<(), Error> {
     if let Some(plan) = direct::add(nft, family, forward, addrs)? {
-        undo.push(move |_| take_back(family, &plan));
+        undo.push(move |_| take_back(Variant::Usual, family, &plan));
         return Ok(());
     }
+    add_by_command(Variant::Usual, family, forward, addrs, undo)
+}
+
+fn add_by_command(
+    variant: Variant,
+    family: Family,
+    forward: &Forward,
+    addrs: &[IpAddr],
+    undo: &mut Applied,
+) -> Result<(), Error> {
     retry_command(|| {
-        let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
+        let saved = command::run(&variant.command(family, "save"), &["-t", "filter"], "")?;
         let plan = plan(&Saved::new(&saved), forward, addrs);
         let lines = plan.lines();
         if !lines.is_empty() {
-            restore(family, &lines)?;
-            undo.push(move |_| take_back(family, &plan));
+            restore(variant, family, &lines)?;
+            undo.push(move |_| take_back(variant, family, &plan));
         }
         Ok(())
     })
@@ -158,20 +187,20 @@ fn inverse(line: &str) -> Option<String> {
     }
 }
 
-fn take_back(family: Family, plan: &Plan) -> Result<(), Error> {
+fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error> {
     let Plan { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
     let back =
         |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
     for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
-        outcome = outcome.and(restore(family, &lines));
+        outcome = outcome.and(restore(variant, family, &lines));
     }
     // Rules first, so that the chains are empty. If others have put rules into our chains since, all of it stays.
     let (chains, rules): (Vec<_>, Vec<_>) =
         back(shared).into_iter().partition(|line| line.starts_with("-X "));
     if !chains.is_empty() {
         let lines: Vec<String> = rules.into_iter().chain(chains).collect();
-        if let Err(err) = restore(family, &lines) {
+        if let Err(err) = restore(variant, family, &lines) {
             log::debug!("chains are in use and stay: {err}");
         }
     }
@@ -219,7 +248,16 @@ fn lacking(family: Family, line: &str) -> String {
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
-        if addrs.is_empty() || direct::is_whole(nft, family, forward, &addrs) {
+        if addrs.is_empty() {
+            continue;
+        }
+        if let Some(other) = variants(nft, family)?.get(1) {
+            let saved = command::run(&other.command(family, "save"), &["-t", "filter"], "")?;
+            if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
+                return Ok(Some(format!("{}: {line}", other.command(family, "restore"))));
+            }
+        }
+        if direct::is_whole(nft, family, forward, &addrs) {
             continue;
         }
         let save = command::tool(family, "save");

@@ -8,7 +8,7 @@ use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
 use crate::failures::UNSUPPORTED;
-use crate::xtables;
+use crate::xtables::{self, Variant};
 
 fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
@@ -92,22 +92,28 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
 
 /// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
-    let mut ways = vec![Way::Open];
+    let usual = way_in(nft, family, Variant::Nft, pods)?;
+    Ok(usual.max(way_in(nft, family, Variant::Legacy, pods)?))
+}
+
+/// The same in one variant.
+pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods) -> Result<Way, Error> {
     let table = filter(family);
-    if nft.has_chain(table.chain(FORWARD)).default_for(&UNSUPPORTED)? {
+    if variant != Variant::Legacy {
+        if !nft.has_chain(table.chain(FORWARD)).default_for(&UNSUPPORTED)? {
+            return Ok(Way::Open);
+        }
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
         let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
-        ways.push(walk::through(FORWARD, policy, pods, &mut lines)?);
+        return walk::through(FORWARD, policy, pods, &mut lines);
     }
-    if let Some(saved) = xtables::legacy_table(family, "filter")? {
-        let rules = xtables::rules_in(&saved);
-        let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
-            let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
-            Ok(inside.map(|rule| Line::saved(rule)).collect())
-        };
-        ways.push(walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut lines)?);
-    }
-    Ok(ways.into_iter().max().unwrap_or(Way::Open))
+    let Some(saved) = xtables::legacy_table(family, "filter")? else { return Ok(Way::Open) };
+    let rules = xtables::rules_in(&saved);
+    let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
+        let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
+        Ok(inside.map(|rule| Line::saved(rule)).collect())
+    };
+    walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut lines)
 }
 
 #[cfg(test)]

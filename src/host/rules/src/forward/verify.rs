@@ -1,13 +1,14 @@
 //! Whether a pod's rules are in place and of use, and whether a new pod's would be.
 
 use cnimble_cni::{Code, Error, Owner};
-use cnimble_netlink::nft::Nft;
+use cnimble_netlink::nft::{Family, Nft};
 
 use super::nftables::{self, Forwarding};
 use super::walk::{Pods, Way};
 use super::{Admin, Backend, Forward, choose, firewalld, iptables, others, table};
 use crate::elements::Layout;
 use crate::failures::{UNSUPPORTED, not_available};
+use crate::xtables::Variant;
 use crate::{backend as rules, command, xtables};
 
 /// Fails with code 103 with what is missing, or what is in the way and what to do about it.
@@ -83,18 +84,43 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
 /// The pod has its rules in iptables, and nothing in front of them drops everything.
 pub(super) fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     for family in xtables::FAMILIES {
-        if forward.of_family(family).next().is_some()
-            && others::way(nft, family, Pods::Accepted)? != Way::Open
-        {
-            let what = format!("{} FORWARD drops what the pod sends", table::filter(family));
-            return Err(Error::check(what).details(format!(
-                "a rule or another variant of iptables drops it before {} accepts it; move the jump to {} to the front",
-                table::PODS,
-                table::PODS
-            )));
+        if forward.of_family(family).next().is_none() {
+            continue;
+        }
+        if let Some((chain, remedy)) = in_the_way(nft, family, Pods::Accepted)? {
+            return Err(Error::check(format!("{chain} drops what the pod sends")).details(remedy));
         }
     }
     Ok(())
+}
+
+/// The chain that drops what pods send before a rule accepts it, and what to do about it.
+fn in_the_way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Option<(String, String)>, Error> {
+    for variant in [Variant::Nft, Variant::Legacy] {
+        let way = others::way_in(nft, family, variant, pods)?;
+        let is_in_the_way = match pods {
+            Pods::Accepted => way != Way::Open,
+            // Some rule may let them pass.
+            Pods::Refused | Pods::Added => way == Way::Shut { surely: true },
+        };
+        if !is_in_the_way {
+            continue;
+        }
+        let chain = match variant {
+            Variant::Legacy => format!("FORWARD of the legacy variant in {}", table::filter(family)),
+            _ => format!("{} FORWARD", table::filter(family)),
+        };
+        let command = variant.command(family, "restore").replace("-restore", "");
+        return Ok(Some((
+            chain,
+            format!(
+                "a rule drops it before {0} accepts it; see `{command} -S FORWARD`, and move the jump to {0} to the \
+                 front",
+                table::PODS
+            ),
+        )));
+    }
+    Ok(None)
 }
 
 /// Fails with code 50 if the backend that ADD would [`choose`] can't be used, 51 if foreign rules in `FORWARD` surely
@@ -108,13 +134,10 @@ pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
     };
     rules.status(|| Forwarding::usable(nft), || command::usable("filter", "backend"))?;
     for family in xtables::FAMILIES {
-        if others::way(nft, family, pods)? == (Way::Shut { surely: true }) {
-            let what = format!("{} FORWARD drops what pods send", table::filter(family));
-            let error = Error::new(Code::LIMITED_CONNECTIVITY, what);
+        if let Some((chain, remedy)) = in_the_way(nft, family, pods)? {
+            let error = Error::new(Code::LIMITED_CONNECTIVITY, format!("{chain} drops what pods send"));
             return Err(match backend {
-                Backend::Iptables => {
-                    error.details("move the rule that drops it behind the jump to CNI-FORWARD")
-                }
+                Backend::Iptables => error.details(remedy),
                 _ => error.details("let pods pass there, or don't set \"backend\""),
             });
         }
