@@ -204,7 +204,7 @@ fn trials_at_once_do_not_meet_and_leave_nothing_on_the_machine() {
         for number in 0..count {
             let anycast = examples.join("anycast");
             scope.spawn(move || {
-                Trial::chained(anycast, json!({"address": format!("192.0.2.{number}/32")})).walk()
+                Trial::chained(anycast, json!({"address": format!("192.0.2.{number}/32")})).walk();
             });
         }
     });

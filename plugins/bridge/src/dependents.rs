@@ -79,7 +79,7 @@ fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, 
     // A router of IPv6 that advertises itself is known (stale) without any use.
     let entries = host.neighbour_entries(link.index)?;
     let is_in_use = |entry: &&cnimble_netlink::neigh::Neighbour| {
-        !entry.is_failed() && !(entry.is_router && entry.is_stale())
+        !(entry.is_failed() || entry.is_router && entry.is_stale())
     };
     Ok(entries.iter().find(is_in_use).and_then(|entry| {
         let hint = "`ip neighbour` lists it; use another interface for the pods, or flush the table if nothing needs it";

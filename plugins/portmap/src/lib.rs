@@ -7,6 +7,8 @@ mod gone;
 
 use std::net::SocketAddr;
 
+use ipnetwork::IpNetwork;
+
 use cnimble_cni::{Attachment, CniResult, Code, Error, owner};
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::Nft;
@@ -121,7 +123,8 @@ impl Plugin for Portmap {
 /// Fails with code 102 for an address that every host has itself, which the author of a pod may ask for. The port would
 /// lead to a process of the host that listens on localhost: kube-proxy lets such packets in (`route_localnet`).
 fn refuse_loopback(forward: &Forward) -> Result<(), Error> {
-    match forward.addrs.iter().map(|net| net.ip()).find(|ip| ip.is_loopback() || ip.is_unspecified()) {
+    let mut addresses = forward.addrs.iter().map(IpNetwork::ip);
+    match addresses.find(|ip| ip.is_loopback() || ip.is_unspecified()) {
         None => Ok(()),
         Some(ip) => Err(Error::new(Code::CONFLICT, format!("the pod has the address {ip} of the host"))
             .details("no port can lead there; hint: IPAM must give the pod an address of its own")),

@@ -67,7 +67,7 @@ fn a_pod_that_imitates_the_uplinks_pair_does_not_get_the_uplink() {
 #[test]
 fn a_pod_that_imitates_anothers_pair_does_not_get_its_port() {
     need!("ip", "nft", "ping", "unshare", "nsenter");
-    imitates(|site| site.ports());
+    imitates(Site::ports);
 }
 
 fn imitates(targets: impl FnOnce(&Site) -> Vec<Target>) {
