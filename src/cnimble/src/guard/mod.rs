@@ -45,8 +45,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     let mut changes = follow()?;
     services::follow().map_err(|err| Report::because(Exit::Files, WHAT, err))?;
     let invoker = session.invoker.clone().with_operation_limit(PATIENCE);
-    let mut guard =
-        Guard { fights: Fights::default(), failures: BTreeSet::new(), left_alone: BTreeSet::new() };
+    let mut guard = Guard { fights: Fights::default(), failures: BTreeSet::new(), doubts: Doubts::default() };
     let mut pace = Pace::new(Instant::now());
     notify::ready();
     loop {
@@ -142,12 +141,31 @@ impl Object {
     }
 }
 
+/// What the guard leaves alone. A pod that is being removed looks the same for a moment, so a text is logged if two looks
+/// in turn have it, and only once until it ends.
+#[derive(Debug, Default)]
+struct Doubts {
+    last: BTreeSet<String>,
+    logged: BTreeSet<String>,
+}
+
+impl Doubts {
+    /// Takes the texts of a look. Returns those to be logged now.
+    fn next(&mut self, now: BTreeSet<String>) -> Vec<String> {
+        self.logged.retain(|text| now.contains(text));
+        let lasting = now.intersection(&self.last).filter(|text| !self.logged.contains(*text));
+        let lasting: Vec<String> = lasting.cloned().collect();
+        self.logged.extend(lasting.iter().cloned());
+        self.last = now;
+        lasting
+    }
+}
+
 struct Guard {
     fights: Fights<Object>,
     /// The failures that are logged. They are logged again after a repair.
     failures: BTreeSet<String>,
-    /// What is left alone and logged, until it ends.
-    left_alone: BTreeSet<String>,
+    doubts: Doubts,
 }
 
 impl Guard {
@@ -180,10 +198,9 @@ impl Guard {
         }
         locked.iter().for_each(|why| log::info!("trying again: {why}"));
         self.failures = failed;
-        for text in left_alone.difference(&self.left_alone) {
+        for text in self.doubts.next(left_alone) {
             log::warn!("{text}");
         }
-        self.left_alone = left_alone;
         let end = self.fights.next(Instant::now());
         Ok(match (self.failures.is_empty(), repaired.is_empty(), end) {
             _ if !locked.is_empty() => Outcome::Waiting,
@@ -233,4 +250,21 @@ fn summary(repaired: &[&Finding]) -> String {
     repaired.iter().for_each(|finding| *parts.entry(&finding.what).or_default() += 1);
     let parts: Vec<String> = parts.into_iter().map(|(what, number)| format!("{what} ({number})")).collect();
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_is_logged_once() {
+        let mut doubts = Doubts::default();
+        let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(doubts.next(set(&["a", "b"])), [""; 0]);
+        assert_eq!(doubts.next(set(&["a"])), ["a"]);
+        assert_eq!(doubts.next(set(&["a", "b"])), [""; 0]);
+        assert_eq!(doubts.next(set(&[])), [""; 0]);
+        assert_eq!(doubts.next(set(&["a"])), [""; 0]);
+        assert_eq!(doubts.next(set(&["a"])), ["a"]);
+    }
 }
