@@ -124,6 +124,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         ("host-state", "shop/web-7"),
         ("lease", "-"),
         ("missing-rules", "shop/web-13"),
+        ("pod-state", "shop/web-3"),
         ("sandbox-interface", "shop/web-3"),
         ("sandbox-without-entry", "shop/web-11"),
         ("sandbox-without-lease", "shop/web-7"),
@@ -244,7 +245,7 @@ fn a_namespace_of_a_sandbox_that_is_gone_is_told_from_the_cache_of_its_runtime()
     }
     node.sh("touch -d '1 hour ago' /var/lib/cni/results/* /var/lib/cnimble/cni/results/*");
     for cache in ["/var/lib/cni", "/var/lib/none"] {
-        let found = document(&node, &format!("--cache-dir {cache} doctor --cri"), 0);
+        let found = document(&node, &format!("--cache-dir {cache} doctor --cri"), 6);
         assert_eq!(kinds(&found), pairs(&[("sandbox-gone", "shop/ghost")]), "{cache}: {found:#}");
         assert_eq!(found["findings"][0]["outcome"], "left", "{found:#}");
     }
