@@ -79,10 +79,9 @@ fn imitates(targets: impl FnOnce(&Site) -> Vec<Target>) {
     for (target, network) in targets(&site).into_iter().zip(networks) {
         play(&site, &before, &mallory, &guard, network, |own| deed::imitation(own, &target, &mallory));
     }
-    // It is told once for each look-alike, and does not count as a failure that is tried again.
+    // A look-alike that lasts is told once, and does not count as a failure that is tried again.
     let log = guard.log();
     let told: Vec<&str> = log.lines().filter(|line| line.contains("left alone")).collect();
-    assert!(!told.is_empty(), "{log}");
     let mut once = told.clone();
     once.dedup();
     assert_eq!(told, once, "{log}");
