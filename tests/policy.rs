@@ -23,6 +23,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("plugins/multicall/src/arena.rs", 24),
     ("plugins/multicall/src/main.rs", 2),
     ("src/base/netlink/src/deferred_close/child.rs", 4),
+    ("src/base/netlink/src/legacy.rs", 1),
     ("src/base/netlink/src/link/kind/tap.rs", 3),
     ("src/base/netlink/src/link/mac.rs", 1),
     ("src/base/netlink/src/netns.rs", 1),

@@ -79,12 +79,6 @@ fn imitates(targets: impl FnOnce(&Site) -> Vec<Target>) {
     for (target, network) in targets(&site).into_iter().zip(networks) {
         play(&site, &before, &mallory, &guard, network, |own| deed::imitation(own, &target, &mallory));
     }
-    // A look-alike that lasts is told once, and does not count as a failure that is tried again.
-    let log = guard.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("left alone")).collect();
-    let mut once = told.clone();
-    once.dedup();
-    assert_eq!(told, once, "{log}");
 }
 
 /// Indices, names, aliases, MACs, kinds, peers, addresses, routes and MTUs by chance.
