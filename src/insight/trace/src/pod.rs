@@ -34,7 +34,7 @@ impl PodEnd {
         let ns = NetNs::open(&pod.netns)?;
         let mut net = Netlink::open_in(&ns)?;
         let link = net.link_at(index)?;
-        let host_end = host_end(host, &ns, &link)?;
+        let host_end = host.other_end(&link, &ns)?;
         let entry = pod.entries.iter().find(|entry| entry.ifname == link.name).cloned();
         Ok(PodEnd { name: pod.name.clone(), netns: pod.netns.clone(), ns, net, link, entry, host_end })
     }
@@ -49,21 +49,6 @@ impl PodEnd {
         let found = net.addrs_with_links()?.into_iter().find(|(_, addr)| addr.net.ip() == ip);
         found.map(|(index, _)| PodEnd::at(host, pod, index)).transpose()
     }
-}
-
-/// The host's end of a pod's pair. Its index comes from the pod's side, so the host's side must lead back: to the
-/// namespace of the pod by the host's number for it, and to the interface by its index there. No pod can write these.
-fn host_end(host: &mut Netlink, ns: &NetNs, link: &Link) -> Result<Option<Link>, Error> {
-    let (Some(index), Some(number)) = (link.peer, host.number_of(ns)?) else { return Ok(None) };
-    if link.kind != "veth" {
-        return Ok(None);
-    }
-    let end = match host.link_at(index) {
-        Err(err) if err.is_missing() => return Ok(None),
-        end => end?,
-    };
-    let leads_back = end.kind == "veth" && end.far == Some(number) && end.peer == Some(link.index);
-    Ok(leads_back.then_some(end))
 }
 
 /// The packet as it leaves a pod.
