@@ -79,8 +79,9 @@ fn the_linter_refuses_what_plugins_refuse() {
             let plugin = if sample.role == Role::Ipam { "bridge" } else { &sample.plugin };
             let refusal = refusal(plugin, &config);
             let mut errors = errors(&config);
-            // This is known only at ADD, as an earlier plugin may have assigned addresses.
-            errors.retain(|error| error != "ipvlan needs ipam.type");
+            // STATUS does not refuse these, and ADD does: an earlier plugin may have assigned addresses, and the addresses
+            // that a pod asks for are read with the pod.
+            errors.retain(|error| error != "ipvlan needs ipam.type" && !error.ends_with(": ADD can't give it"));
             if refusal.is_some() {
                 refused.insert(sample.plugin.clone());
             }

@@ -100,8 +100,10 @@ impl Pace {
     fn pay(&mut self, now: Instant, cost: Duration) -> Duration {
         let (credit, since) = self.credit;
         let credit = (credit + now.saturating_duration_since(since) / PARTS).min(CREDIT);
-        self.credit = (credit.saturating_sub(cost), now);
-        cost.saturating_sub(credit)
+        let debt = cost.saturating_sub(credit);
+        // The pause after this look pays the debt. Its time must not count as credit too, or looks take twice their part.
+        self.credit = (credit.saturating_sub(cost), now + debt * PARTS);
+        debt
     }
 }
 

@@ -34,6 +34,8 @@ fn doctor_warns_of_what_stops_pods() {
     node.host.ip("link add up0 type veth peer name up1");
     node.host.ip("addr add 192.0.2.1/24 dev up0");
     node.host.ip("link set up0 up");
+    // Without a carrier, doctor says that no pod reaches the router.
+    node.host.ip("link set up1 up");
     node.host.ip("route add default via 192.0.2.2");
     assert_eq!(warnings(&node), [] as [String; 0]);
     node.host.set_sysctl("ipv4/conf/up0/forwarding", "0");
