@@ -124,7 +124,6 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         ("host-state", "shop/web-7"),
         ("lease", "-"),
         ("missing-rules", "shop/web-13"),
-        ("pod-state", "shop/web-3"),
         ("sandbox-interface", "shop/web-3"),
         ("sandbox-without-entry", "shop/web-11"),
         ("sandbox-without-lease", "shop/web-7"),

@@ -33,7 +33,8 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
         }
         let everywhere = cidr::everywhere(ip.address);
         let is_routed = result.routes.iter().any(|route| route.dst.is_ipv4() == ip.address.is_ipv4());
-        if reach::is_on_link(gateway, std::slice::from_ref(ip)) && (config.is_default_gateway || is_routed) {
+        let is_alone = reach::is_on_link(gateway, std::slice::from_ref(ip), &result.routes);
+        if is_alone && (config.is_default_gateway || is_routed) {
             return Err(no_way_back(gateway, ip.address));
         }
         if config.is_default_gateway

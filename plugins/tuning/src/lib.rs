@@ -94,6 +94,12 @@ impl Plugin for Tuning {
         let config = Config::read(call, &call.ifname)?;
         let netns = call.open_netns()?;
         let mut inside = Netlink::open_in(&netns)?;
+        let missing = || Error::check(format!("interface {} is missing in {}", call.ifname, call.netns));
+        // This look comes first: without the interface, the files of its sysctls are missing too, and an error about one
+        // of them would hide the cause.
+        if inside.find_link(&call.ifname)?.is_none() {
+            return call.expects(Place::Pod, Err(missing()));
+        }
         for sysctl in &config.sysctls {
             let put_back = |(): &mut ()| {
                 // The list may have become shorter since ADD.
@@ -102,11 +108,7 @@ impl Plugin for Tuning {
             };
             call.wants(Place::Pod, &mut (), |()| netns.enter(|| check_sysctl(sysctl))?, put_back)?;
         }
-        let find = |inside: &mut Netlink| {
-            inside.find_link(&call.ifname)?.ok_or_else(|| {
-                Error::check(format!("interface {} is missing in {}", call.ifname, call.netns))
-            })
-        };
+        let find = |inside: &mut Netlink| inside.find_link(&call.ifname)?.ok_or_else(missing);
         let verify = |inside: &mut Netlink| {
             let now = find(inside)?;
             match config.settings.differences(&now).first() {

@@ -186,6 +186,7 @@ fn pods_pass_where_the_legacy_variant_drops() {
     legacy("-P FORWARD DROP");
     let error = net.check(&a.att, &a.prev).error();
     assert_eq!(error.code, 103);
+    net.deleted(&a.att, Some(&a.prev));
     for also_nft in [false, true] {
         if also_nft {
             iptables(&host, "-P FORWARD DROP");

@@ -13,12 +13,17 @@ pub fn next_hop(route: &Route, ips: &[IpConfig]) -> Option<IpAddr> {
     route.gw.or_else(gateway).filter(|via| !via.is_unspecified())
 }
 
-/// Whether the next hop is on the link although no network of the pod contains it: the gateway of an address without a
-/// network (/32, /128). Providers give single addresses with such a gateway.
-pub fn is_on_link(via: IpAddr, ips: &[IpConfig]) -> bool {
+/// Whether a plugin has to put the next hop on the link (`RTNH_F_ONLINK`) because nothing else in the result does: the
+/// gateway of an address without a network (/32, /128). Providers give single addresses with such a gateway.
+///
+/// A route without a next hop that contains the gateway puts it on the link already. dhcp and cluster-local give one.
+pub fn is_on_link(via: IpAddr, ips: &[IpConfig], routes: &[Route]) -> bool {
     let is_single = |ip: &IpConfig| ip.address == cidr::host(ip.address.ip());
     let is_gateway = ips.iter().any(|ip| ip.gateway == Some(via) && is_single(ip));
-    is_gateway && !ips.iter().any(|ip| ip.address.contains(via)) && !is_link_local(via)
+    let has_route = routes
+        .iter()
+        .any(|route| next_hop(route, ips).is_none() && cidr::network_of(route.dst).contains(via));
+    is_gateway && !has_route && !ips.iter().any(|ip| ip.address.contains(via)) && !is_link_local(via)
 }
 
 /// The gateways that a plugin makes reachable for a pod.
@@ -43,7 +48,7 @@ pub fn unreachable(ips: &[IpConfig], routes: &[Route], gateways: Gateways) -> Op
             continue;
         };
         let reaches = |net: &IpNetwork| net.contains(via);
-        if !is_link_local(via) && !is_on_link(via, ips) && !on_link.iter().any(reaches) {
+        if !is_link_local(via) && !is_on_link(via, ips, routes) && !on_link.iter().any(reaches) {
             return Some((n, via));
         }
     }
@@ -96,9 +101,11 @@ mod tests {
             let ips = ips(&[(address, "10.8.0.1")]);
             assert_eq!(unreachable(&ips, &default, Gateways::InNetworks), in_networks, "{address}");
             assert_eq!(unreachable(&ips, &default, Gateways::All), None, "{address}");
-            assert_eq!(is_on_link(gateway, &ips), in_networks.is_none());
+            assert_eq!(is_on_link(gateway, &ips, &default), in_networks.is_none());
+            let explicit = routes(&[("10.8.0.1/32", "0.0.0.0"), ("0.0.0.0/0", "")]);
+            assert!(!is_on_link(gateway, &ips, &explicit), "a route of the result puts it there");
         }
         let inside = ips(&[("10.9.0.5/32", "10.8.0.1"), ("10.8.0.7/24", "")]);
-        assert!(!is_on_link(gateway, &inside), "a network of the pod contains it");
+        assert!(!is_on_link(gateway, &inside, &default), "a network of the pod contains it");
     }
 }

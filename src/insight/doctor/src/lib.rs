@@ -189,12 +189,18 @@ impl Doctor<'_> {
         let Compared { findings: differences, unchecked } =
             attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
-        let cut_off = attachments::without_interface(&sight.node).await;
+        let mut cut_off = attachments::without_interface(&sight.node).await;
         findings.retain(|of| {
             of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });
+        // A lost interface is one finding. What the runtime says of the sandbox tells more than the record.
+        let sandboxes = runtime::findings(self, &sight.node).await?;
+        cut_off.retain(|lost| {
+            let is_same = |of: &Finding| of.kind == Kind::SandboxInterface && of.subject == lost.subject;
+            !sandboxes.iter().any(is_same)
+        });
         findings.extend(cut_off);
-        findings.extend(runtime::findings(self, &sight.node).await?);
+        findings.extend(sandboxes);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
             findings.extend(stale_rules::idle(&mut Nft::new())?);
         }

@@ -122,7 +122,7 @@ struct HalfRemoved {
 }
 
 impl HalfRemoved {
-    fn new(go: &std::path::Path, subnet: &str) -> Self {
+    fn new(go: &std::path::Path, subnet: &str, change: fn(&Node)) -> Self {
         let node = Node::new();
         node.network("doc", &network(&node, subnet));
         let (first, second) = (Pod::new(), Pod::new());
@@ -133,6 +133,7 @@ impl HalfRemoved {
         let address = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         first.ip("link del eth0");
         fs::remove_file(node.host.data_dir().join("doc").join(address)).unwrap();
+        change(&node);
         node.add(go, "doc", &second, "two", 8001);
         HalfRemoved { address: address.parse().unwrap(), node, first, second }
     }
@@ -142,10 +143,31 @@ impl HalfRemoved {
     }
 }
 
+/// Gives the chains the priorities that they had in earlier versions: those of iptables' table nat, and not one more.
+fn chains_of_an_earlier_version(node: &Node) {
+    let rules = node.host.nft("list table inet cnimble");
+    let earlier = rules
+        .replace("priority dstnat + 1", "priority dstnat")
+        .replace("priority srcnat + 1", "priority srcnat");
+    let earlier = earlier.replace("hook output priority -99", "hook output priority -100");
+    assert_ne!(earlier, rules);
+    node.host.run_with("nft -f -", format!("delete table inet cnimble\n{earlier}").as_bytes()).success();
+}
+
+/// A chain of this version runs after the Go plugins', so the other pod has its port, and nothing is wrong with it.
+#[test]
+fn a_port_of_a_half_removed_pod_takes_nothing_from_a_pod_of_the_go_plugins() {
+    need_go!(go, "ip", "nft", "iptables", "iptables-nft-save");
+    let half = HalfRemoved::new(go, "10.213.45.0/24", |_| ());
+    let _server = Server::start(&half.second, 80, "second");
+    assert!(tcp(&half.node.host, "10.213.45.1:8001").is_ok_and(|answer| answer.starts_with("second")));
+    assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one"]);
+}
+
 #[test]
 fn a_port_of_a_half_removed_pod_goes_to_the_pod_that_lives() {
     need_go!(go, "ip", "nft", "iptables", "iptables-nft-save");
-    let half = HalfRemoved::new(go, "10.213.43.0/24");
+    let half = HalfRemoved::new(go, "10.213.43.0/24", chains_of_an_earlier_version);
     let _server = Server::start(&half.second, 80, "second");
     let port = "10.213.43.1:8001";
     assert!(tcp_is_shut(&half.node.host, port), "the first pod's rule stands in front");
@@ -171,7 +193,7 @@ fn a_port_of_a_half_removed_pod_goes_to_the_pod_that_lives() {
 #[test]
 fn a_port_whose_address_answers_stays() {
     need_go!(go, "ip", "nft", "iptables", "iptables-nft-save");
-    let half = HalfRemoved::new(go, "10.213.44.0/24");
+    let half = HalfRemoved::new(go, "10.213.44.0/24", chains_of_an_earlier_version);
     let machine = Pod::new();
     half.node.host.ip(&format!("link add vm0 type veth peer name tap0 netns {}", machine.path()));
     half.node.host.ip("link set vm0 up master br1");

@@ -439,15 +439,15 @@ fn a_guard_keeps_published_ports_off_a_new_service() {
         listed.status == 0 && String::from_utf8_lossy(&listed.stdout).contains(ip)
     };
     node.host.ip("link add kube-ipvs0 type bridge");
-    for ip in ["10.96.0.1", "10.96.0.10"] {
+    for ip in ["10.96.0.1", "10.96.0.53"] {
         node.host.ip(&format!("addr add {ip}/32 dev kube-ipvs0"));
         assert!(wait_until(PATIENCE, || excluded(ip)), "{ip}: {}", guard.log());
     }
     node.host.ip("addr del 10.96.0.1/32 dev kube-ipvs0");
     assert!(wait_until(PATIENCE, || !excluded("10.96.0.1")), "{}", guard.log());
-    assert!(excluded("10.96.0.10"));
+    assert!(excluded("10.96.0.53"));
     node.host.ip("link del kube-ipvs0");
-    assert!(wait_until(PATIENCE, || !excluded("10.96.0.10")), "{}", guard.log());
+    assert!(wait_until(PATIENCE, || !excluded("10.96.0.53")), "{}", guard.log());
     let log = guard.stop();
     assert!(!log.contains("warning:") && !log.contains("error:"), "{log}");
 }

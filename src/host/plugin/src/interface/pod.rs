@@ -29,7 +29,7 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
             priority: wanted.priority,
             table: wanted.table,
             scope: wanted.scope,
-            onlink: via.is_some_and(|via| reach::is_on_link(via, &result.ips)),
+            onlink: via.is_some_and(|via| reach::is_on_link(via, &result.ips, &result.routes)),
         };
         if !routes.contains(&route) {
             routes.push(route);

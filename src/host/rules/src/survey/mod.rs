@@ -18,7 +18,7 @@ use cnimble_netlink::{self as netlink, IfPresent as _};
 use nix::errno::Errno;
 
 use super::portmap::nftables::Portmap;
-use super::portmap::{foreign, hand_over};
+use super::portmap::{self, foreign, hand_over};
 use super::spoof::Spoof;
 
 #[derive(Debug, Clone)]
@@ -185,10 +185,13 @@ impl Trace {
     }
 
     /// The port of a mapping of ours that the rules of another container lead away as well, in the form of the Go
-    /// plugins. Whichever rule stands in front takes all packets.
+    /// plugins. `None` if the Go plugins' rule sees the packets first, so that ours takes none.
     pub fn contested_port(&self, nft: &mut Nft) -> Result<Option<Contested>, Error> {
         let Place::Element(Part::Portmap, placed) = &self.place else { return Ok(None) };
         let Some(owner) = Owner::named(&placed.element.comment) else { return Ok(None) };
+        if portmap::nftables::runs_after_go(nft)? {
+            return Ok(None);
+        }
         for forward in hand_over::read(&[placed], 0) {
             let Some((mapping, pod)) = forward.mappings.first().zip(forward.addrs.first()) else { continue };
             let (port, address) = (mapping.to_string(), pod.ip());

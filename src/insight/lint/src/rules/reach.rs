@@ -33,7 +33,8 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     if entry.plugin == "bridge" && is_gateway {
         let alone = |ip: &&IpConfig| {
             let is_routed = routes.iter().any(|route| route.dst.is_ipv4() == ip.address.is_ipv4());
-            is_routed && ip.gateway.is_some_and(|via| reach::is_on_link(via, std::slice::from_ref(ip)))
+            is_routed
+                && ip.gateway.is_some_and(|via| reach::is_on_link(via, std::slice::from_ref(ip), &routes))
         };
         if let Some(ip) = ips.iter().find(alone) {
             let via = ip.gateway.unwrap_or(ip.address.ip());

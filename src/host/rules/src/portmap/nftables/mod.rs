@@ -47,6 +47,16 @@ fn count_in(comment: &str) -> Option<usize> {
     rest.split(',').next()?.parse().ok()
 }
 
+/// `NF_IP_PRI_NAT_DST` (linux/netfilter_ipv4.h): the priority of the Go plugins' chains, and of iptables' table nat.
+const GO_PRIORITY: i32 = -100;
+
+/// Whether packets meet the Go plugins' rules before ours. Earlier versions made our chain at the same priority, where
+/// the chain that was registered last runs first.
+pub(crate) fn runs_after_go(nft: &mut Nft) -> netlink::Result<bool> {
+    let priority = nft.priority(Portmap::TABLE.chain(names::PREROUTING))?;
+    Ok(priority.is_some_and(|priority| priority > GO_PRIORITY))
+}
+
 /// The elements of an attachment: one for each port ([`names`]), and the pod's in the sets for hairpin and localhost.
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let hashes = [&forward.conditions_v4, &forward.conditions_v6].map(|words| conditions::hash(words));
