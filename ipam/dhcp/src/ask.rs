@@ -18,6 +18,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::daemon::{NO_SOCKET, READY, TAKEN, store};
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
+/// After this time a failed attempt is the last one. It does not limit the wait for an answer: an attempt that took
+/// longer than this is repeated up to three times.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// One verb starts at most this many lease daemons.
 const MOST: usize = 16;
@@ -34,7 +36,8 @@ pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
 
-/// The daemon may not find the namespace by its path.
+/// Does what [`ask`] does, and sends a file descriptor of `netns` with the question, because the daemon may not find the
+/// namespace by its path.
 fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');

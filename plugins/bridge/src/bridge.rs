@@ -122,7 +122,11 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// The alias of a new bridge says who made it. One message writes it and takes the mark of an unfinished bridge away.
+/// Brings the bridge up, with `promiscMode`, and with the MAC that it has to keep if an earlier cnimble made it. Sends
+/// nothing if a bridge that was found needs nothing.
+///
+/// A new bridge gets the alias that says who made it. One message writes it and takes the mark of an unfinished bridge
+/// (its group) away, so that a kill leaves one or the other.
 fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Mac>) -> Result<(), Error> {
     let (config, is_new) = (cx.config, origin != Origin::Found);
     let up = (!bridge.up).then_some(true);

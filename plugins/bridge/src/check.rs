@@ -14,6 +14,10 @@ use crate::config::{Config, vlan_gateway_name};
 use crate::context::Context;
 use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 
+/// Compares an attachment with its result and configuration.
+///
+/// For CHECK the first difference is the error, with code 103. If the doctor or guard calls, differences are noted or
+/// put back ([`Call::wants`]), so `Ok` then does not mean that all is as wanted: the caller reads the notes.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let cx = &mut Context::open(call, config)?;

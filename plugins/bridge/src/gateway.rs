@@ -53,7 +53,10 @@ fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
     )
 }
 
-/// Fails with code 7 for a gateway of another family.
+/// Returns the address that the bridge needs for each gateway: the gateway with the prefix length of the pod's address.
+///
+/// # Errors
+/// Fails with code 7 if the prefix length does not fit the gateway's family: /64 for an IPv4 gateway of an IPv6 address.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
     for ip in &result.ips {
@@ -113,6 +116,11 @@ fn enable_ipv6(call: &Call, bridge: u32, link: &Link) -> Result<(), Error> {
     Ok(())
 }
 
+/// Gives `link` the addresses of the gateways that it lacks, with their undo.
+///
+/// # Errors
+/// Fails with code 102 if the link has an address that conflicts with a gateway and `forceAddress` is not set, if a
+/// gateway by DHCP is another host, or if the host would send its packets for others to the pods.
 fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let present = host.addrs(link.index)?;

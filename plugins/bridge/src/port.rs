@@ -10,7 +10,8 @@ use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use crate::config::Config;
 use crate::context::Context;
 
-/// Makes the pair, then the port's master, flags, vlans, and alias.
+/// Makes the veth pair with the host's end as a port of the bridge. Then the port gets its alias and flags in one
+/// message, goes up, and gets its VLANs.
 pub(crate) fn create(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -24,7 +25,7 @@ pub(crate) fn create(
     // The bridge receives the packets now, but the port may leave it later.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
-    // Set up after the alias: on a link that is up, a new alias makes the kernel walk all IPv6 routes.
+    // The port goes up after it has its alias: on a link that is up, a new alias makes the kernel walk all IPv6 routes.
     cx.host.execute_all(vec![
         pair.claim_port(&cx.owner, flags),
         link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),

@@ -16,10 +16,16 @@ use cnimble_rules::{isolation, spoof};
 use crate::config::Config;
 use crate::unused;
 
-/// The order protects concurrent pods and keeps the wait short: 1. Rules are removed while the lease still reserves the
-/// address. 2. The veth pair takes longest. Meanwhile the rules' grace period passes (see `docs/NFTABLES.md`). 3. The
-/// lease follows: an address is free only when no interface has it. 4. The bridge is removed if it was made for that.
-/// Later steps run even after a failure, but the lease stays while the interface exists.
+/// Removes an attachment in the order that protects concurrent pods and keeps the wait short:
+///
+/// 1. the rules, while the lease still reserves the address for this pod;
+/// 2. the veth pair, which takes longest: meanwhile the rules' grace period passes (see `docs/NFTABLES.md`);
+/// 3. the lease, because an address is free only when no interface has it;
+/// 4. the bridge, if no pod uses it and the configuration has `removeUnusedBridge`, or if a killed ADD left it unfinished.
+///
+/// A step that fails does not keep the later ones from being tried, with one exception: the lease stays while the
+/// interface exists. If the rules could not be removed, the lease goes back all the same, and the returned error makes
+/// the caller repeat the DEL, which finds the rules by their owner.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;

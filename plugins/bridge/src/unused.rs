@@ -79,7 +79,7 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// In the order of their removal.
+/// Returns the links that no pod uses any more, in the order of their removal: the vlan's gateway and then the bridge.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
@@ -124,7 +124,7 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
     Ok(false)
 }
 
-/// It has only the gateways as addresses, and is no link's parent.
+/// Whether a link has only the gateways as addresses, and is no link's parent.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     let own = |net: IpNetwork| match net {
         IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
@@ -172,6 +172,8 @@ impl Range {
 }
 
 /// As far as they are known.
+/// Returns the gateways that an ADD of this network may have given to the bridge: those of prevResult, and those of the
+/// ranges and addresses in the configuration's `ipam`.
 fn gateways(call: &Call) -> Vec<IpNetwork> {
     let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
     let assigned = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());

@@ -25,7 +25,8 @@ impl Place {
         netns.enter(Place::host)?
     }
 
-    /// `None` if the link is gone.
+    /// Reads what proves which device a link is. Returns `None` if the link is hardware and gone. For a virtual link
+    /// (one with a kind) nothing more is read, so its disappearance is not noticed here.
     pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {

@@ -149,7 +149,10 @@ pub trait Plugin: Sync {
 /// Runs a verb of `plugin` with the parts of the configuration that it needs. The result of ADD is dropped.
 ///
 /// # Errors
-/// Returns the verb's error, or code 7 for CHECK without a prevResult.
+/// Returns the error of the verb.
+///
+/// CHECK without a prevResult fails with code 7, unless the plugin compares nothing with it
+/// ([`Plugin::checks_prev_result`]). GC without a list of valid attachments does nothing.
 pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Error> {
     let config = &call.config;
     match command {

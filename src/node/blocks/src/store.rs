@@ -98,7 +98,8 @@ pub(crate) trait Store: Sized {
     /// has changed.
     async fn banish(&mut self, name: &str, records: &mut [Record<Self::Entry>]) -> Result<bool>;
 
-    /// Prepares the release of what a silent boot owns. Returns false if it has confirmed its record.
+    /// Prepares the release of what a silent boot owns. Returns false if the record has changed, because its boot has
+    /// confirmed it. etcd compares the record in each later transaction instead, and always returns true here.
     async fn close(&mut self, record: &mut Record<Self::Entry>) -> Result<bool>;
 
     /// Removes a record whose boot owns nothing any more. Returns false if it has changed.

@@ -46,7 +46,8 @@ pub(super) trait Layout: Sized {
     /// A set of those that the part makes on demand, for [`usable`](Self::usable).
     const SAMPLE: Option<&'static str> = None;
 
-    /// Whether the part is left when no attachment uses it any more, for [`drop_part`].
+    /// Whether the removal of the last attachment leaves the part's chains and fixed sets. Their removal is then an act
+    /// of its own: [`drop_part`].
     const STAYS: bool = false;
 
     /// Asked with its [`first`] name, as [`claim`](Self::claim) and [`suffix`](Self::suffix) are.
@@ -57,7 +58,8 @@ pub(super) trait Layout: Sized {
     /// Which of two attachments gets a place in the set that both want.
     fn claim(set: &str) -> Claim;
 
-    /// The end of the name of a second set, for the attachment of `comment`.
+    /// Returns what is appended to the name of a set to name the second one, for the attachment of `comment`. `None` if the
+    /// comment names no attachment, so that there is no second set for it.
     fn suffix(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }

@@ -43,14 +43,17 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
 /// Refused deletions before an error. A refusal for its generation costs the kernel nothing.
 const DELETIONS: usize = 100;
 
-/// Deletes elements that have not changed since they were found.
+/// Deletes those of the elements that are still as they were found. An element that has changed meanwhile, or is gone,
+/// is left out without an error.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     delete_seen::<L>(nft, elements, None)
 }
 
-/// The same for elements that were all seen in this generation, which saves a look. A deletion names the key alone: beside
-/// another DEL of the attachment, an ADD may have taken the freed key for a pod that lives. So each deletion is bound to
-/// a generation in which the elements were seen.
+/// Does the same as [`delete`]. If `seen` is the generation in which all elements were found, the first attempt needs no
+/// second look at them.
+///
+/// A deletion names nothing but the key. Beside another DEL of the attachment, an ADD may have taken the freed key for a
+/// pod that lives. So the kernel refuses a batch if the ruleset has changed since the elements were seen.
 pub(crate) fn delete_seen<L: Layout>(
     nft: &mut Nft,
     elements: &[Placed],

@@ -210,7 +210,8 @@ pub fn add(
         let mut failures = Failures::default();
         match made {
             Made::Nftables(changes) => {
-                // The guard goes last.
+                // This takes the note of the link away once `route_localnet` is off there. While there is a note, no
+                // removal takes the chain that guards localhost.
                 if let Some(link) = link {
                     failures.note(nftables::close_link(nft, &changes, &link));
                 }

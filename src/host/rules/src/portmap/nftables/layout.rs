@@ -42,7 +42,8 @@ impl Layout for Portmap {
         "portmap-all6",
         LINKS,
     ];
-    /// Until [`leave`] has switched `route_localnet` off, the guard has to be there.
+    /// The chain that guards localhost has to be there until [`leave`] has switched `route_localnet` off. A note in the
+    /// set [`LINKS`] keeps the part: no removal takes a part that has an element.
     const STAYS: bool = true;
     const NOTES: &'static [&'static str] = &[LINKS];
     const SAMPLE: Option<&'static str> = Some("portmap-hairpin-0.0.0.0/0");
