@@ -232,10 +232,7 @@ impl Site {
         let many = self.before.lines_with("many").len();
         valid.extend((0..many).map(|n| self.named(&format!("many{n}")).listed()));
         let call = self.link(at).gc_call(Some(json!(valid)));
-        match self.secluded {
-            true => call.pinning(self.host.dir(), &[&self.victim]),
-            false => call,
-        }
+        if self.secluded { call.pinning(self.host.dir(), &[&self.victim]) } else { call }
     }
 
     /// Runs everything up to the verb of plugin `at`, and then that verb under `fate`.

@@ -101,13 +101,14 @@ impl Site {
             "type": "host-local", "dataDir": dir.join("networks"), "ranges": ranges,
             "routes": if of.gateway || of.ptp { routes } else { Vec::new() },
         });
-        let mut main = match of.ptp {
-            true => json!({"type": "ptp"}),
-            false => json!({
+        let mut main = if of.ptp {
+            json!({"type": "ptp"})
+        } else {
+            json!({
                 "type": "bridge", "bridge": format!("br{net}"), "isGateway": of.gateway,
                 "forceAddress": of.force_address, "macspoofchk": of.spoof, "portIsolation": of.isolated,
                 "removeUnusedBridge": of.goes,
-            }),
+            })
         };
         main["ipam"] = ipam;
         if let Some(backend) = edition.masq(of) {

@@ -205,10 +205,7 @@ pub(crate) fn share_ports(node: &mut Node, key: Key) {
 
 /// Checks that a DEL or GC that succeeded printed nothing.
 pub(crate) fn silent(ended: &Ended) -> Result<(), String> {
-    match ended.failed.is_none() && ended.last.stdout.is_empty() {
-        true => Ok(()),
-        false => Err(ended.last.describe()),
-    }
+    if ended.failed.is_none() && ended.last.stdout.is_empty() { Ok(()) } else { Err(ended.last.describe()) }
 }
 
 fn should(node: &Node, taken: &Taken, key: Key, port: Option<u16>, by: Set) -> Should {

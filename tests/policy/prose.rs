@@ -265,9 +265,12 @@ fn missing(path: &Path, text: &str, names: &BTreeSet<String>) -> Vec<String> {
     };
     let is_name = |span: &&str| !span.contains(['/', ' ', '*']) && span.ends_with(".rs");
     spans
-        .filter(|span| match is_name(span) {
-            true => !names.contains(*span),
-            false => is_path(span) && folders.iter().all(|folder| !folder.join(span).exists()),
+        .filter(|span| {
+            if is_name(span) {
+                !names.contains(*span)
+            } else {
+                is_path(span) && folders.iter().all(|folder| !folder.join(span).exists())
+            }
         })
         .map(|span| format!("{}: {span}", path.display()))
         .collect()

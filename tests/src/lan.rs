@@ -28,9 +28,10 @@ impl Lan {
     /// If that isn't so.
     #[track_caller]
     pub fn assert_asked(&self, link: &str, network: &Network<'_>, attachment: &Attachment, pod: &Pod) {
-        let (ip, net) = match network.config["arpProbe"] == true {
-            true => ("10.7.0.10", "10.7.0.10/24"),
-            false => ("fd00:7::10", "fd00:7::10/64"),
+        let (ip, net) = if network.config["arpProbe"] == true {
+            ("10.7.0.10", "10.7.0.10/24")
+        } else {
+            ("fd00:7::10", "fd00:7::10/64")
         };
         self.ip(&format!("address add {net} dev {link} nodad"));
         let before = Snapshot::of_ns(pod);

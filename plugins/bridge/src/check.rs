@@ -226,9 +226,10 @@ fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Resul
 }
 
 fn is_port(port: &Link, bridge: &Link) -> Result<(), Error> {
-    match port.master == Some(bridge.index) {
-        true => Ok(()),
-        false => Err(Error::check(format!("{} is not a port of {}", port.name, bridge.name))),
+    if port.master == Some(bridge.index) {
+        Ok(())
+    } else {
+        Err(Error::check(format!("{} is not a port of {}", port.name, bridge.name)))
     }
 }
 

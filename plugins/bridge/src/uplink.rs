@@ -61,8 +61,9 @@ pub(crate) fn take_down(host: &mut Netlink, name: &str) -> Result<(), Error> {
 
 pub(crate) fn check(host: &mut Netlink, bridge: &Link, name: &str) -> Result<(), Error> {
     let uplink = host.find_link(name)?;
-    match uplink.is_some_and(|uplink| uplink.master == Some(bridge.index)) {
-        true => Ok(()),
-        false => Err(Error::check(format!("uplink: {name} is not a port of {}", bridge.name))),
+    if uplink.is_some_and(|uplink| uplink.master == Some(bridge.index)) {
+        Ok(())
+    } else {
+        Err(Error::check(format!("uplink: {name} is not a port of {}", bridge.name)))
     }
 }

@@ -91,9 +91,8 @@ impl Plugin for Firewall {
         let (owner, mut nft) = (call.owner(), Nft::new());
         // The pod's own interface proves that its addresses are its own, and saves a look at all records.
         let is_there = || prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true));
-        let others = LazyCell::new(|| match is_there() {
-            true => Vec::new(),
-            false => records::addresses_of_others(&call.container_id),
+        let others = LazyCell::new(|| {
+            if is_there() { Vec::new() } else { records::addresses_of_others(&call.container_id) }
         });
         let taken = |ip| others.contains(&ip);
         forward::remove(&mut nft, &owner, &leaving, &taken, |interface| {

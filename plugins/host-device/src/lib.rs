@@ -57,10 +57,8 @@ impl Plugin for HostDevice {
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
         let netns = call.open_netns()?;
-        let moved = match find::is_for_programs(&config)? {
-            true => None,
-            false => Some(move_in(call, &netns, &config)?),
-        };
+        let moved =
+            if find::is_for_programs(&config)? { None } else { Some(move_in(call, &netns, &config)?) };
         let result = delegate::add_ipam(call)?;
         let mut interface = Interface::new(call.ifname.as_str(), "", call.netns.as_str());
         if let Some((link, mut inside)) = moved {
@@ -80,10 +78,8 @@ impl Plugin for HostDevice {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let own = match find::is_for_programs(&config)? {
-            true => Ok(()),
-            false => check_device(call, prev, config.data_dir),
-        };
+        let own =
+            if find::is_for_programs(&config)? { Ok(()) } else { check_device(call, prev, config.data_dir) };
         delegate::check_ipam(call, own)
     }
 

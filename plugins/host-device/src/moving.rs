@@ -85,19 +85,18 @@ fn out_of_pod(
     }
     // Both names may be taken, each in one namespace. In one message the kernel uses the name that is free there.
     // Another link may have taken one of the device's own alternative names.
-    let err = match first.is(Errno::EEXIST) {
-        true => {
-            let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
-            let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
-            if !rest.is_empty() {
-                again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
-            }
-            match inside.execute_all(again) {
-                Ok(()) => return Ok(Origin::Pod),
-                Err(err) => err,
-            }
+    let err = if first.is(Errno::EEXIST) {
+        let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
+        let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
+        if !rest.is_empty() {
+            again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
         }
-        false => first,
+        match inside.execute_all(again) {
+            Ok(()) => return Ok(Origin::Pod),
+            Err(err) => err,
+        }
+    } else {
+        first
     };
     // The pod works until the next DEL.
     let back = [

@@ -144,9 +144,10 @@ fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result
 /// Removes rules of `acceptPublished`, which ADD may have had. Only with the key it runs iptables-legacy.
 fn refuse(nft: &mut Nft, config: Option<&Config>, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     published::remove(nft, choose)?;
-    match config.is_none_or(|config| config.accept_published) {
-        true => published::remove_legacy(choose),
-        false => Ok(()),
+    if config.is_none_or(|config| config.accept_published) {
+        published::remove_legacy(choose)
+    } else {
+        Ok(())
     }
 }
 

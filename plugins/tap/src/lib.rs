@@ -88,9 +88,10 @@ fn check_device(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Er
     check::mtu(&link, config.mtu)?;
     let Some(name) = &config.bridge else { return Ok(()) };
     let bridge = inside.find_link(name)?;
-    match bridge.is_some_and(|bridge| link.master == Some(bridge.index)) {
-        true => Ok(()),
-        false => Err(Error::check(format!("interface {} is no port of bridge {name} in the pod", link.name))),
+    if bridge.is_some_and(|bridge| link.master == Some(bridge.index)) {
+        Ok(())
+    } else {
+        Err(Error::check(format!("interface {} is no port of bridge {name} in the pod", link.name)))
     }
 }
 

@@ -76,8 +76,9 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
     let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
     let output = output
         .map_err(|err| failed(format!("{err}; hint: install iproute2, or leave selinuxContext out")))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 }

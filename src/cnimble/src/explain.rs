@@ -170,10 +170,7 @@ pub(super) fn words() -> impl Iterator<Item = String> {
 }
 
 fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
-    match session.json {
-        true => print_json(object),
-        false => print(text),
-    }
+    if session.json { print_json(object) } else { print(text) }
 }
 
 fn code(session: &Session, number: u32) -> Result<(), Report> {

@@ -43,12 +43,11 @@ pub(super) async fn gc(
     let failed = |err: cni::Error| Report::because(Exit::Files, what.as_str(), err);
     let work = twice(&doctor, &network.name, given.grace);
     let (mut diagnosis, left_alone) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;
-    let repairs = match given.yes {
-        true => {
-            let work = doctor.repair(&diagnosis.findings, Reach::Host);
-            Some(interruptible(work).await.map_err(stopped)?)
-        }
-        false => None,
+    let repairs = if given.yes {
+        let work = doctor.repair(&diagnosis.findings, Reach::Host);
+        Some(interruptible(work).await.map_err(stopped)?)
+    } else {
+        None
     };
     let findings = finding::items(&mut diagnosis, repairs);
     let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));

@@ -26,9 +26,10 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
         (true, true) => Mode::Possible,
     };
     // If `cnimble run` was never used there is no directory to lock, and none is created.
-    let _lock = match given.yes && given.state_dir.exists() {
-        true => Some(run::files::lock(&given.state_dir).await?),
-        false => None,
+    let _lock = if given.yes && given.state_dir.exists() {
+        Some(run::files::lock(&given.state_dir).await?)
+    } else {
+        None
     };
     let records = records(&given.state_dir);
     let networks = networks(&session.conf);

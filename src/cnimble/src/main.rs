@@ -104,9 +104,10 @@ impl Session {
 
     /// Returns the given cache, or else the usual ones.
     fn caches(&self) -> Vec<Cache> {
-        match self.own_cache {
-            true => vec![self.invoker.cache().clone()],
-            false => [DEFAULT_CACHE_DIR, cnimble_liveness::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
+        if self.own_cache {
+            vec![self.invoker.cache().clone()]
+        } else {
+            [DEFAULT_CACHE_DIR, cnimble_liveness::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into()
         }
     }
 
@@ -173,9 +174,10 @@ fn main() -> ExitCode {
 /// Answers a command line that clap refuses, or a request for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
     if !err.use_stderr() {
-        let text = match Paint::of(&std::io::stdout()).is_on() {
-            true => err.render().ansi().to_string(),
-            false => err.render().to_string(),
+        let text = if Paint::of(&std::io::stdout()).is_on() {
+            err.render().ansi().to_string()
+        } else {
+            err.render().to_string()
         };
         return match print_as_is(&text) {
             Ok(()) => ExitCode::SUCCESS,

@@ -28,9 +28,10 @@ pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfErr
 
 /// Fails if the name can't be that of a network.
 pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
-    match cni::names::is_identifier(name) {
-        true => Ok(()),
-        false => Err(usage(format!("{name}: a network's name has letters, digits, _ . - only"))),
+    if cni::names::is_identifier(name) {
+        Ok(())
+    } else {
+        Err(usage(format!("{name}: a network's name has letters, digits, _ . - only")))
     }
 }
 
@@ -191,12 +192,10 @@ pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> 
     let outcome = interruptible(session.invoker.status(&network)).await;
     finish(&what, outcome)?;
     let asked = network.version >= Version::V1_1_0;
-    let words = match asked {
-        true => format!("{} is ready", network.name),
-        false => format!(
-            "{} is {}, which has no STATUS: its plugins were not asked",
-            network.name, network.version
-        ),
+    let words = if asked {
+        format!("{} is ready", network.name)
+    } else {
+        format!("{} is {}, which has no STATUS: its plugins were not asked", network.name, network.version)
     };
     session.done(&words, &json!({"network": network.name, "ready": true, "asked": asked}))
 }

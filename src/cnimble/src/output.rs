@@ -18,10 +18,7 @@ pub(super) trait View: Serialize {
 impl Session {
     /// Prints the output of a verb in the requested form.
     pub(super) fn show(&self, view: &impl View) -> Result<(), Report> {
-        match self.json {
-            true => print_json(view),
-            false => print(&view.text(self.paint)),
-        }
+        if self.json { print_json(view) } else { print(&view.text(self.paint)) }
     }
 
     /// Fails with the problems of a listing, if it has any. JSON has them already.

@@ -38,9 +38,10 @@ fn escaped(text: &str, keep: &[char]) -> String {
             out.push('\x1b');
         }
         for char in part.chars() {
-            match is_unseen(char) && !keep.contains(&char) {
-                true => out.extend(char.escape_default()),
-                false => out.push(char),
+            if is_unseen(char) && !keep.contains(&char) {
+                out.extend(char.escape_default());
+            } else {
+                out.push(char);
             }
         }
     }
@@ -52,16 +53,15 @@ pub(super) fn json(text: &str) -> String {
     let text = redact(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, char| {
         // Outside of strings JSON has no invisible characters except line breaks.
-        match is_unseen(char) && char != '\n' {
-            true => {
-                let units = char
-                    .encode_utf16(&mut [0; 2])
-                    .iter()
-                    .map(|unit| format!("\\u{unit:04x}"))
-                    .collect::<String>();
-                out.push_str(&units);
-            }
-            false => out.push(char),
+        if is_unseen(char) && char != '\n' {
+            let units = char
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            out.push_str(&units);
+        } else {
+            out.push(char);
         }
         out
     })

@@ -182,10 +182,7 @@ impl PluginFiles {
         for of in &self.consequences {
             lines.extend([("follows", of.what.clone()), ("try", of.remedy.to_owned())]);
         }
-        match lines.is_empty() {
-            true => String::new(),
-            false => part("plugins", &lines, paint),
-        }
+        if lines.is_empty() { String::new() } else { part("plugins", &lines, paint) }
     }
 }
 

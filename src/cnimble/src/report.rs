@@ -113,12 +113,11 @@ impl Report {
                     known => report.row("why", format!("there is only {}", known.join(", "))),
                 };
                 bad.iter().fold(report, |report, bad| report.row("skipped", bad.to_string())).hint(
-                    match std::path::Path::new(name).is_file() {
-                        true => format!("write ./{name} for the file in this directory"),
-                        false => {
-                            "`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory"
-                                .to_owned()
-                        }
+                    if std::path::Path::new(name).is_file() {
+                        format!("write ./{name} for the file in this directory")
+                    } else {
+                        "`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory"
+                            .to_owned()
                     },
                 )
             }
@@ -132,10 +131,7 @@ impl Report {
 
     fn plugins(what: impl Into<String>, failures: &Failures) -> Self {
         let Failure { network, plugin, cause, verb, attachment, .. } = &failures.first;
-        let exit = match cause.is_refusal() {
-            true => Exit::Plugin,
-            false => Exit::Execution,
-        };
+        let exit = if cause.is_refusal() { Exit::Plugin } else { Exit::Execution };
         let mut report =
             Report::new(exit, what).row("network", network).row("plugin", format!("{plugin} ({verb})"));
         if let Some(of) = attachment {
@@ -266,10 +262,11 @@ pub(super) fn fail_with(exit: Option<Exit>) -> Result<(), Report> {
 
 /// Fails if the caller isn't root.
 pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
-    match nix::unistd::geteuid().is_root() {
-        true => Ok(()),
-        false => Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
-            .hint("run it as root")),
+    if nix::unistd::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(Report::because(Exit::Files, what, "only root may enter other network namespaces")
+            .hint("run it as root"))
     }
 }
 

@@ -36,9 +36,10 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        match self.0 {
-            true => format!("{}{text}{}", plain::code(&format!("[{code}m")), plain::code("[0m")),
-            false => text.to_owned(),
+        if self.0 {
+            format!("{}{text}{}", plain::code(&format!("[{code}m")), plain::code("[0m"))
+        } else {
+            text.to_owned()
         }
     }
 }

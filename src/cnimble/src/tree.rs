@@ -44,9 +44,10 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
         let Some(id) = finding.subject.container_id else { continue };
         // The part after a colon is only for the output of the doctor.
         let why = finding.why.split(": ").next().unwrap_or_default();
-        let problem = match finding.kind.is_of_sandbox() {
-            true => why.to_owned(),
-            false => format!("{}: {}", finding.what, finding.doubt.as_deref().unwrap_or(why)),
+        let problem = if finding.kind.is_of_sandbox() {
+            why.to_owned()
+        } else {
+            format!("{}: {}", finding.what, finding.doubt.as_deref().unwrap_or(why))
         };
         problems.push((id, problem));
     }

@@ -29,11 +29,12 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
         })?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
-            return Err(match known {
-                true => report
+            return Err(if known {
+                report
                     .row("why", "interrupted; not rolled back, because the attachment existed before")
-                    .hint(del_hint(&network, &attach)),
-                false => abandon(session, &network, &attach, report).await,
+                    .hint(del_hint(&network, &attach))
+            } else {
+                abandon(session, &network, &attach, report).await
             });
         }
     };

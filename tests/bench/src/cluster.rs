@@ -50,9 +50,10 @@ fn start_etcd(dir: &Path) -> Result<Background> {
     command.arg("--data-dir").arg(dir).args(["--listen-client-urls", &format!("http://{ETCD}")]);
     command.args(["--advertise-client-urls", &format!("http://{ETCD}")]);
     let etcd = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
-    match cnimble_tests::wait_until(PATIENCE, || std::net::TcpStream::connect(ETCD).is_ok()) {
-        true => Ok(etcd),
-        false => Err("etcd doesn't listen".into()),
+    if cnimble_tests::wait_until(PATIENCE, || std::net::TcpStream::connect(ETCD).is_ok()) {
+        Ok(etcd)
+    } else {
+        Err("etcd doesn't listen".into())
     }
 }
 

@@ -112,9 +112,10 @@ impl Node<'_> {
     /// Removes all rules of the node.
     fn flush(&self) -> Result<()> {
         self.namespace.enter()?;
-        match Command::new("nft").args(["flush", "ruleset"]).status()?.success() {
-            true => Ok(()),
-            false => Err("nft flush ruleset failed".into()),
+        if Command::new("nft").args(["flush", "ruleset"]).status()?.success() {
+            Ok(())
+        } else {
+            Err("nft flush ruleset failed".into())
         }
     }
 

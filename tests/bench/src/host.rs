@@ -255,10 +255,7 @@ impl<'a> Host<'a> {
         let (command, stdin) = self.command(verb, pod, prev_result);
         self.namespace.enter()?;
         let (output, figure) = runner(command, &stdin).map_err(|err| format!("{verb}: {err}"))?;
-        let result = match output.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&output)?,
-        };
+        let result = if output.is_empty() { Value::Null } else { serde_json::from_slice(&output)? };
         Ok((result, figure))
     }
 

@@ -112,9 +112,10 @@ fn daemon(contender: &Contender, host: &Host) -> Result<Background> {
     let mut daemon = host.command(contender.dir.join("dhcp"));
     daemon.arg("daemon").arg("-socketpath").arg(&socket).stdin(Stdio::null()).stderr(Stdio::null());
     let started = Background::start(&mut daemon);
-    match wait_until(PATIENCE, || socket.exists()) {
-        true => Ok(started),
-        false => Err(format!("{}'s DHCP daemon doesn't listen", contender.name).into()),
+    if wait_until(PATIENCE, || socket.exists()) {
+        Ok(started)
+    } else {
+        Err(format!("{}'s DHCP daemon doesn't listen", contender.name).into())
     }
 }
 

@@ -145,10 +145,7 @@ pub(crate) fn timed_quietly(mut command: Command) -> Result<Run> {
     let (status, cpu) = wait(command.spawn()?.id())?;
     let wall = start.elapsed();
     let cpu = cpu + outlived()?;
-    match status.success() {
-        true => Ok(Run { wall, cpu }),
-        false => Err(format!("{command:?}: {status}").into()),
-    }
+    if status.success() { Ok(Run { wall, cpu }) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
 /// One of many concurrent calls.

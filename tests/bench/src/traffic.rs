@@ -202,8 +202,9 @@ fn address(result: &Value) -> Result<Ipv4Addr> {
 
 /// Runs ip(8) in the namespace of this thread.
 fn ip(arguments: &str) -> Result<()> {
-    match Command::new("ip").args(arguments.split(' ')).status()?.success() {
-        true => Ok(()),
-        false => Err(format!("ip {arguments} failed").into()),
+    if Command::new("ip").args(arguments.split(' ')).status()?.success() {
+        Ok(())
+    } else {
+        Err(format!("ip {arguments} failed").into())
     }
 }

@@ -106,9 +106,8 @@ impl Deed {
         let kinds =
             [Kind::Veth, Kind::Veth, Kind::Veth, Kind::Veth, Kind::Macvlan, Kind::Bridge, Kind::Dummy];
         let fates = [Fate::Deleted, Fate::Deleted, Fate::Renamed, Fate::Nested, Fate::Kept];
-        let some = |chance: &mut Chance, of, value: u64| match chance.once_in(of) {
-            true => Some(100 + chance.below(900) as u64),
-            false => Some(value),
+        let some = |chance: &mut Chance, of, value: u64| {
+            if chance.once_in(of) { Some(100 + chance.below(900) as u64) } else { Some(value) }
         };
         let text = |chance: &mut Chance, from: &[&str]| (*chance.pick(from)).to_owned();
         Deed {

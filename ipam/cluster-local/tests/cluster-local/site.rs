@@ -128,9 +128,12 @@ impl<'w> Site<'w> {
                 let others = self.members.iter().filter(|other| other.number != member.number);
                 let each = |other: &Member| {
                     let number = other.number;
-                    let via = move |cidr: &str| match cidr.contains(':') {
-                        true => format!("2001:db8::{number}"),
-                        false => format!("192.0.2.{number}"),
+                    let via = move |cidr: &str| {
+                        if cidr.contains(':') {
+                            format!("2001:db8::{number}")
+                        } else {
+                            format!("192.0.2.{number}")
+                        }
                     };
                     let ways =
                         other.owned().into_iter().map(move |cidr| format!("{cidr} via {}", via(&cidr)));

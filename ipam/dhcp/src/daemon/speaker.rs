@@ -126,10 +126,7 @@ impl<T: Transport> Driver<T> {
     fn listen(&mut self, interface: &Interface) -> io::Result<()> {
         let (listens, probes) = (self.client.listens(), self.client.probed().is_some());
         for (slot, needed) in [(&mut self.dhcp, listens), (&mut self.probes, probes)] {
-            match needed {
-                true => slot.open(interface)?,
-                false => slot.close(),
-            }
+            if needed { slot.open(interface)? } else { slot.close() }
         }
         Ok(())
     }

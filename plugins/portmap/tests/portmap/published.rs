@@ -125,9 +125,10 @@ fn the_go_plugin_leaves_the_ports_shut() {
     let ours = accepting(&site).with("/cniVersion", json!("1.0.0"));
     for (net, answers) in [(ours.served_by(go), false), (ours, true)] {
         net.call("ADD", &site.attachment(0), Some(&prev)).run().success();
-        match answers {
-            true => assert!(tcp(&site.world, OUTSIDE[0]).is_ok()),
-            false => assert!(tcp_is_shut(&site.world, OUTSIDE[0])),
+        if answers {
+            assert!(tcp(&site.world, OUTSIDE[0]).is_ok());
+        } else {
+            assert!(tcp_is_shut(&site.world, OUTSIDE[0]));
         }
         net.deleted(&site.attachment(0), Some(&prev));
     }

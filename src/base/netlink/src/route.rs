@@ -84,10 +84,8 @@ pub fn restore(route: &NewRoute, link: &str) -> Request {
 }
 
 fn new(verb: &str, route: &NewRoute, link: &str, mode: Mode, protocol: RouteProtocol) -> Request {
-    let default = match route.via.is_none() && route.dst.is_ipv4() {
-        true => RouteScope::Link,
-        false => RouteScope::Universe,
-    };
+    let default =
+        if route.via.is_none() && route.dst.is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
     let what = words(verb, route, link, protocol);
     match message(route, default, protocol) {
         Ok(message) => Request::new(what, mode, RouteNetlinkMessage::NewRoute(message)),

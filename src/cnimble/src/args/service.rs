@@ -45,10 +45,11 @@ impl FromStr for Listen {
         }
         let address: SocketAddr =
             text.parse().map_err(|_| "expected a path (/run/…), ADDRESS:PORT or off".to_owned())?;
-        match address.ip().is_loopback() {
+        if address.ip().is_loopback() {
+            Ok(Listen::Tcp(address))
+        } else {
             // Any process that reaches the address can read the pages.
-            false => Err(format!("{} is no loopback address", address.ip())),
-            true => Ok(Listen::Tcp(address)),
+            Err(format!("{} is no loopback address", address.ip()))
         }
     }
 }

@@ -33,12 +33,11 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     }
     let effect = effect(client, before.as_ref());
     let words = format!("{} was told {}", client.version().name, joined(cidrs));
-    match session.json {
-        true => print_json(&json!({"podCIDR": list, "note": effect})),
-        false => {
-            effect.iter().for_each(|effect| note(effect));
-            session.done(&words, &json!(null))
-        }
+    if session.json {
+        print_json(&json!({"podCIDR": list, "note": effect}))
+    } else {
+        effect.iter().for_each(|effect| note(effect));
+        session.done(&words, &json!(null))
     }
 }
 

@@ -37,10 +37,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();
         let view = Inspected { runtime: pods::Pod::new(sandbox.clone(), Some(status)), sides };
-        match session.json {
-            true => documents.push(view),
-            false => print(&view.text(session.paint))?,
-        }
+        if session.json { documents.push(view) } else { print(&view.text(session.paint))? }
     }
     if session.json {
         print_json(&documents)?;

@@ -35,10 +35,8 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
         match one_up(client, config, given, &listed).await {
             Ok((status, was_up)) => {
                 let words = if was_up { "is up already" } else { "is up" };
-                let place = match status.host_network {
-                    true => "the node's network".to_owned(),
-                    false => joined(&status.ips),
-                };
+                let place =
+                    if status.host_network { "the node's network".to_owned() } else { joined(&status.ips) };
                 let line = format!("{pod} {words}: {place}");
                 tally.borrow_mut().done(&line, &pods::Pod::new(status.sandbox.clone(), Some(status)));
             }

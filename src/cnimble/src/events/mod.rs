@@ -123,10 +123,7 @@ impl Follower {
                 self.take(sign)?;
             }
         }
-        let events = match all {
-            true => self.state.settle(Instant::now()),
-            false => self.state.take_events(),
-        };
+        let events = if all { self.state.settle(Instant::now()) } else { self.state.take_events() };
         events.iter().try_for_each(|event| self.show.event(event))?;
         Ok(self.show.round(self.state.attached())?)
     }
@@ -242,9 +239,10 @@ fn known(
             let mut entries = caches.iter().flat_map(|cache| cache.list().unwrap_or_default());
             let is_leased =
                 cnimble_cni::names::is_identifier(name) && data.iter().any(|dir| dir.join(name).is_dir());
-            match is_leased || entries.any(|entry| entry.network == name) {
-                true => Ok(name.to_owned()),
-                false => Err(Report::conf(WHAT, &err)),
+            if is_leased || entries.any(|entry| entry.network == name) {
+                Ok(name.to_owned())
+            } else {
+                Err(Report::conf(WHAT, &err))
             }
         }
     }

@@ -111,10 +111,7 @@ impl Show {
     }
 
     fn line(&self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> io::Result<()> {
-        emit(&match self.json {
-            true => plain::json(&format!("{}\n", object())),
-            false => format!("{}\n", text()),
-        })
+        emit(&if self.json { plain::json(&format!("{}\n", object())) } else { format!("{}\n", text()) })
     }
 }
 

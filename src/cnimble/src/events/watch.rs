@@ -126,10 +126,7 @@ impl Files {
                 directories |= self.take(event, signs);
             }
         }
-        match directories {
-            true => self.attach(signs),
-            false => Ok(()),
-        }
+        if directories { self.attach(signs) } else { Ok(()) }
     }
 
     /// Returns whether directories were created or removed.

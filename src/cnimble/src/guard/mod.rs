@@ -60,10 +60,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
             },
             () = pace.due() => {
                 let (begun, before) = (Instant::now(), processor_time());
-                let cause = match pace.follows_change(begun) {
-                    true => changes.borrow().clone(),
-                    false => "by a change that the kernel does not report".to_owned(),
-                };
+                let cause = if pace.follows_change(begun) { changes.borrow().clone() } else { "by a change that the kernel does not report".to_owned() };
                 let doctor = Doctor { invoker: &invoker, ..doctor::new(session, &given.leases.data_dir, 0) };
                 let outcome = guard.look(&doctor, &cause).await.unwrap_or_else(|err| {
                     log::warn!("the node could not be examined: {err}");

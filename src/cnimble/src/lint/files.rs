@@ -158,8 +158,9 @@ pub(super) fn folder(file: &File) -> Result<Vec<File>, Report> {
     else {
         return Ok(Vec::new());
     };
-    match list && !document.root.is_true("loadOnlyInlinedPlugins") {
-        true => listed(&path.with_file_name(name), &["conf"]),
-        false => Ok(Vec::new()),
+    if list && !document.root.is_true("loadOnlyInlinedPlugins") {
+        listed(&path.with_file_name(name), &["conf"])
+    } else {
+        Ok(Vec::new())
     }
 }

@@ -191,9 +191,10 @@ fn gap(whole: &str, at: usize, escapes: bool) -> usize {
     let raw = whole.get(at..).unwrap_or_default();
     let rest = raw.trim_start();
     let length = raw.len() - rest.len();
-    match rest.starts_with("\\\n") && escapes {
-        true => length + 2 + gap(whole, at + length + 2, escapes),
-        false => length,
+    if rest.starts_with("\\\n") && escapes {
+        length + 2 + gap(whole, at + length + 2, escapes)
+    } else {
+        length
     }
 }
 

@@ -82,12 +82,11 @@ impl Routed {
             return Ok(self.ips.clone());
         }
         let ips = uplink_addresses().map_err(|err| err.to_string())?;
-        match ips.is_empty() {
-            true => {
-                Err("there is no default route whose link has the node's address; name it with --node-ip"
-                    .to_owned())
-            }
-            false => Ok(ips),
+        if ips.is_empty() {
+            Err("there is no default route whose link has the node's address; name it with --node-ip"
+                .to_owned())
+        } else {
+            Ok(ips)
         }
     }
 }

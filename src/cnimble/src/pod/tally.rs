@@ -24,9 +24,10 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
                 .row("file", file.display().to_string())
                 .row("why", err.to_string())
         })?;
-        let origin = match file == Path::new("-") {
-            true => Origin::Other("stdin".to_owned()),
-            false => Origin::File(file.clone()),
+        let origin = if file == Path::new("-") {
+            Origin::Other("stdin".to_owned())
+        } else {
+            Origin::File(file.clone())
         };
         let Parsed { pods, errors } = Manifest::parse_each(&bytes, &origin, &Defaults::default());
         for error in errors {
@@ -63,12 +64,11 @@ impl<'s> Tally<'s> {
 
     /// Records a success, as a line of text or as an object in JSON.
     pub(crate) fn done(&mut self, line: &str, object: &impl Serialize) {
-        match self.session.json {
-            true => self.objects.push(json!(object)),
-            false => {
-                let written = print(&format!("{} {}\n", self.session.paint.good("ok"), plain::line(line)));
-                self.unwritten = self.unwritten.take().or(written.err());
-            }
+        if self.session.json {
+            self.objects.push(json!(object));
+        } else {
+            let written = print(&format!("{} {}\n", self.session.paint.good("ok"), plain::line(line)));
+            self.unwritten = self.unwritten.take().or(written.err());
         }
     }
 

@@ -18,10 +18,7 @@ const PACE: Duration = Duration::from_millis(100);
 
 /// Erases the progress line, which is drawn again below.
 pub(crate) fn before_line() -> &'static str {
-    match DRAWN.swap(false, Ordering::Relaxed) {
-        true => "\r\x1b[K",
-        false => "",
-    }
+    if DRAWN.swap(false, Ordering::Relaxed) { "\r\x1b[K" } else { "" }
 }
 
 pub(super) fn tell(event: &Event) {

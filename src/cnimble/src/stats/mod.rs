@@ -50,14 +50,15 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
             Some([rate(old.rx_bytes, new.rx_bytes)?, rate(old.tx_bytes, new.tx_bytes)?])
         };
         let rates: Vec<Option<[f64; 2]>> = all.iter().map(rates).collect();
-        let shown = match session.json {
-            true => plain::json(&json!({
+        let shown = if session.json {
+            plain::json(&json!({
                 "time": jiff::Timestamp::now().to_string(),
                 "attachments": all.iter().zip(&rates).map(|(of, rates)| object(of, *rates)).collect::<Value>(),
             })
             .to_string())
-                + "\n",
-            false => lines(session, &all, &rates),
+                + "\n"
+        } else {
+            lines(session, &all, &rates)
         };
         let clear = if given.once || !session.human() { String::new() } else { clear() };
         match emit(&format!("{clear}{shown}")) {

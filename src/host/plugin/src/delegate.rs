@@ -35,10 +35,11 @@ pub struct Added {
 /// Returns the delegate's error. Fails with code 104 if the delegate cannot be run or assigns no address.
 pub fn assigned(call: &Call, name: &str) -> Result<Added, Error> {
     let added = add(call, name)?;
-    match added.result.ips.is_empty() {
-        true => Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
-            .details(format!("IPAM plugin {name}"))),
-        false => Ok(added),
+    if added.result.ips.is_empty() {
+        Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+            .details(format!("IPAM plugin {name}")))
+    } else {
+        Ok(added)
     }
 }
 
@@ -62,9 +63,10 @@ fn add(call: &Call, name: &str) -> Result<Added, Error> {
             if !matches!(outcome, Err((_, false))) {
                 let run = move || undo.run().map(drop).map_err(|(err, _)| err);
                 let step = format!("call DEL of delegate {name}");
-                match needs_interface(call, name) {
-                    true => call.undo.push(step, run),
-                    false => call.undo.push_last(step, run),
+                if needs_interface(call, name) {
+                    call.undo.push(step, run);
+                } else {
+                    call.undo.push_last(step, run);
                 }
             }
             let answer = outcome.map_err(|(err, _)| err)?;

@@ -47,9 +47,10 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
             }
         }
         for name in [&chain, &mac_chain] {
-            match nft.has_chain(table.chain(name))? {
-                true => batch.flush_chain(table.chain(name)),
-                false => batch.create_chain(table.chain(name)),
+            if nft.has_chain(table.chain(name))? {
+                batch.flush_chain(table.chain(name));
+            } else {
+                batch.create_chain(table.chain(name));
             }
         }
         let jump = |to: &str| Expr::verdict(Verdict::Jump(to.to_owned()));

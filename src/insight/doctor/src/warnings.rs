@@ -131,9 +131,10 @@ fn of_rules(
     let all = joined(networks.keys().map(String::as_str).collect());
     if !all.is_empty() {
         warnings.extend(forward::closed(nft)?.into_iter().map(|chain| {
-            let line = match has_ports.is_empty() {
-                true => String::new(),
-                false => format!(" (for published ports: nft insert rule {chain} ct status dnat accept)"),
+            let line = if has_ports.is_empty() {
+                String::new()
+            } else {
+                format!(" (for published ports: nft insert rule {chain} ct status dnat accept)")
             };
             format!(
                 "{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can{line}"

@@ -31,9 +31,10 @@ pub fn lost_with_go(document: &Document) -> Vec<Lost> {
 }
 
 fn lost_of(page: &'static Page, entry: &Node, text: &str) -> Vec<Lost> {
-    match !page.keys.is_empty() && page.keys.iter().all(|key| !key.is_in_go) {
-        true => vec![Lost { plugin: page.name, key: None, about: page.about }],
-        false => lost_keys(page, &page.keys, entry, text),
+    if !page.keys.is_empty() && page.keys.iter().all(|key| !key.is_in_go) {
+        vec![Lost { plugin: page.name, key: None, about: page.about }]
+    } else {
+        lost_keys(page, &page.keys, entry, text)
     }
 }
 

@@ -50,10 +50,13 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
             }
         }
         for pool in &own.pools {
-            let twin = other.pools.iter().find(|twin| match shared {
-                // Each network has its own leases.
-                true => twin.overlaps(pool),
-                false => own.routed && other.routed && overlap(twin.subnet, pool.subnet),
+            let twin = other.pools.iter().find(|twin| {
+                if shared {
+                    // Each network has its own leases.
+                    twin.overlaps(pool)
+                } else {
+                    own.routed && other.routed && overlap(twin.subnet, pool.subnet)
+                }
             });
             if let Some(twin) = twin {
                 let message = format!("subnet: {} overlaps {} of {whose}", pool.subnet, twin.subnet);

@@ -158,11 +158,10 @@ impl Node {
     /// `id` may be the beginning of an ID, unless `whole`.
     pub fn is_listed(&self, id: &str, whole: bool) -> bool {
         let Some(sandboxes) = &self.sandboxes else { return false };
-        match whole {
-            true => sandboxes.contains_key(id),
-            false => {
-                sandboxes.range(id.to_owned()..).next().is_some_and(|(listed, _)| listed.starts_with(id))
-            }
+        if whole {
+            sandboxes.contains_key(id)
+        } else {
+            sandboxes.range(id.to_owned()..).next().is_some_and(|(listed, _)| listed.starts_with(id))
         }
     }
 

@@ -97,9 +97,10 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
         // The rules are for the address, of any pod.
         Named::Nothing => {
             let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
-            match trace.addrs.iter().any(in_use) {
-                true => Verdict::Lives,
-                false => node.unless_blind("no pod has the address".to_owned()),
+            if trace.addrs.iter().any(in_use) {
+                Verdict::Lives
+            } else {
+                node.unless_blind("no pod has the address".to_owned())
             }
         }
     }
@@ -115,9 +116,10 @@ fn by_link(node: &Node, trace: &Trace, name: &str) -> Verdict {
     };
     if trace.is_of_bridge() {
         let has_ports = node.links.iter().any(|port| port.master == Some(link.index));
-        return match has_ports {
-            true => Verdict::Lives,
-            false => Verdict::Orphan(format!("the bridge {name} has no ports")),
+        return if has_ports {
+            Verdict::Lives
+        } else {
+            Verdict::Orphan(format!("the bridge {name} has no ports"))
         };
     }
     match (trace.comment().and_then(survey::tag), survey::tag(&link.alias)) {

@@ -49,9 +49,10 @@ impl Conflist {
         let text = crate::template::fill(&text, own).map_err(|why| format!("{shown}: {why}"))?;
         let value: Value =
             serde_json::from_str(&text).map_err(|err| format!("{shown}: filled in it is no JSON: {err}"))?;
-        match value.get("plugins").and_then(Value::as_array).is_some_and(|plugins| !plugins.is_empty()) {
-            true => Ok(text),
-            false => Err(format!("{shown}: filled in it has no plugins")),
+        if value.get("plugins").and_then(Value::as_array).is_some_and(|plugins| !plugins.is_empty()) {
+            Ok(text)
+        } else {
+            Err(format!("{shown}: filled in it has no plugins"))
         }
     }
 

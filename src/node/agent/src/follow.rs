@@ -122,9 +122,10 @@ impl Follower {
         let url = self.nodes.url(&self.connection);
         let each = |text: &[u8]| {
             put(&mut nodes, text);
-            match nodes.len() > NODES {
-                true => Err(Error::TooMuch { url: url.clone(), limit: format!("{NODES} nodes") }),
-                false => Ok(()),
+            if nodes.len() > NODES {
+                Err(Error::TooMuch { url: url.clone(), limit: format!("{NODES} nodes") })
+            } else {
+                Ok(())
             }
         };
         let version = self.nodes.list(&self.connection, each).await?;

@@ -198,9 +198,10 @@ fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
         rule.extend(load_network(own.ip(), DESTINATION, length.prefix));
         rule.push(Expr::not_in_set(REG1, &length.set()));
     }
-    let group = match ipv6 {
-        false => IpNetwork::new([224, 0, 0, 0].into(), 4),
-        true => IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
+    let group = if ipv6 {
+        IpNetwork::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8)
+    } else {
+        IpNetwork::new([224, 0, 0, 0].into(), 4)
     };
     for other in wanted.others.iter().copied().chain(group).filter(|other| other.is_ipv6() == ipv6) {
         rule.extend(load_network(other.ip(), DESTINATION, other.prefix()));

@@ -257,9 +257,10 @@ impl<'h> Ways<'h> {
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
         let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
         let Some(any) = family.peek().copied() else {
-            let why = match self.host.shared.is_empty() {
-                true => "the node has no InternalIP of that family",
-                false => "the store has no address of the node of that family; `cnimble node` there tells it",
+            let why = if self.host.shared.is_empty() {
+                "the node has no InternalIP of that family"
+            } else {
+                "the store has no address of the node of that family; `cnimble node` there tells it"
             };
             return Err(format!("there is no way to {cidr}: {why}"));
         };

@@ -37,10 +37,7 @@ impl Server {
     }
 
     fn read(&self) -> Result<Access, StartError> {
-        match self.in_cluster {
-            true => kubeconfig::in_cluster(),
-            false => kubeconfig::read(&self.kubeconfig),
-        }
+        if self.in_cluster { kubeconfig::in_cluster() } else { kubeconfig::read(&self.kubeconfig) }
     }
 }
 

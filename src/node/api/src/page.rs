@@ -38,9 +38,10 @@ impl Splitter {
     ) -> Result<(), E> {
         for byte in piece {
             let within = self.in_items && self.depth > 2;
-            let (buffer, limit, over) = match within || (self.in_items && *byte == b'{' && !self.in_string) {
-                true => (&mut self.item, ITEM_LIMIT, SplitError::Item),
-                false => (&mut self.envelope, ENVELOPE_LIMIT, SplitError::Envelope),
+            let (buffer, limit, over) = if within || (self.in_items && *byte == b'{' && !self.in_string) {
+                (&mut self.item, ITEM_LIMIT, SplitError::Item)
+            } else {
+                (&mut self.envelope, ENVELOPE_LIMIT, SplitError::Envelope)
             };
             if buffer.len() >= limit {
                 return Err(over.into());

@@ -145,11 +145,12 @@ pub(crate) fn known_before(earlier: Vec<Other>, now: u64) -> Vec<Other> {
 
 /// Fails if an earlier build has taken the record over in another boot.
 fn check_boot(cluster: &Cluster, known: &Identity, ours: &Identity) -> Result<()> {
-    match known.boot == ours.boot {
-        true => Ok(()),
-        false => Err(BlocksError::Identity {
+    if known.boot == ours.boot {
+        Ok(())
+    } else {
+        Err(BlocksError::Identity {
             name: cluster.node.clone(),
             why: "another machine runs with a copy of this one's disk".to_owned(),
-        }),
+        })
     }
 }

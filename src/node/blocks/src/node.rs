@@ -80,9 +80,10 @@ impl<'c, S: Store> Node<'c, S> {
     async fn tell_offline(&mut self) -> Result<()> {
         let fence = self.session.fence().clone();
         self.share.longest = fence.offline.max(self.share.longest).max(self.cluster.offline_ms());
-        match self.share.longest > fence.offline {
-            true => self.session.seal(Fence { offline: self.share.longest, ..fence }).await,
-            false => Ok(()),
+        if self.share.longest > fence.offline {
+            self.session.seal(Fence { offline: self.share.longest, ..fence }).await
+        } else {
+            Ok(())
         }
     }
 
@@ -249,10 +250,7 @@ impl<'c, S: Store> Node<'c, S> {
     }
 
     fn owned(&self, first: IpAddr) -> Owned {
-        let last = match self.cluster.block_of(first) == first {
-            true => self.cluster.last_of(first),
-            false => first,
-        };
+        let last = if self.cluster.block_of(first) == first { self.cluster.last_of(first) } else { first };
         Owned { first, last, idle: None }
     }
 
@@ -285,16 +283,18 @@ impl<'c, S: Store> Node<'c, S> {
             if self.share.owned.iter().any(|owned| owned.contains(ip)) {
                 return Ok(());
             }
-            let owned = match self.cluster.is_in_tail(ip) {
-                true => Owned { first: ip, last: ip, idle: None },
-                false => self.owned(self.cluster.block_of(ip)),
+            let owned = if self.cluster.is_in_tail(ip) {
+                Owned { first: ip, last: ip, idle: None }
+            } else {
+                self.owned(self.cluster.block_of(ip))
             };
             let left = self.session.owner(&owned).await?;
             if let Some((owner, entry)) = left.as_ref().filter(|(owner, _)| !owner.is_free()) {
                 self.release_orphan(owned.first, owner, entry).await?;
-                let node = match owner.node == self.cluster.node {
-                    true => format!("{} in another boot", owner.node),
-                    false => owner.node.clone(),
+                let node = if owner.node == self.cluster.node {
+                    format!("{} in another boot", owner.node)
+                } else {
+                    owner.node.clone()
                 };
                 return Err(BlocksError::Taken { ip: ip.to_string(), node });
             }

@@ -11,12 +11,11 @@ use crate::{BlocksError, Result};
 /// Sets a network up, once. Nodes refuse to work with a store without it.
 pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
     let mut session = S::connect(cluster).await?;
-    match session.init(cluster).await? {
-        true => Ok(()),
-        false => {
-            let why = format!("network {} is set up already", cluster.network);
-            Err(BlocksError::Local(cnimble_cni::Error::config(why)))
-        }
+    if session.init(cluster).await? {
+        Ok(())
+    } else {
+        let why = format!("network {} is set up already", cluster.network);
+        Err(BlocksError::Local(cnimble_cni::Error::config(why)))
     }
 }
 

@@ -80,9 +80,10 @@ impl<S: Store> Node<'_, S> {
             return Ok(false);
         }
         let (own, again) = (self.own()?, self.owner(Some(Again { epoch, seen })));
-        match self.session.claim(&own, owned, &again, known.as_ref()).await? {
-            true => Ok(true),
-            false => Err(BlocksError::Contended),
+        if self.session.claim(&own, owned, &again, known.as_ref()).await? {
+            Ok(true)
+        } else {
+            Err(BlocksError::Contended)
         }
     }
 }

@@ -166,9 +166,10 @@ pub(crate) trait Store: Sized {
                 ours: 32 - cluster.host_bits,
             });
         }
-        let why = match (fence.epoch, session.revision()) < seen {
-            true => Some(format!("its revision {} is before {}, which was seen", session.revision(), seen.1)),
-            false => session.difference(seen, at).await?,
+        let why = if (fence.epoch, session.revision()) < seen {
+            Some(format!("its revision {} is before {}, which was seen", session.revision(), seen.1))
+        } else {
+            session.difference(seen, at).await?
         };
         if let Some(why) = why {
             session.suspect(why, seen).await?;
@@ -186,10 +187,10 @@ pub(crate) trait Store: Sized {
     /// Checks that the store answers, and that the fence is unchanged but for a longer time `offline`.
     async fn look(&mut self) -> Result<()> {
         let before = self.fence().clone();
-        match self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before)
-        {
-            true => Ok(()),
-            false => Err(self.restored("the fence has changed")),
+        if self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before) {
+            Ok(())
+        } else {
+            Err(self.restored("the fence has changed"))
         }
     }
 

@@ -123,9 +123,10 @@ impl Sandbox {
 /// An ID is compared with that of leases and links: it is right, or the answer is wrong.
 pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
     let fits = !id.is_empty() && id.len() <= 256;
-    match fits && !id.contains(|letter| is_hostile(letter) || letter == '/' || letter == ' ') {
-        true => Ok(id),
-        false => Err(CriError::Answer { method, why: format!("{:.64} is no sandbox' ID", clean(&id)) }),
+    if fits && !id.contains(|letter| is_hostile(letter) || letter == '/' || letter == ' ') {
+        Ok(id)
+    } else {
+        Err(CriError::Answer { method, why: format!("{:.64} is no sandbox' ID", clean(&id)) })
     }
 }
 

@@ -84,13 +84,14 @@ impl Client {
             ),
             err => err,
         })?;
-        match answer.runtime_name.is_empty() {
-            true => Err(strange("it doesn't tell its name".to_owned())),
-            false => Ok(Version {
+        if answer.runtime_name.is_empty() {
+            Err(strange("it doesn't tell its name".to_owned()))
+        } else {
+            Ok(Version {
                 name: clean(&answer.runtime_name),
                 version: clean(&answer.runtime_version),
                 api: clean(&answer.runtime_api_version),
-            }),
+            })
         }
     }
 

@@ -21,10 +21,7 @@ impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // People read one line, also for invalid names.
         for char in self.namespace.chars().chain(['/']).chain(self.name.chars()) {
-            match is_unseen(char) {
-                true => write!(f, "{}", char.escape_debug())?,
-                false => f.write_char(char)?,
-            }
+            if is_unseen(char) { write!(f, "{}", char.escape_debug())? } else { f.write_char(char)? }
         }
         Ok(())
     }

@@ -144,9 +144,10 @@ fn a_list_that_changes_is_read_again() {
         let mut toggle = false;
         let mut change = move || {
             toggle = !toggle;
-            let request = match toggle {
-                true => bridge("volatile"),
-                false => link::del(other.link("volatile").unwrap().index, "volatile"),
+            let request = if toggle {
+                bridge("volatile")
+            } else {
+                link::del(other.link("volatile").unwrap().index, "volatile")
             };
             other.execute(request).unwrap();
         };

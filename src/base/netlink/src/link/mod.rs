@@ -148,10 +148,7 @@ pub(super) fn changed<K>(
     change: &Change<'_>,
     wrap: fn(LinkMessage) -> RouteNetlinkMessage,
 ) -> Request {
-    message = with(message, change.up, |message, up| match up {
-        true => message.up(),
-        false => message.down(),
-    });
+    message = with(message, change.up, |message, up| if up { message.up() } else { message.down() });
     message = with(message, change.promisc, LinkMessageBuilder::promiscuous);
     message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
     message = with(message, change.mtu, LinkMessageBuilder::mtu);

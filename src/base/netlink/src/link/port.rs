@@ -147,12 +147,11 @@ pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
 /// A range of vlans in words, and in a message about a port.
 fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (String, LinkMessage) {
     let message = LinkBridgeVlan::new(index);
-    match first == last {
-        true => (first.to_string(), message.vlan(first, flags).build()),
-        false => {
-            let message = message.vlan_range_start(first, flags).vlan_range_end(last, flags);
-            (format!("{first}-{last}"), message.build())
-        }
+    if first == last {
+        (first.to_string(), message.vlan(first, flags).build())
+    } else {
+        let message = message.vlan_range_start(first, flags).vlan_range_end(last, flags);
+        (format!("{first}-{last}"), message.build())
     }
 }
 

@@ -138,9 +138,10 @@ fn all() -> io::Result<Vec<PathBuf>> {
 
 /// A tag is hexadecimal digits and a hyphen; no other text becomes a path.
 fn path(tag: &str) -> io::Result<PathBuf> {
-    match tag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') && !tag.is_empty() {
-        true => Ok(PathBuf::from(DIR).join(tag)),
-        false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    if tag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') && !tag.is_empty() {
+        Ok(PathBuf::from(DIR).join(tag))
+    } else {
+        Err(io::Error::from(io::ErrorKind::InvalidInput))
     }
 }
 

@@ -78,10 +78,7 @@ impl Sides {
         if status.sandbox.ready && !status.host_network {
             differences.extend(expected(status, &entries, &interfaces));
         }
-        let netns = match status.host_network {
-            true => Some("the node's".to_owned()),
-            false => shown(&status.netns),
-        };
+        let netns = if status.host_network { Some("the node's".to_owned()) } else { shown(&status.netns) };
         let leases = sight.node.leases.all().filter(|(_, lease)| lease.container() == Some(id));
         let results = entries.iter().filter_map(|known| known.result());
         let cached_ips = results.flat_map(|result| result.ips).map(|ip| ip.address.to_string());

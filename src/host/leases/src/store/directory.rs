@@ -210,10 +210,8 @@ impl Directory {
 /// Tests whether a lease could be written below `path`, in the nearest directory that exists. Leaves no trace.
 pub fn probe_writing(path: &Path) -> Result<()> {
     let exists = |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
-    let ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => path,
-    });
+    let ancestors =
+        path.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let nearest = ancestors.into_iter().find(exists).unwrap_or(Path::new("/"));
     File::options()
         .read(true)

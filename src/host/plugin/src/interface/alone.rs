@@ -173,9 +173,10 @@ pub fn configure(
     let detection = if is_shared { Detection::On } else { Detection::Off };
     super::carries(link, result.ips.iter().map(|ip| ip.address.ip()))?;
     netns.enter(|| pod::switches(call, &link.name, None, result, detection))??;
-    let asking = match is_shared && link.kind != "ipvlan" {
-        true => arp::probe_in_pod(call, netns, inside, link, result)?,
-        false => None,
+    let asking = if is_shared && link.kind != "ipvlan" {
+        arp::probe_in_pod(call, netns, inside, link, result)?
+    } else {
+        None
     };
     let start = Start { mac: None, detection, announced: true };
     let mut requests = pod::up(link.index, &link.name, result, &start);

@@ -90,9 +90,12 @@ pub fn inside_pod(
     if !call.covers_pod() {
         return Ok(());
     }
-    let is_up = |inside: &mut Netlink| match inside.link_at(pod.index)?.up {
-        true => Ok(()),
-        false => Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns))),
+    let is_up = |inside: &mut Netlink| {
+        if inside.link_at(pod.index)?.up {
+            Ok(())
+        } else {
+            Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)))
+        }
     };
     call.wants(Place::Pod, inside, is_up, |inside| switch_on(inside, pod))?;
     let addrs = || prev.ips.iter().map(|ip| ip.address);

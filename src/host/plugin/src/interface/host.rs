@@ -89,9 +89,10 @@ pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetw
     let of_link = forwarding_of(gateway);
     let verify = |host: &mut Netlink| {
         for (v4, of_host) in FORWARDING {
-            let (answer, key) = match v4 {
-                true => (host.link_at(gateway.index).map(|link| link.forwards), of_link.as_str()),
-                false => (host.forwards(v4).map(Some), of_host),
+            let (answer, key) = if v4 {
+                (host.link_at(gateway.index).map(|link| link.forwards), of_link.as_str())
+            } else {
+                (host.forwards(v4).map(Some), of_host)
             };
             if addrs.iter().any(|addr| addr.is_ipv4() == v4) && answer == Ok(Some(false)) {
                 return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));

@@ -80,12 +80,11 @@ impl Wanted {
             link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
         };
         let mut host;
-        let netlink = match self.in_pod {
-            true => &mut *inside,
-            false => {
-                host = Netlink::open()?;
-                &mut host
-            }
+        let netlink = if self.in_pod {
+            &mut *inside
+        } else {
+            host = Netlink::open()?;
+            &mut host
         };
         let known = match &self.name {
             Some(name) => {

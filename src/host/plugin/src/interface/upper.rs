@@ -82,10 +82,7 @@ impl Plugin for UpperPlugin {
         let new = NewInterface { kind, master, mtu, mac };
         let what = format!("make {} {} in the pod", kind.name(), call.ifname);
         let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
-        let result = match upper.takes_previous {
-            true => call.previous()?.clone(),
-            false => delegate::add_ipam(call)?,
-        };
+        let result = if upper.takes_previous { call.previous()?.clone() } else { delegate::add_ipam(call)? };
         call.step(&format!("configure {} in the pod", call.ifname), || {
             if let (Kind::Ipvlan(_), Some((link, in_pod))) = (kind, &asked) {
                 arp::probe_on_master(call, Some(&netns).filter(|_| *in_pod), link, &result)?;

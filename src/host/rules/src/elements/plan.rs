@@ -87,10 +87,7 @@ impl Changes {
             }
         }
         plan.complete::<L>(nft)?;
-        match plan.lacks.is_empty() {
-            true => Ok(plan),
-            false => Err(Refusal::Lacks(plan.lacks)),
-        }
+        if plan.lacks.is_empty() { Ok(plan) } else { Err(Refusal::Lacks(plan.lacks)) }
     }
 
     pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {

@@ -139,9 +139,10 @@ pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) 
             Ok(Some(missing)) => missing,
             Err(err) => err.to_string(),
         };
-        let is_there = match translation.is_plain() {
-            true => reference::is_masqueraded(nft, owner, addr.ip())?,
-            false => iptables::is_whole(owner, addr, translation)?,
+        let is_there = if translation.is_plain() {
+            reference::is_masqueraded(nft, owner, addr.ip())?
+        } else {
+            iptables::is_whole(owner, addr, translation)?
         };
         if !is_there {
             let what = format!("masquerade of {} is missing", addr.ip());

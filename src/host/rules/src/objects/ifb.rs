@@ -39,10 +39,7 @@ pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, 
     if used && link.alias.is_empty() {
         return Ok(None);
     }
-    let doubt = match used {
-        true => Some("a link of the host still leads to it".to_owned()),
-        false => judge.doubt(),
-    };
+    let doubt = if used { Some("a link of the host still leads to it".to_owned()) } else { judge.doubt() };
     Ok(Some(Orphan { why, doubt }))
 }
 

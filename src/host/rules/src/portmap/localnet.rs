@@ -70,10 +70,7 @@ fn mark(link: &str) -> cnimble_netlink::Result<bool> {
 
 /// Returns whether it was on by us.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
-    match is_ours(link)? {
-        true => sysctl::write(&key(link), OFF).map(|()| true),
-        false => Ok(false),
-    }
+    if is_ours(link)? { sysctl::write(&key(link), OFF).map(|()| true) } else { Ok(false) }
 }
 
 /// The same for a link with a note. A kernel that wants a 0 or a 1 has no value of ours, so the note alone tells.

@@ -73,10 +73,7 @@ pub(super) fn route(route: &NewRoute) -> String {
 
 fn host_or_net(net: IpNetwork) -> String {
     let full = if net.is_ipv4() { 32 } else { 128 };
-    match net.prefix() == full {
-        true => net.ip().to_string(),
-        false => net.to_string(),
-    }
+    if net.prefix() == full { net.ip().to_string() } else { net.to_string() }
 }
 
 /// Notes about a network, besides its name.
@@ -94,10 +91,7 @@ pub(super) fn network(network: &Network) -> String {
 }
 
 pub(super) fn without_bridge(place: &Place) -> &'static str {
-    match place.pods.iter().any(|pod| pod.link.is_some()) {
-        true => "routed by the host",
-        false => "no link on the host",
-    }
+    if place.pods.iter().any(|pod| pod.link.is_some()) { "routed by the host" } else { "no link on the host" }
 }
 
 /// Notes about a link, besides its name and addresses.

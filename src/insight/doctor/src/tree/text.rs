@@ -27,9 +27,10 @@ impl Look {
 
     fn wrap(self, code: &str, text: &str) -> String {
         let escape = self.escape;
-        match !escape.is_empty() && !text.is_empty() {
-            true => format!("{escape}[{code}m{text}{escape}[0m"),
-            false => text.to_owned(),
+        if !escape.is_empty() && !text.is_empty() {
+            format!("{escape}[{code}m{text}{escape}[0m")
+        } else {
+            text.to_owned()
         }
     }
 
@@ -92,9 +93,10 @@ fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
         out.push('\n');
     }
     for (index, child) in node.children.iter().enumerate() {
-        let (turn, below) = match index + 1 == node.children.len() {
-            true => (strokes.last, "   "),
-            false => (strokes.branch, strokes.trunk),
+        let (turn, below) = if index + 1 == node.children.len() {
+            (strokes.last, "   ")
+        } else {
+            (strokes.branch, strokes.trunk)
         };
         draw(child, &format!("{rest}{turn}"), &format!("{rest}{below}"), look, out);
     }

@@ -80,10 +80,7 @@ pub(super) async fn converse(
     };
     let mut talk = pin!(talk);
     let status = tokio::select! {
-        complete = &mut talk => match complete? {
-            true => child.wait().await,
-            false => return Ok(End::TooLong),
-        },
+        complete = &mut talk => if complete? { child.wait().await } else { return Ok(End::TooLong) },
         status = child.wait() => {
             match timeout(DRAIN, &mut talk).await {
                 Ok(Ok(false)) => return Ok(End::TooLong),

@@ -76,9 +76,10 @@ impl Keys {
 
     /// The key of a block or address in a node's list.
     pub(super) fn of_listed(&self, first: IpAddr) -> String {
-        match address(number(first) >> self.host_bits << self.host_bits, first) == first {
-            true => self.block(first),
-            false => self.single(first),
+        if address(number(first) >> self.host_bits << self.host_bits, first) == first {
+            self.block(first)
+        } else {
+            self.single(first)
         }
     }
 

@@ -176,9 +176,10 @@ impl Etcd {
     /// comes.
     async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
         let mut conditions = conditions;
-        conditions.push(match self.sealed.is_empty() {
-            true => is_absent(self.keys.fence()),
-            false => is(self.keys.fence(), self.sealed.clone()),
+        conditions.push(if self.sealed.is_empty() {
+            is_absent(self.keys.fence())
+        } else {
+            is(self.keys.fence(), self.sealed.clone())
         });
         let txn = Txn::new().when(conditions).and_then(operations);
         let answer = in_time("answer", self.client.txn(txn)).await?;

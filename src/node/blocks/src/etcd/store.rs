@@ -277,10 +277,7 @@ impl Store for Etcd {
         let mut conditions = vec![is_unchanged(&found), is_unchanged(&listed.entry)];
         conditions.extend(record.map(|record| is_unchanged(&record.entry)));
         let operations = vec![operation, TxnOp::delete(listed.entry.key.clone(), None)];
-        match self.commit(conditions, operations).await? {
-            true => Ok(Some(free)),
-            false => Err(BlocksError::Contended),
-        }
+        if self.commit(conditions, operations).await? { Ok(Some(free)) } else { Err(BlocksError::Contended) }
     }
 
     async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Streams> {

@@ -100,9 +100,10 @@ pub(super) fn set_spec(object: &mut Value, key: &str, value: Value) {
 
 /// The condition `Ready`. Its time stays unless the status has changed.
 fn condition(object: &Value, status: &str, reason: &str, message: &str) -> Value {
-    let since = match string(object, "/status/conditions/0/status") == status {
-        true => string(object, "/status/conditions/0/lastTransitionTime").to_owned(),
-        false => time(unix_now()),
+    let since = if string(object, "/status/conditions/0/status") == status {
+        string(object, "/status/conditions/0/lastTransitionTime").to_owned()
+    } else {
+        time(unix_now())
     };
     json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
 }

@@ -110,9 +110,10 @@ impl Lists {
         let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
         let boots = self.nodes.entry(node.clone()).or_default();
         let key = (claim.sequence, name(object).to_owned());
-        match fate == Fate::Exists && deleted(object).is_none() {
-            true => drop(boots.insert(key, claim.addresses)),
-            false => drop(boots.remove(&key)),
+        if fate == Fate::Exists && deleted(object).is_none() {
+            drop(boots.insert(key, claim.addresses));
+        } else {
+            drop(boots.remove(&key));
         }
         let latest = boots.last_key_value().map(|(_, ips)| ips.clone());
         Some(Change::Host(node, latest.filter(|ips| !ips.is_empty())))

@@ -153,10 +153,8 @@ impl Service {
             ))
         })?;
         let fault = self.sandboxes.fault(&sandbox);
-        let info = match request.verbose {
-            true => info::sandbox(&self.sandboxes, &sandbox).await,
-            false => Default::default(),
-        };
+        let info =
+            if request.verbose { info::sandbox(&self.sandboxes, &sandbox).await } else { Default::default() };
         Ok(wire::PodSandboxStatusResponse { status: Some(answer::status(&sandbox, fault)), info })
     }
 

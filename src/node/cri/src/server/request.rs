@@ -23,9 +23,12 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
     }
     let config = request.config.ok_or_else(|| bad("config is missing"))?;
     let metadata = config.metadata.ok_or_else(|| bad("config.metadata is missing"))?;
-    let needed = |what: &str, text: String| match text.is_empty() {
-        true => Err(bad(format!("config.metadata.{what} is missing"))),
-        false => word(&format!("config.metadata.{what}"), text),
+    let needed = |what: &str, text: String| {
+        if text.is_empty() {
+            Err(bad(format!("config.metadata.{what} is missing")))
+        } else {
+            word(&format!("config.metadata.{what}"), text)
+        }
     };
     let pod = PodId::new(needed("namespace", metadata.namespace)?, needed("name", metadata.name)?);
     let linux = config.linux.unwrap_or_default();
@@ -73,12 +76,11 @@ fn shown(text: &str) -> String {
 /// Names go into CNI_ARGS, where `;` and `=` separate, and resolv.conf, where spaces and lines do.
 fn word(what: &str, text: String) -> Result<String, Status> {
     let fits = |byte: u8| byte.is_ascii_graphic() && !b";=/\\\"'".contains(&byte);
-    match text.len() <= NAME && text.bytes().all(fits) {
-        true => Ok(text),
-        false => {
-            let shown = shown(&text);
-            Err(bad(format!("{what}: \"{shown}\" is too long, or has characters that no name has")))
-        }
+    if text.len() <= NAME && text.bytes().all(fits) {
+        Ok(text)
+    } else {
+        let shown = shown(&text);
+        Err(bad(format!("{what}: \"{shown}\" is too long, or has characters that no name has")))
     }
 }
 

@@ -37,12 +37,13 @@ impl Facts {
     pub(super) fn of(pod: Pod) -> Facts {
         let spec = pod.spec.unwrap_or_default();
         let host_network = spec.host_network.unwrap_or(false);
-        let ports = match host_network {
-            true => Box::default(),
-            false => containers_with_ports(&spec)
+        let ports = if host_network {
+            Box::default()
+        } else {
+            containers_with_ports(&spec)
                 .flat_map(|container| container.ports.iter().flatten())
                 .filter_map(mapping)
-                .collect(),
+                .collect()
         };
         let dns_policy = match spec.dns_policy.as_deref().unwrap_or_default() {
             "Default" => DnsPolicy::Default,

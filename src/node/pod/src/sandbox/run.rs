@@ -82,12 +82,11 @@ impl Sandboxes {
     fn begin(&self, config: &SandboxConfig, attempt: u32) -> Result<Sandbox, Cause> {
         let id = random_id()?;
         let options = &self.inner.options;
-        let network = match config.host_network {
-            true => None,
-            false => {
-                self.inner.network.ready()?;
-                self.inner.network.default_network()
-            }
+        let network = if config.host_network {
+            None
+        } else {
+            self.inner.network.ready()?;
+            self.inner.network.default_network()
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cgroup = |root: &String| format!("{}/pod{}", root.trim_end_matches('/'), config.uid);

@@ -82,9 +82,10 @@ impl Sandboxes {
         let lost = paths.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
         causes.add(self.inner.network.gc(&Sandboxed { valid, lost }).await.map_err(Cause::from));
         for path in paths {
-            causes.add(match path.is_dir() {
-                true => std::fs::remove_dir_all(&path).map_err(Cause::file("removing", path)),
-                false => netns::remove(&path).map_err(Cause::from),
+            causes.add(if path.is_dir() {
+                std::fs::remove_dir_all(&path).map_err(Cause::file("removing", path))
+            } else {
+                netns::remove(&path).map_err(Cause::from)
             });
         }
         Ok(causes.into_result()?)

@@ -170,9 +170,10 @@ impl Listed {
                 if pod.facts.ended {
                     return Some(Change::Drop(id));
                 }
-                match pod.facts.annotations.is_empty() {
-                    true => pod.facts.annotations = Arc::clone(&self.usual),
-                    false => pod.annotate(SOURCE_ANNOTATION, &SourceKind::Api.to_string()),
+                if pod.facts.annotations.is_empty() {
+                    pod.facts.annotations = Arc::clone(&self.usual);
+                } else {
+                    pod.annotate(SOURCE_ANNOTATION, &SourceKind::Api.to_string());
                 }
                 Some(Change::Put(Arc::new(pod)))
             }

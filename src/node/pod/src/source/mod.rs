@@ -140,10 +140,9 @@ impl PodConfig {
     /// Whether each source has been read, as by [`PodConfig::seen_all_sources`], or could not be read.
     pub fn tried_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
         let state = self.shared.state();
-        self.kinds.iter().all(|kind| match state.storage.seen(*kind) {
-            true => seen.contains(kind),
-            false => state.fails(*kind),
-        })
+        self.kinds
+            .iter()
+            .all(|kind| if state.storage.seen(*kind) { seen.contains(kind) } else { state.fails(*kind) })
     }
 
     pub fn pods(&self) -> Vec<Arc<Manifest>> {

@@ -184,9 +184,10 @@ impl Pools {
         let wrong = |why: &str| Error::config(format!("{key}: pool \"{}\" {why}", name.escape_default()));
         let pool = self.pools.iter().find(|pool| pool.name == name);
         let pool = pool.ok_or_else(|| wrong("is none of ipam.pools"))?;
-        match pool.namespaces.is_empty() || is_of(pool) {
-            true => Ok(pool.sets.clone()),
-            false => Err(wrong("is for other namespaces")),
+        if pool.namespaces.is_empty() || is_of(pool) {
+            Ok(pool.sets.clone())
+        } else {
+            Err(wrong("is for other namespaces"))
         }
     }
 }

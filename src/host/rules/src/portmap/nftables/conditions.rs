@@ -63,9 +63,10 @@ fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     let ipv4 = family(set).is_none_or(|ip| ip.is_ipv4());
     let (ip, addr, conditions) =
         if ipv4 { ("ip", "ipv4", &forward.conditions_v4) } else { ("ip6", "ipv6", &forward.conditions_v6) };
-    let (verb, of, from) = match is_of_addresses(set) {
-        true => ("insert", format!("{addr}_addr . "), format!("{ip} daddr . ")),
-        false => ("add", String::new(), String::new()),
+    let (verb, of, from) = if is_of_addresses(set) {
+        ("insert", format!("{addr}_addr . "), format!("{ip} daddr . "))
+    } else {
+        ("add", String::new(), String::new())
     };
     let (table, conditions) = (Portmap::TABLE, text(conditions));
     let mut commands = String::new();
