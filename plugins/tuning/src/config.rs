@@ -85,7 +85,7 @@ impl Config {
         let data_dir = data_dir(&call.config)?;
         let keys: Keys = call.config.decode()?;
         if let Some(key) = repeated_key(&call.stdin) {
-            return Err(Error::config(format!("sysctl: {key} stands there twice"))
+            return Err(Error::config(format!("sysctl: {key} is given twice"))
                 .details("duplicated sysctl keys are not allowed"));
         }
         let from_args = call.args()?.get("MAC").unwrap_or_default().to_owned();

@@ -265,7 +265,7 @@ fn wrong_pools_and_addresses_are_refused_with_their_keys() {
         (
             "addresses",
             json!({"prod/a": "10.9.0.9", "prod/b": ["10.9.0.9"]}),
-            "10.9.0.9 of prod/b stands there twice",
+            "10.9.0.9 of prod/b is listed twice",
         ),
         ("addresses", json!({"prod/a": "x"}), "invalid IP address: x"),
     ] {

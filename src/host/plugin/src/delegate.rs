@@ -139,7 +139,7 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
         return;
     };
     if let Err(err) = self::call(call, ipam, Command::Del) {
-        log::warn!("going on without the good-bye of {ipam}: {err}");
+        log::warn!("DEL goes on, but {ipam} could not release its lease through the interface: {err}");
     }
 }
 

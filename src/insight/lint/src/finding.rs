@@ -44,7 +44,7 @@ macro_rules! rules {
 rules! {
     Syntax "syntax" "The file is no JSON, or no object."
     UnknownKey "unknown-key" "A key that the plugin doesn't read: it has no effect. Most are misspelt."
-    DuplicateKey "duplicate-key" "A key that stands in an object twice: one of both is lost."
+    DuplicateKey "duplicate-key" "A key that is given twice in an object: one value is lost."
     WrongType "wrong-type" "A value of another type than the plugin reads."
     InvalidValue "invalid-value" "A value that no plugin accepts."
     MissingKey "missing-key" "A key that the plugin can't do without."

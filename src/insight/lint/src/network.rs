@@ -223,7 +223,7 @@ fn list_keys(root: &Node, found: &mut Findings) {
         let key = member.key.as_str();
         let range = &member.range;
         if let Some(other) = root.members().iter().take(n).find(|it| it.key.eq_ignore_ascii_case(key)) {
-            let message = format!("{} stands there twice: one of both is lost", other.key);
+            let message = format!("{} is given twice: one value is lost", other.key);
             found.warning(Rule::DuplicateKey, range, message);
         } else if LIST_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))
             || is_remark(key)

@@ -78,7 +78,7 @@ impl Walk<'_> {
                 let also =
                     if other.key == member.key { String::new() } else { format!(", as {}", other.key) };
                 let key = below(path, &member.key);
-                let message = format!("{key} stands there twice{also}: one of both is lost");
+                let message = format!("{key} is given twice{also}: one value is lost");
                 self.found.warning(Rule::DuplicateKey, &member.range, message);
             }
         }

@@ -126,7 +126,7 @@ pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
     if fits && !id.contains(|letter| is_hostile(letter) || letter == '/' || letter == ' ') {
         Ok(id)
     } else {
-        Err(CriError::Answer { method, why: format!("{:.64} is no sandbox' ID", clean(&id)) })
+        Err(CriError::Answer { method, why: format!("{:.64} is not a valid sandbox ID", clean(&id)) })
     }
 }
 

@@ -86,7 +86,7 @@ fn a_list_that_no_runtime_would_send_is_refused() {
         let item = wire::PodSandbox { id: id.to_owned(), ..wire::PodSandbox::default() };
         let list = wire::ListPodSandboxResponse { items: vec![item.encode_to_vec().into()] };
         let err = answer::sandboxes(&list).unwrap_err().to_string();
-        assert!(err.contains("no sandbox' ID") && !err.contains('\u{1b}'), "{err}");
+        assert!(err.contains("not a valid sandbox ID") && !err.contains('\u{1b}'), "{err}");
     }
     let metadata = wire::PodSandboxMetadata { name: "a\u{1b}c\nb".into(), ..Default::default() };
     let item = wire::PodSandbox { id: "x".into(), metadata: Some(metadata), ..wire::PodSandbox::default() };

@@ -112,7 +112,7 @@ impl Bus {
             line.extend(byte);
         }
         if !line.starts_with(b"OK ") {
-            return Err(Error::Protocol("the bus doesn't take us for who we are"));
+            return Err(Error::Protocol("the bus refuses to authenticate this user"));
         }
         self.stream.write_all(b"BEGIN\r\n").map_err(failed)
     }

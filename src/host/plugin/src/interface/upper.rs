@@ -90,7 +90,9 @@ impl Plugin for UpperPlugin {
             alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
         })?;
         if let (Some(shim), Some((master, _))) = (upper.shim, &asked) {
-            call.step("lead the host to the pod", || shim::add(call, shim, master, link.mac, &result))?;
+            call.step("add the host's route to the pod", || {
+                shim::add(call, shim, master, link.mac, &result)
+            })?;
         }
         Ok(completed(result, vec![alone::described(call, &link)], upper.dns))
     }

@@ -221,7 +221,7 @@ pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Findings) {
         let Some(node) = item.get("address") else { continue };
         let Some(address) = node.text().and_then(cidr::parse_cidr) else { continue };
         if seen.contains(&address.ip()) {
-            let message = format!("ipam.addresses: {} stands there twice", address.ip());
+            let message = format!("ipam.addresses: {} is listed twice", address.ip());
             found.error(Rule::Conflict, &node.range, message);
         }
         seen.push(address.ip());

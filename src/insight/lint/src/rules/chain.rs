@@ -46,7 +46,7 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
         if ["portmap", "firewall", "bandwidth"].contains(&entry.plugin)
             && before.iter().any(|other| other.plugin == entry.plugin)
         {
-            let message = format!("{} stands there twice: the second does what the first did", entry.plugin);
+            let message = format!("{} is listed twice: the second does what the first did", entry.plugin);
             found.warning(Rule::ChainOrder, &entry.place, message);
         }
         match entry.plugin {

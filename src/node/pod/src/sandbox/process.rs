@@ -82,7 +82,7 @@ pub(super) async fn end_orphans(id: &str) {
     }
 }
 
-/// The sandbox' ID is random, and in the processes' environment.
+/// The sandbox's ID is random, and in the processes' environment.
 fn orphans(id: &str) -> Vec<PauseProcess> {
     let marks = [format!("CNI_CONTAINERID={id}"), format!("{MARK}={id}")];
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

@@ -125,7 +125,7 @@ impl Pools {
                     return wrong("is in no range");
                 }
                 if read.named.contains(&ip) || !read.reserved.insert(ip) {
-                    return wrong("stands there twice");
+                    return wrong("is listed twice");
                 }
                 if pod.as_ref() == Some(&name) {
                     read.reserved.remove(&ip);
