@@ -51,6 +51,25 @@ pub fn is_left_over(host: &mut Netlink, link: &Link) -> netlink::Result<bool> {
     Ok(!has_ports && host.addrs(link.index)?.is_empty())
 }
 
+/// The alias of a bridge that the plugin made.
+pub const OURS: &str = "bridge, made by cnimble";
+
+/// The same, for a network with `removeUnusedBridge`.
+pub const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
+
+/// The same, for a network with `uplink`, which leads to other hosts.
+pub const UPLINKED: &str = "bridge with an uplink, made by cnimble";
+pub const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
+
+/// The same, with an uplink that was down before, and goes down with the bridge.
+pub const WAKES_UPLINK: &str = "bridge with an uplink that was down, made by cnimble, goes with its last pod";
+
+/// Whether the plugin made this bridge, and nobody has changed its alias since.
+pub fn is_made_here(link: &Link) -> bool {
+    let aliases = [OURS, OURS_REMOVABLE, UPLINKED, UPLINKED_REMOVABLE, WAKES_UPLINK];
+    link.kind == KIND && aliases.contains(&link.alias.as_str())
+}
+
 pub const DEFAULT_NAME: &str = "cni0";
 
 pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
