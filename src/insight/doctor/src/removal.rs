@@ -96,7 +96,7 @@ impl Doctor<'_> {
                 Repair::NotAsked => {}
             }
         }
-        for bridge in bridges(list) {
+        for bridge in bridge::all(list) {
             let what = format!("bridge {bridge}");
             match remove_bridge(&bridge, others) {
                 Ok(outcome) => removal.note(what, outcome),
@@ -179,16 +179,6 @@ fn in_words(container_id: &str, ifname: &str, entries: &[&Entry]) -> String {
     format!("{}, interface {ifname}", name.as_deref().unwrap_or(short))
 }
 
-/// The bridges that the network's plugins make, also by a delegate.
-fn bridges(list: &NetworkList) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = bridge::configured(list).collect();
-    for delegate in list.plugins.iter().filter_map(bridge::delegated) {
-        let name = json::get(&delegate.document, "bridge").and_then(|name| name.as_str());
-        names.insert(name.unwrap_or(bridge::DEFAULT_NAME).to_owned());
-    }
-    names
-}
-
 fn remove_bridge(name: &str, others: &Others) -> Result<Outcome, Error> {
     // An ADD may be about to use the bridge.
     let _alone = links::lock_bridges()?;
@@ -231,7 +221,7 @@ fn uses_link(list: &NetworkList, name: &str) -> bool {
         .plugins
         .iter()
         .any(|plugin| json::get(&plugin.document, "master").and_then(|master| master.as_str()) == Some(name));
-    is_master || bridges(list).contains(name)
+    is_master || bridge::all(list).contains(name)
 }
 
 /// The directories of the network's leases that may be there.

@@ -4,6 +4,7 @@
 //! the plugin bridge makes it with a link group of its own. One message then writes the alias and the default group. A
 //! bridge that still has that group and no alias is what a killed ADD has left, unless its ADD holds the [`LOCK`].
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -77,6 +78,16 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
         let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
         name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME).to_owned()
     })
+}
+
+/// The bridges that the network's plugins make, also by a delegate.
+pub fn all(list: &NetworkList) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = configured(list).collect();
+    for delegate in list.plugins.iter().filter_map(delegated) {
+        let name = json::get(&delegate.document, "bridge").and_then(|name| name.as_str());
+        names.insert(name.unwrap_or(DEFAULT_NAME).to_owned());
+    }
+    names
 }
 
 /// The plugin that another one delegates the pod to, as flannel does by its key `delegate`.
