@@ -69,6 +69,57 @@ fn uninstall_changes_nothing_if_pods_cant_be_handed_over_unless_it_is_forced() {
     );
 }
 
+/// A pod whose DEL has begun has no interface any more. The doctor can't know whether it lives until the DEL ends.
+const BEGUN: &str =
+    "left network net, container c1\n  why  it isn't known whether it lives: its DEL isn't done";
+
+#[test]
+fn uninstall_waits_for_verbs_that_have_begun() {
+    let node = Node::new();
+    let before = contents(&node.path("bin"));
+    // The first call before the plugins go and the first one afterwards meet a DEL.
+    let meets = "n=$(wc -l <calls); case $n in 1|3) echo \"$begun\"; exit 7 ;; esac";
+    node.record(&format!("begun=\"{BEGUN}\"\n{meets}"));
+    node.install_ok(&[]);
+    node.install_ok(&["--uninstall"]);
+    let (first, rest) =
+        ("hand-over --yes bin/host-local prefix/bin/cnimble", "hand-over --yes prefix/bin/cnimble");
+    assert_eq!(node.calls(), [first, first, rest, rest]);
+    assert_eq!(contents(&node.path("bin")), before);
+    assert!(!node.path("prefix/bin/cnimble").exists());
+}
+
+#[test]
+fn uninstall_hands_the_others_over_and_says_what_is_back() {
+    let node = Node::new();
+    let before = contents(&node.path("bin"));
+    // A pod that came between the two calls can't be handed over.
+    node.record(
+        "case $*,$(ls bin/host-local 2>/dev/null) in *--force*,) ;; *,) echo 'left network net, container c9'; exit 7 ;; esac",
+    );
+    node.install_ok(&[]);
+    let output = node.install(&["--uninstall"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("left network net, container c9"), "{text}");
+    assert!(
+        text.contains("the plugins from before are back in") && text.contains("call this again"),
+        "{text}"
+    );
+    assert!(!text.contains("stays as it is"), "{text}");
+    let (first, rest) =
+        ("hand-over --yes bin/host-local prefix/bin/cnimble", "hand-over --yes prefix/bin/cnimble");
+    assert_eq!(node.calls(), [first, rest, "hand-over --yes --force prefix/bin/cnimble"]);
+    let there = contents(&node.path("bin"));
+    assert!(before.iter().all(|(path, content)| there.get(path) == Some(content)), "they are back");
+    assert!(node.path("prefix/bin/cnimble").exists(), "the next call needs it");
+    // The pod is deleted, and the next call passes.
+    node.record("");
+    fs::copy(node.path("release/cnimble"), node.path("prefix/bin/cnimble")).unwrap();
+    node.install_ok(&["--uninstall"]);
+    assert_eq!(contents(&node.path("bin")), before);
+}
+
 #[test]
 fn uninstall_waits_for_plugins_that_are_at_work() {
     let node = Node::new();

@@ -141,7 +141,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
     }
 
     // The tree shows lost parts beside the pod, by its name. Other pods have no problem.
-    let tree = document(&node, "tree --cri", 0);
+    let tree = document(&node, "tree --cri", 6);
     let places = tree["networks"][0]["places"].as_array().unwrap().iter();
     let pods: Vec<&Value> = places.flat_map(|place| place["pods"].as_array().unwrap()).collect();
     let wrong: Vec<&str> = pods
@@ -154,7 +154,9 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
     let problems = tree["problems"].to_string();
     assert!(problems.contains(&format!("{LEASES}/{}", shop.ip(17))), "{problems}");
 
-    let svg = cnimble(&node, "tree --cri --svg -").success().text();
+    let svg = cnimble(&node, "tree --cri --svg -");
+    assert_eq!(svg.status, 6, "the picture shows faults: {}", svg.describe());
+    let svg = svg.text();
     assert!(svg.starts_with("<svg ") && svg.matches("class=\"pod wrong\"").count() == 4, "{svg}");
     // Writes the picture for the README.
     if let Some(file) = std::env::var_os("CRI_SVG") {

@@ -6,18 +6,8 @@ use cnimble_netlink::link::{self, Change, Link, Mac};
 use crate::config::Config;
 use crate::context::Context;
 
-const OURS: &str = "bridge, made by cnimble";
-
-/// For a network with `removeUnusedBridge`.
-const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
-
-/// For a network with `uplink`, which leads to other hosts.
-const UPLINKED: &str = "bridge with an uplink, made by cnimble";
-const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
-
-/// The same, with an uplink that was down before, and goes down with the bridge.
-pub(crate) const WAKES_UPLINK: &str =
-    "bridge with an uplink that was down, made by cnimble, goes with its last pod";
+pub(crate) use cnimble_rules::objects::bridge::WAKES_UPLINK;
+use cnimble_rules::objects::bridge::{OURS, OURS_REMOVABLE, UPLINKED, UPLINKED_REMOVABLE};
 
 pub(crate) fn alias(config: &Config) -> &'static str {
     match (config.uplink.is_some(), config.remove_unused) {

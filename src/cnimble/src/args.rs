@@ -11,7 +11,10 @@ pub(crate) mod config;
 pub(crate) mod cri;
 pub(crate) mod doctor;
 pub(crate) mod follow;
+pub(crate) mod help;
 pub(crate) mod ipam;
+pub(crate) mod look;
+pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod run;
@@ -32,6 +35,8 @@ use cri::Cri;
 use doctor::{Doctor, Guard, HandOver};
 use follow::{Events, Stats};
 use ipam::Ipam;
+use look::{Ls, Tree};
+use network::Network;
 use node::Node;
 use pod::Pod;
 use run::Run;
@@ -51,8 +56,9 @@ Examples:
       cnimble add demo blue --cni-path /usr/lib/cni --conf-dir ./net.d \\
           --cap-args '{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]}'
 
-  List networks and plugins, and check a network:
+  List networks, attachments and plugins, and check a network:
       cnimble networks
+      cnimble ls
       cnimble plugins
       cnimble validate demo
 
@@ -66,10 +72,10 @@ Exit status:
   4  a plugin, the container runtime or the API server is missing, can't be run or reached,
      gave no proper answer, or lacks the version
   5  a file of the node, a socket or stdout can't be read or written, or only root may do it
-  6  doctor, cri status, cri inspect or pod status has findings; or doctor has warnings; or
-     node --once found a fault in the node's own network; or trace found what stops the
-     packet
-  7  doctor could not repair everything; or hand-over left something
+  6  doctor, tree --check, cri status, cri inspect or pod status has findings; or doctor has
+     warnings; or node --once found a fault in the node's own network; or trace found what
+     stops the packet
+  7  doctor could not repair everything; or hand-over or network rm left something
   8  trace cannot know whether the packet passes
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";
@@ -82,12 +88,7 @@ const COMMON: &str = "Options of all commands";
 /// after another. A container is a network namespace. The environment variables of cnitool
 /// work. A flag overrides its variable.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cnimble",
-    version = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CNIMBLE_COMMIT"), ", CNI specification 0.1.0 to 1.1.0)"),
-    after_long_help = EXAMPLES,
-    after_help = "`cnimble --help` has examples and the exit status.",
-)]
+#[command(name = "cnimble", version = help::VERSION, after_long_help = EXAMPLES)]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) global: Global,
@@ -178,7 +179,7 @@ pub(super) enum Command {
         "cnimble validate --strict --offline ./demo.conflist",
     ])]
     Validate(Validate),
-    /// Write and check the configuration of a new network with a free subnet
+    /// Write the configuration of a new network with a free subnet
     #[command(after_long_help = examples![
         "cnimble init bridge demo --dry-run",
         "cnimble init ptp demo --subnet 10.1.2.0/24",
@@ -187,13 +188,16 @@ pub(super) enum Command {
     /// Print the JSON Schema of configurations, for editors
     #[command(after_long_help = examples!["cnimble schema bridge", "cnimble schema --all >network.json"])]
     Schema(Schema),
-    /// Explain an error code, a configuration key, or a rule of `validate --strict`
+    /// Explain an error code, a key, or a rule of `validate --strict`
     #[command(after_long_help = examples![
         "cnimble explain 101",
         "cnimble explain ipam.ranges",
         "cnimble explain bridge.mtu",
     ])]
     Explain(Explain),
+    /// Print the version, and the versions of the CNI specification
+    #[command(after_long_help = examples!["cnimble version", "cnimble version --json"])]
+    Version,
     /// Print the completion script of a shell
     #[command(after_long_help = examples![
         "cnimble completions bash >/etc/bash_completion.d/cnimble",
@@ -208,28 +212,43 @@ pub(super) enum Command {
     /// List the plugins and their CNI versions
     #[command(after_long_help = examples!["cnimble plugins", "cnimble plugins --cni-path /usr/lib/cni"])]
     Plugins,
-    /// List the networks and the faults of unusable configurations
-    #[command(after_long_help = examples![
-        "cnimble networks",
-        "cnimble networks --conf-dir ./net.d --json",
-    ])]
+    /// List, show and remove networks; `networks` lists them, too
+    #[command(after_long_help = examples!["cnimble network inspect demo", "cnimble network rm demo"])]
+    Network(Network),
+    /// The same as `network ls`
+    #[command(after_long_help = examples!["cnimble networks"])]
     Networks,
-    /// Draw the node's networks: bridges, ports, pods, addresses, routes, packet rules
+    /// List attachments: pod, network, addresses, MAC, ports, age, state
+    ///
+    /// Addresses, MAC and state are the kernel's. Ports and age are those of the record of `add`.
+    #[command(after_long_help = examples![
+        "cnimble ls",
+        "cnimble ls demo -o wide",
+        "cnimble ls -o name",
+    ])]
+    Ls(Ls),
+    /// Draw networks: bridges, ports, pods, addresses, routes, rules
     ///
     /// Shows the state of the kernel. The names of pods come from the cache, and from the
     /// owners that cnimble's plugins write on links and rules.
-    #[command(after_long_help = examples!["cnimble tree", "cnimble tree --svg networks.svg"])]
+    #[command(after_long_help = examples![
+        "cnimble tree",
+        "cnimble tree shop/web",
+        "cnimble tree --svg networks.svg",
+    ])]
     Tree(Tree),
-    /// Follow attachments: add, del, failed and repaired, each with its duration
+    /// Follow attachments: add, del, failed and repaired
     ///
-    /// Supports all plugins and runtimes. Runs until a signal stops it. With --json it
+    /// Each has its duration, if that is known. Supports all plugins and runtimes. Runs until a signal stops it. With --json it
     /// prints one object per line.
     #[command(after_long_help = examples!["cnimble events", "cnimble events --network demo --json"])]
     Events(Events),
-    /// Show live counters of pods: bytes, packets, drops, and drops of bandwidth limits
+    /// Show live counters of pods: bytes, packets, drops
+    ///
+    /// Drops of the bandwidth plugin's limits stand in columns of their own.
     #[command(after_long_help = examples!["cnimble stats", "cnimble stats web --once --json"])]
     Stats(Stats),
-    /// Follow a packet from a pod to an address and back, and name the station that stops it
+    /// Follow a packet from a pod and back, and find what stops it
     ///
     /// Sends one packet, captures it on the links of its way, and traces it through the rules of
     /// nf_tables. Asks the kernel at each station: routes, links, neighbours, ports of bridges,
@@ -246,17 +265,17 @@ pub(super) enum Command {
     /// lost packet rules back. An object stays if its pod lives or may live.
     #[command(after_long_help = examples!["cnimble doctor", "cnimble doctor --cri --repair"])]
     Doctor(Doctor),
-    /// Put back what living pods lose on the host, as soon as the kernel reports a change
+    /// Put back at once what living pods lose on the host
     ///
-    /// Repairs what `doctor --repair` repairs of living pods: packet rules, bridges, addresses and
+    /// It acts as soon as the kernel reports a change.     /// Repairs what `doctor --repair` repairs of living pods: packet rules, bridges, addresses and
     /// settings of the host. A flush of the ruleset or a reload of a firewall is repaired within a
     /// second. If another program removes the repairs of a network twenty times in a row, within ten
     /// seconds each, the network is left alone for ten minutes. SIGHUP looks at once. SIGINT or SIGTERM stops it.
     #[command(after_long_help = examples!["cnimble guard"])]
     Guard(Guard),
-    /// Convert the rules of living pods for the Go plugins, before you install them
+    /// Convert the rules of living pods for the Go plugins
     ///
-    /// DEL of the Go plugins removes only their own rules. So each pod gets its packet rules
+    /// Call it before you install them.     /// DEL of the Go plugins removes only their own rules. So each pod gets its packet rules
     /// in their form, by iptables, and cnimble's tables are removed. No connection is lost.
     /// Changes nothing without --yes. `scripts/install --uninstall` runs it.
     #[command(after_long_help = examples!["cnimble hand-over", "cnimble hand-over --yes"])]
@@ -265,7 +284,7 @@ pub(super) enum Command {
     Pod(Pod),
     /// The pods of the container runtime, by CRI: containerd, CRI-O, k3s
     Cri(Cri),
-    /// Set up, list and release the addresses of a cluster (IPAM plugin cluster-local)
+    /// Set up, list and release a cluster's addresses (cluster-local)
     #[command(after_long_help = examples!["cnimble ipam blocks pods"])]
     Ipam(Ipam),
     /// Keep the pods of manifests up, as a kubelet does
@@ -278,13 +297,13 @@ pub(super) enum Command {
         "cnimble run --kubeconfig kubeconfig --only-managed",
     ])]
     Run(Box<Run>),
-    /// Serve CRI, the kubelet's interface to container runtimes, for pod sandboxes only
+    /// Serve CRI, the kubelet's interface, for pod sandboxes only
     ///
     /// A CRI client such as crictl creates, lists and removes network namespaces of pods with
     /// their networks. There are no containers and no images. SIGINT or SIGTERM stops it after
     /// the running calls, and sandboxes stay. SIGHUP reads the networks again.
     Serve(Box<Serve>),
-    /// Maintain the network of a cluster node: routes to pods, masquerading, the configuration
+    /// Maintain the network of a cluster's node: routes, masquerading
     ///
     /// Reads the nodes from a Kubernetes API server. Writes the configuration of the pods'
     /// network for this node's podCIDRs. Keeps a route to the pods of each other node. Traffic
@@ -315,22 +334,6 @@ pub(crate) struct Leases {
     /// directories that networks name]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Vec<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Tree {
-    /// Draw with ASCII characters only
-    #[arg(long, conflicts_with = "svg")]
-    pub(super) ascii: bool,
-    /// Write an SVG picture to this file; - is stdout
-    #[arg(long, value_name = "FILE")]
-    pub(super) svg: Option<PathBuf>,
-    /// Show the doctor's findings at each pod
-    #[arg(long)]
-    pub(super) check: bool,
-    /// Ask the container runtime for pod names, and show the doctor's findings
-    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
-    pub(super) cri: Option<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -169,8 +169,42 @@ pub(super) fn words() -> impl Iterator<Item = String> {
     codes.chain(rules).chain(variables).chain(plugins).chain(all().map(|(_, key)| key.path.replace("[]", "")))
 }
 
+/// The sentences are from pages in Markdown.
 fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
-    if session.json { print_json(object) } else { print(text) }
+    if session.json { print_json(&without_markdown_in(object)) } else { print(&without_markdown(text)) }
+}
+
+fn without_markdown_in(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(without_markdown(text)),
+        Value::Array(list) => list.iter().map(without_markdown_in).collect(),
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| (key.clone(), without_markdown_in(value))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Takes the marks of code, of emphasis and of links away. An asterisk in code, as in `*.conflist`, stays.
+fn without_markdown(text: &str) -> String {
+    let text = without_links(text);
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 0 { part.replace('*', "") } else { part.to_owned() }).collect()
+}
+
+/// Keeps the words of a link, `[words](address)`.
+fn without_links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some(((plain, words), (_, behind))) = before.rsplit_once('[').zip(after.split_once(')')) else {
+            break;
+        };
+        out += plain;
+        out += words;
+        rest = behind;
+    }
+    out + rest
 }
 
 fn code(session: &Session, number: u32) -> Result<(), Report> {
@@ -243,7 +277,7 @@ fn shown(owner: Option<&str>, key: &Key) -> String {
     let mut text = format!("{} of {}: {}\n", key.path, owner.unwrap_or("any network"), key.about);
     for (name, value) in [("type", key.kind), ("default", key.default), ("example", key.example)] {
         if !value.is_empty() {
-            let _ = writeln!(text, "  {name:7}  {}", value.replace('`', ""));
+            let _ = writeln!(text, "  {name:7}  {value}");
         }
     }
     if !key.is_in_go {
@@ -319,6 +353,29 @@ mod tests {
                 .contains(&"portmap runtimeConfig.portMappings[].hostPort".to_owned())
         );
         assert_eq!(names("nothing.ipam.routes"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn marks_of_markdown_are_taken_away() {
+        assert_eq!(without_markdown("a *set* of `*.conflist` in **all**"), "a set of *.conflist in all");
+        assert_eq!(without_markdown("as [host-local](../a.md) in `a[][].b`"), "as host-local in a[][].b");
+        let about = json!([{"about": "the `key`", "inGo": true}]);
+        assert_eq!(without_markdown_in(&about), json!([{"about": "the key", "inGo": true}]));
+        let texts = all().map(|(owner, key)| shown(owner, key)).chain(pages().iter().map(plugin_text));
+        for text in texts.chain(Rule::ALL.iter().map(|rule| rule.about().to_owned())) {
+            assert_eq!(text.matches('`').count() % 2, 0, "{text}");
+            let told = without_markdown(&text);
+            assert!(!told.contains('`') && !told.contains("]("), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_an_example_for_each_end() {
+        for word in ["ipam.rangeStart", "ipam.ranges.rangeStart"] {
+            let examples = |word: &str| keys(word).iter().map(|(_, key)| key.example).collect::<Vec<_>>();
+            let ends = examples(&word.replace("Start", "End"));
+            assert!(examples(word).iter().zip(&ends).all(|(start, end)| start < end), "{word}");
+        }
     }
 
     #[test]

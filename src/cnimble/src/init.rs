@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use cnimble_cni::{cidr, hash16, names};
@@ -14,7 +15,10 @@ use super::lint::host;
 use super::report::{Exit, Report, usage};
 use super::{Session, network, print};
 
+/// A runtime that knows only `cniVersion` (podman 4, libcni before 1.1) takes this one.
 const VERSION: &str = "1.0.0";
+/// A newer runtime takes the highest of these, and has STATUS and GC by it (specification 1.1.0, section 1).
+const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 /// The only directory that k3s reads.
 const K3S_DIR: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
 
@@ -174,12 +178,41 @@ fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
             ],
         ),
     };
-    let mut network = json!({"_why": why, "cniVersion": VERSION, "name": given.name, "plugins": plugins});
+    let mut network = json!({
+        "_why": why,
+        "cniVersion": VERSION,
+        "cniVersions": VERSIONS,
+        "name": given.name,
+        "plugins": plugins,
+    });
     if let (Some(subnet), None, Value::Object(network)) = (subnet, given.subnet, &mut network) {
         let why = format!("{subnet} is free: no other network here and no route of this host overlaps it");
         network.insert("_subnet".to_owned(), why.into());
     }
-    Ok(cnimble_cni::json::to_pretty(&network) + "\n")
+    Ok(cnimble_cni::json::to_pretty(&InOrder(&network)) + "\n")
+}
+
+/// Keys in the order in which people read a configuration.
+const ORDER: [&str; 6] = ["_why", "_subnet", "cniVersion", "cniVersions", "name", "type"];
+
+/// A value whose objects begin with the keys of [`ORDER`]. The lists of plugins and the object `ipam` come last.
+struct InOrder<'a>(&'a Value);
+
+impl Serialize for InOrder<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Object(map) => {
+                let mut keys: Vec<(&String, &Value)> = map.iter().collect();
+                keys.sort_by_key(|(key, _)| {
+                    let first = ORDER.iter().position(|known| known == key).unwrap_or(ORDER.len());
+                    (first, ["ipam", "plugins"].contains(&key.as_str()))
+                });
+                serializer.collect_map(keys.into_iter().map(|(key, value)| (key, InOrder(value))))
+            }
+            Value::Array(list) => serializer.collect_seq(list.iter().map(InOrder)),
+            other => other.serialize(serializer),
+        }
+    }
 }
 
 fn bridge_name(network: &str) -> String {
@@ -215,4 +248,28 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let draft = dir.join(format!(".{}.{}", std::process::id(), "cnimble-init"));
     cnimble_os::files::create(path, &draft, text.as_bytes(), 0o644)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_begins_with_its_type() {
+        let network = json!({
+            "plugins": [{"bridge": "b", "ipam": {"ranges": [], "type": "host-local"}, "isGateway": true, "type": "bridge"}],
+            "name": "n",
+            "cniVersion": "1.0.0",
+        });
+        let text = cnimble_cni::json::to_pretty(&InOrder(&network));
+        let keys: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.trim().split_once("\": "))
+            .map(|(key, _)| &key[1..])
+            .collect();
+        assert_eq!(
+            keys,
+            ["cniVersion", "name", "plugins", "type", "bridge", "isGateway", "ipam", "type", "ranges"]
+        );
+    }
 }

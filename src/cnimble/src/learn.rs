@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::env::{CompleteEnv, Shells};
 
 use super::args::Cli;
-use super::args::config::Completions;
+use super::args::config::{Completions, Shell};
 use super::print;
 use super::report::Report;
 
@@ -27,11 +27,11 @@ pub(super) fn answer() -> Option<ExitCode> {
 pub(super) fn completions(given: &Completions) -> Result<(), Report> {
     let mut out = Vec::new();
     let shells = Shells::builtins();
-    if let Some(shell) = shells.completer(&given.shell.to_string()) {
+    if let Some(shell) = shells.completer(given.shell.name()) {
         // A write to memory can't fail.
         let _ = shell.write_registration(VARIABLE, "cnimble", "cnimble", "cnimble", &mut out);
     }
-    if given.shell == clap_complete::Shell::Zsh {
+    if given.shell == Shell::Zsh {
         // On first use zsh runs the whole file as the function `_cnimble` and expects an answer.
         out.extend_from_slice(b"[[ $funcstack[1] != _cnimble ]] || _clap_dynamic_completer_cnimble \"$@\"\n");
     }

@@ -17,9 +17,11 @@ mod learn;
 mod lint;
 mod list;
 mod logging;
+mod ls;
 mod man;
 mod names;
 mod network;
+mod networks;
 mod node;
 mod output;
 mod plain;
@@ -36,6 +38,7 @@ mod target;
 mod trace;
 mod tree;
 mod verbs;
+mod version;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -43,13 +46,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 
 use cnimble_runtime::locks::{self as locks, Locks};
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Invoker};
 
-use args::{Cli, Command, Global};
+use args::{Cli, Command, Global, help};
 use output::{print, print_as_is, print_json};
 use report::{Exit, Report};
 use style::Paint;
@@ -173,6 +177,11 @@ fn main() -> ExitCode {
 
 /// Answers a command line that clap refuses, or a request for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
+    let is_help =
+        matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+    // Only help needs the command line that is slower to build.
+    let with_help = is_help.then(|| help::command().try_get_matches().err()).flatten();
+    let err = with_help.as_ref().unwrap_or(err);
     if !err.use_stderr() {
         let text = if Paint::of(&std::io::stdout()).is_on() {
             err.render().ansi().to_string()
@@ -184,7 +193,14 @@ fn not_understood(err: &clap::Error) -> ExitCode {
             Err(report) => tell(Format::Words, &report),
         };
     }
-    if !std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json") {
+    let wants_json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if let Some(ContextValue::String(word)) = err.get(ContextKind::InvalidSubcommand)
+        && let Some(right) = help::right_verb(word)
+    {
+        let report = report::usage(format!("there is no verb {word}")).hint(right);
+        return tell(if wants_json { Format::Json } else { Format::Words }, &report);
+    }
+    if !wants_json {
         // The message quotes the command line, which can contain names from untrusted input.
         let text = plain::text(&err.render().to_string());
         // A closed stderr doesn't change the exit status.
@@ -240,7 +256,10 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Completions(given) => learn::completions(given),
         Command::Man(given) => man::man(given),
         Command::Plugins => list::plugins(session).await,
+        Command::Network(given) => networks::network(session, given).await,
         Command::Networks => list::networks(session),
+        Command::Ls(given) => ls::ls(session, given),
+        Command::Version => version::version(session),
         Command::Events(given) => events::events(session, given),
         Command::Stats(given) => stats::stats(session, given),
         Command::Trace(given) => trace::trace(session, given),

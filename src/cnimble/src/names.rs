@@ -9,6 +9,7 @@ use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter a
 
 use cnimble_doctor::tree::kubernetes_name;
 use cnimble_lint::pages;
+use cnimble_liveness::named::short_name;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Filter;
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
@@ -54,9 +55,16 @@ pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
 pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     let named = |entry: Entry| match kubernetes_name(&entry.args) {
         Some(pod) => short(pod),
-        None => entry.container_id,
+        None => short_name(&entry.container_id, entry.namespace()).to_owned(),
     };
     matching(current, entries().map(named))
+}
+
+/// Completes networks, and then attached pods.
+pub(super) fn networks_and_attached(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = networks(current);
+    found.extend(attached(current));
+    found
 }
 
 pub(super) fn attached_interfaces(current: &OsStr) -> Vec<CompletionCandidate> {

@@ -144,9 +144,16 @@ impl Report {
         if let Some(note) = &failures.note {
             report = report.row("note", note);
         }
+        let del = match attachment {
+            Some(of) if of.ifname == "eth0" => {
+                format!("cnimble del {network} --container-id {}", of.container_id)
+            }
+            Some(of) => format!("cnimble del {network} --container-id {} -i {}", of.container_id, of.ifname),
+            None => format!("cnimble del {network} NETNS"),
+        };
         report.hint = match failures.note {
-            Some(_) => Some(format!("cnimble del {network} NETNS, and add it again")),
-            None => hint(network, *verb, cause),
+            Some(_) => Some(format!("`{del}`, and add it again")),
+            None => hint(&del, *verb, cause),
         };
         report
     }
@@ -216,7 +223,8 @@ impl Report {
 
 const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
 
-fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
+/// `del` is the command that removes the attachment.
+fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let text = match cause {
         PluginError::Missing { .. } => {
             "install it, or name its directory with --cni-path or CNI_PATH; `cnimble plugins` lists what is there"
@@ -241,7 +249,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             11 => "the plugin asks to try again later".to_owned(),
             101 => FULL.to_owned(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
-            103 => format!("cnimble del {network} NETNS, and add it again"),
+            103 => format!("`{del}`, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
             _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
             1 | 2 | 4 | 6 | 7 if verb == Verb::Del => {

@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use cnimble_cni::CniArgs;
 use cnimble_cni::hash::sha512_hex;
+use cnimble_liveness::named::Unnamed;
 use cnimble_runtime::Attach;
 
 use super::args::Attachment;
@@ -87,6 +88,17 @@ fn clean(path: &Path) -> PathBuf {
 /// cnitool's ID is `cnitool-` and the first ten bytes of the path's SHA-512.
 pub(super) fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
+}
+
+/// Returns the report for a word that names no one pod. `nothing` says what was looked for.
+pub(super) fn unnamed(what: &str, word: &str, unnamed: Unnamed, nothing: &str) -> Report {
+    let (exit, why) = match unnamed {
+        Unnamed::Nothing => (Exit::Usage, nothing.to_owned()),
+        Unnamed::Several(names) => (Exit::Usage, format!("{word} may be {}", names.join(" or "))),
+        Unnamed::Gone(why) => (Exit::Usage, why),
+        Unnamed::Unreadable(err) => (Exit::Files, err.to_string()),
+    };
+    Report::because(exit, what, why)
 }
 
 #[cfg(test)]

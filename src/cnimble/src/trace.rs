@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cnimble_liveness::named::{NamedPod, Records, Unnamed};
+use cnimble_liveness::named::{NamedPod, Records};
 use cnimble_trace::{Flow, Outcome, Station, Target, Trace, Verdict, Way};
 
 use super::args;
@@ -10,7 +10,7 @@ use super::cri::evidence;
 use super::output::View;
 use super::report::{Exit, Report, fail_with, must_be_root, usage};
 use super::style::Paint;
-use super::{Session, plain};
+use super::{Session, plain, target};
 
 const WHAT: &str = "can't trace the packet";
 
@@ -49,14 +49,8 @@ fn failed(err: impl ToString) -> Report {
 /// The pod that the user names.
 fn named(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
     records.find(word).map_err(|unnamed| {
-        let (exit, why) = match unnamed {
-            Unnamed::Nothing => (Exit::Usage, format!("there is no pod, container or namespace {word}")),
-            Unnamed::Several(names) => (Exit::Usage, format!("{word} may be {}", names.join(" or "))),
-            Unnamed::Gone(why) => (Exit::Usage, why),
-            Unnamed::Unreadable(err) => (Exit::Files, err.to_string()),
-        };
-        Report::because(exit, WHAT, why)
-            .hint("`cnimble tree` draws the pods, and --cri asks the container runtime")
+        target::unnamed(WHAT, word, unnamed, &format!("there is no pod, container or namespace {word}"))
+            .hint("`cnimble ls` lists the pods, and --cri asks the container runtime")
     })
 }
 

@@ -1,25 +1,32 @@
 //! `tree`: draws the networks of the node.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cnimble_doctor::tree::{self as tree, Look, Sources};
-use cnimble_runtime::ConfDir;
+use cnimble_liveness::named::{Records, Unnamed};
 
 pub(super) use cnimble_doctor::tree::Notes;
 
-use super::args::Tree;
+use super::args::look::Tree;
 use super::cri::evidence;
 use super::interrupt;
-use super::report::{Exit, Report};
-use super::{Session, doctor, plain, print, print_json};
+use super::report::{Exit, Report, fail_with};
+use super::{Session, doctor, plain, print, print_json, target};
+
+const WHAT: &str = "can't draw the networks";
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
-    let notes = match (&given.cri, given.check) {
-        (None, false) => Notes::default(),
-        (socket, _) => notes(session, socket.as_deref()).await?,
+    let is_checked = given.check || given.cri.is_some();
+    let notes = match is_checked {
+        false => Notes::default(),
+        true => notes(session, given.cri.as_deref()).await?,
     };
-    let tree = read(session, &notes)?;
+    let mut tree = read(session, &notes)?;
+    if let Some(what) = &given.what {
+        keep(&mut tree, what, session, given.cri.as_deref())?;
+    }
     if let Some(path) = &given.svg {
         write(path, &tree::svg(&tree))?;
     }
@@ -30,7 +37,43 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
         let escape = if session.paint.is_on() { plain::key() } else { "" };
         print(&tree::text(&tree, Look { ascii, escape }))?;
     }
-    Ok(())
+    fail_with((is_checked && tree.shows_faults()).then_some(Exit::Found))
+}
+
+/// Keeps the network of this name, or else the pod.
+fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr>) -> Result<(), Report> {
+    if tree.keep_network(what) {
+        return Ok(());
+    }
+    let runtime = cri.map(|socket| evidence::runtime(socket, WHAT)).transpose()?;
+    let records = Records::read(&session.caches(), runtime.as_deref())
+        .map_err(|err| Report::because(Exit::Files, WHAT, err))?;
+    match records.container(what).map_err(|unnamed| unknown(what, unnamed))? {
+        Some(id) => tree.keep_pods(|pod| pod.container_id == id),
+        None => {
+            let found = records.find(what).map_err(|unnamed| unknown(what, unnamed))?;
+            tree.keep_pods(|pod| {
+                pod.netns.as_deref().is_some_and(|path| is_same(path.as_ref(), &found.netns))
+            });
+        }
+    }
+    match tree.networks.is_empty() {
+        false => Ok(()),
+        true => Err(unknown(what, Unnamed::Nothing)),
+    }
+}
+
+fn unknown(what: &str, unnamed: Unnamed) -> Report {
+    let nothing =
+        format!("there is no network {what}, and no attachment of a pod, container or namespace {what}");
+    target::unnamed(WHAT, what, unnamed, &nothing)
+        .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
+}
+
+/// Whether two paths lead to one namespace.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
 /// With a socket the runtime supplies the names.
@@ -57,15 +100,25 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
 
 /// Returns the node's networks, with these notes on their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
-    let configured = configured(&session.conf);
+    let configured = configured(session)?;
     let sources = Sources { caches: &session.caches(), configured: &configured, notes };
-    tree::read(&sources).map_err(|err| Report::because(Exit::Files, "can't draw the networks", err))
+    tree::read(&sources).map_err(|err| Report::because(Exit::Files, WHAT, err))
 }
 
-/// The first of each name counts. `cnimble networks` reports unusable networks.
-fn configured(conf: &ConfDir) -> Vec<cnimble_cni::NetworkList> {
-    let Ok(listing) = conf.list() else { return Vec::new() };
-    listing.networks.into_iter().map(|network| network.list).collect()
+/// The first of each name counts. `cnimble networks` reports unusable networks. A directory that the user names must be
+/// there.
+fn configured(session: &Session) -> Result<Vec<cnimble_cni::NetworkList>, Report> {
+    let dir = session.conf.dir();
+    if session.own_conf
+        && let Err(err) = std::fs::read_dir(dir)
+    {
+        return Err(Report::new(Exit::Config, WHAT)
+            .row("directory", dir.display().to_string())
+            .row("why", err.to_string())
+            .hint("--conf-dir or NETCONFPATH names the directory of configurations"));
+    }
+    let listing = session.conf.list().map_err(|err| Report::conf(WHAT, &err))?;
+    Ok(listing.networks.into_iter().map(|network| network.list).collect())
 }
 
 /// The first variable that is set counts (locale(7)). Without a locale most terminals support Unicode.

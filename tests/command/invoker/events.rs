@@ -75,6 +75,11 @@ fn del(node: &Node, plugins: &Path, pod: &Pod, id: &str) {
     node.cnimble(plugins, &["del", "net", pod.path(), "--container-id", id]).run().success();
 }
 
+/// Where the first sign and the last were read at once, as on a busy machine, the duration is unknown.
+fn is_duration(milliseconds: &Value) -> bool {
+    milliseconds.is_null() || milliseconds.as_f64().is_some_and(|milliseconds| milliseconds > 0.0)
+}
+
 #[test]
 fn an_add_and_a_del_are_told_with_their_time() {
     need!("ip");
@@ -90,9 +95,9 @@ fn an_add_and_a_del_are_told_with_their_time() {
         (&json!(["10.1.2.2/24"]), &json!(pod.path())),
         "{added}"
     );
-    assert!(added["milliseconds"].is_f64(), "{added}");
+    assert!(is_duration(&added["milliseconds"]), "{added}");
     del(&node, plugin_dir(), &pod, "web");
-    assert!(events.of("del", "web")["milliseconds"].is_f64());
+    assert!(is_duration(&events.of("del", "web")["milliseconds"]));
     // No other event of the first pod was reported, and the ADD of another pod causes none for it.
     add(&node, plugin_dir(), &pod, "db");
     events.of("add", "db");
@@ -108,9 +113,9 @@ fn the_go_plugins_are_followed_too() {
     let events = Events::follow(&node);
     let pod = Pod::new();
     add(&node, go, &pod, "web");
-    assert!(events.of("add", "web")["milliseconds"].is_f64());
+    assert!(is_duration(&events.of("add", "web")["milliseconds"]));
     del(&node, go, &pod, "web");
-    assert!(events.of("del", "web")["milliseconds"].is_f64());
+    assert!(is_duration(&events.of("del", "web")["milliseconds"]));
     assert_eq!(events.all_of("web"), ["add", "del"]);
 }
 
@@ -131,7 +136,7 @@ fn an_add_that_is_taken_back_is_told_as_failed() {
     let outcome = node.cnimble(Path::new(&path), &["add", "net", pod.path(), "--container-id", "web"]).run();
     assert_eq!(outcome.status, 1, "{}", outcome.describe());
     let failed = events.of("failed", "web");
-    assert!(failed["milliseconds"].is_f64() && failed["pod"].is_null(), "{failed}");
+    assert!(is_duration(&failed["milliseconds"]) && failed["pod"].is_null(), "{failed}");
     assert_eq!(events.all_of("web"), ["failed"]);
 }
 

@@ -117,6 +117,26 @@ fn exit_statuses_and_json_errors() {
 }
 
 #[test]
+fn a_hint_names_the_attachment() {
+    need!();
+    let node = Node::new();
+    let refuse = r#"cat >/dev/null; echo '{"cniVersion":"1.0.0","code":103,"msg":"it differs"}'; exit 1"#;
+    let bin = scripts(node.host.dir(), &[("refuses", refuse)]);
+    node.network("demo", &json!({"cniVersion": "1.0.0", "name": "demo", "plugins": [{"type": "refuses"}]}));
+    let pod = Pod::new();
+    for (more, wanted) in [
+        (&["--container-id", "web"][..], "`cnimble del demo --container-id web`, and add it again"),
+        (
+            &["--container-id", "web", "-i", "net1"],
+            "`cnimble del demo --container-id web -i net1`, and add it",
+        ),
+    ] {
+        let outcome = node.cnimble(&bin, &[&["add", "demo", pod.path()], more].concat()).run();
+        assert!(outcome.stderr.contains(wanted), "{}", outcome.describe());
+    }
+}
+
+#[test]
 fn plugins_and_networks_are_listed() {
     need!();
     let node = Node::new();

@@ -48,7 +48,11 @@ pub(super) const VERBS: &[Verb] = &[
     verb("ipam-blocks", "ipam blocks cluster", ("ipam blocks net", 3)),
     verb("ipam-init", "ipam init cluster", ("ipam init clustr", 3)),
     verb("ipam-release", "ipam release cluster node1", ("ipam release clustr node1", 3)),
+    verb("ls", "ls", ("ls nett", 3)),
     verb("man", "man", ("man {dir}/file", 5)),
+    verb("network-inspect", "network inspect net", ("network inspect nett", 3)),
+    verb("network-ls", "network ls", ("network ls --conf-dir {dir}/none", 3)),
+    verb("network-rm", "network rm zrm", ("network rm nett", 3)),
     verb("networks", "networks", ("networks --conf-dir {dir}/none", 3)),
     verb("node", "node --remove", ("node --once --kubeconfig {dir}/none", 3)),
     verb("plugins", "plugins", ("plugins --cni-path {dir}/none", 4)),
@@ -67,8 +71,9 @@ pub(super) const VERBS: &[Verb] = &[
     verb("stats", "stats --once", ("stats nobody", 2)),
     verb("status", "status net", ("status nett", 3)),
     verb("trace", "", ("trace nobody 10.0.0.1", 2)),
-    verb("tree", "tree", ("tree --cri {dir}/none", 4)),
+    verb("tree", "tree", ("tree nett", 2)),
     verb("validate", "validate net", ("validate nett", 3)),
+    verb("version", "version", ("", 0)),
 ];
 
 /// Verbs that print text of another form even with `--json`.

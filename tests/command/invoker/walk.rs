@@ -121,6 +121,9 @@ impl Walk {
         if verb.name == "add" {
             self.run("del net {pod}").success();
         }
+        if verb.name == "network-rm" {
+            self.node.bridge_with("zrm", "1.0.0", "10.1.4.0/24");
+        }
     }
 }
 
@@ -141,7 +144,7 @@ fn every_verb_keeps_the_rules() {
     let verbs: BTreeSet<&str> = pages
         .iter()
         .filter_map(|page| page.strip_prefix("cnimble-")?.strip_suffix(".1"))
-        .filter(|name| !["cri", "ipam", "pod"].contains(name))
+        .filter(|name| !["cri", "ipam", "network", "pod"].contains(name))
         .collect();
     let walked: BTreeSet<&str> = VERBS.iter().map(|verb| verb.name).collect();
     assert_eq!(verbs, walked, "each verb is walked");
@@ -182,7 +185,7 @@ fn mistakes(walk: &Walk, verb: &Verb) -> Vec<String> {
 }
 
 fn is_group(name: &str) -> bool {
-    ["cri-", "ipam-", "pod-"].iter().any(|group| name.starts_with(group))
+    ["cri-", "ipam-", "network-", "pod-"].iter().any(|group| name.starts_with(group))
 }
 
 /// Returns the faults in the verb's output.

@@ -80,7 +80,26 @@ pub(crate) struct Explain {
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// The shell
-    pub(crate) shell: clap_complete::Shell,
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// The shells whose scripts are tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl Shell {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Shell::Bash => "bash",
+            Shell::Zsh => "zsh",
+            Shell::Fish => "fish",
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -22,8 +22,8 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// A pod (`NAMESPACE/NAME`, or `NAME` in the namespace default), or the beginning of a container ID
-    #[arg(value_name = "POD|CONTAINER", add = ArgValueCompleter::new(names::attached))]
+    /// A pod (`NAMESPACE/NAME`), a container ID or its beginning, a namespace of `ip netns` or its path, or an address
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(names::attached))]
     pub(crate) whose: Option<String>,
     /// Show the counters once
     #[arg(long)]

@@ -33,7 +33,8 @@ pub(super) enum What {
 pub(super) struct Event {
     pub(super) what: What,
     pub(super) owner: Owner,
-    /// From the first sign to the last. `None` if the first sign wasn't seen.
+    /// From the first sign to the last. `None` if the first sign wasn't seen, or if both were read at once: signs come
+    /// without a time, so the time of reading counts.
     pub(super) took: Option<Duration>,
     pub(super) about: About,
 }
@@ -56,6 +57,22 @@ pub(super) struct Added {
     pub(super) about: About,
 }
 
+/// When a sign was read.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    at: Instant,
+    /// The number of rounds before it.
+    round: u64,
+}
+
+impl Moment {
+    /// The time until `now`, if the follower has emptied all queues in between. Otherwise both signs may have waited in
+    /// a queue for any time.
+    fn until(self, now: Moment) -> Option<Duration> {
+        (self.round != now.round).then(|| now.at.duration_since(self.at))
+    }
+}
+
 #[derive(Debug)]
 struct Known {
     owner: Owner,
@@ -63,9 +80,9 @@ struct Known {
     leases: HashSet<PathBuf>,
     entry: Option<Identity>,
     /// The first sign of an attachment without a result.
-    since: Option<Instant>,
+    since: Option<Moment>,
     /// When the first sign of an attachment with a result disappeared.
-    leaving: Option<Instant>,
+    leaving: Option<Moment>,
     /// DEL is complete. Remaining signs disappear without an event.
     over: bool,
     repaired: Option<Instant>,
@@ -105,7 +122,7 @@ impl Known {
         Event { what, owner: self.owner.clone(), took, about: self.about.clone() }
     }
 
-    fn came(&mut self, now: Instant) {
+    fn came(&mut self, now: Moment) {
         self.round.came = true;
         if self.entry.is_none() && (self.since.is_none() || self.over) {
             self.since = Some(now);
@@ -113,7 +130,7 @@ impl Known {
         }
     }
 
-    fn went(&mut self, now: Instant) {
+    fn went(&mut self, now: Moment) {
         self.round.went = true;
         self.leaving.get_or_insert(now);
     }
@@ -125,15 +142,21 @@ pub(super) struct State {
     known: HashMap<String, Known>,
     links: HashMap<u32, String>,
     /// Links that don't name an owner yet, and the time of their first notification.
-    unnamed: HashMap<u32, Option<Instant>>,
+    unnamed: HashMap<u32, Option<Moment>>,
     leases: HashMap<PathBuf, String>,
     entries: HashMap<PathBuf, String>,
     /// Results that were announced in this round and are already removed.
     passed: HashSet<PathBuf>,
     events: Vec<Event>,
+    /// How often all queues were empty.
+    rounds: u64,
 }
 
 impl State {
+    fn moment(&self, at: Instant) -> Moment {
+        Moment { at, round: self.rounds }
+    }
+
     pub(super) fn attached(&self) -> usize {
         self.known.values().filter(|known| known.entry.is_some()).count()
     }
@@ -142,6 +165,7 @@ impl State {
     pub(super) fn link(&mut self, now: Instant, index: u32, alias: &str) {
         let Some((tag, owner)) = cnimble_cni::owner::tag(alias).zip(Owner::named(alias)) else {
             if self.unnamed.len() < MOST {
+                let now = self.moment(now);
                 self.unnamed.entry(index).or_insert(Some(now));
             }
             return;
@@ -149,6 +173,7 @@ impl State {
         if self.links.get(&index).is_some_and(|known| known == tag) {
             return;
         }
+        let now = self.moment(now);
         let came = self.unnamed.remove(&index).flatten().unwrap_or(now);
         let Some(known) = self.known(tag, owner) else { return };
         known.links.insert(index);
@@ -164,6 +189,7 @@ impl State {
         }
         self.unnamed.remove(&index);
         let Some(tag) = self.links.remove(&index) else { return };
+        let now = self.moment(now);
         if let Some(known) = self.known.get_mut(&tag) {
             known.links.remove(&index);
             known.went(now);
@@ -172,6 +198,7 @@ impl State {
 
     /// Records a rule or set element that names its owner.
     pub(super) fn rule(&mut self, now: Instant, comment: &str) {
+        let now = self.moment(now);
         // A rule is no first sign: plugins create links and leases before rules.
         let known = cnimble_cni::owner::tag(comment).and_then(|tag| self.known.get_mut(tag));
         if let Some(known) = known {
@@ -184,6 +211,7 @@ impl State {
         if self.leases.get(path) == Some(&tag) {
             return;
         }
+        let now = self.moment(now);
         let Some(known) = self.known(&tag, owner) else { return };
         known.leases.insert(path.to_owned());
         known.came(now);
@@ -192,6 +220,7 @@ impl State {
 
     pub(super) fn no_lease(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.leases.remove(path) else { return };
+        let now = self.moment(now);
         if let Some(known) = self.known.get_mut(&tag) {
             known.leases.remove(path);
             known.went(now);
@@ -200,13 +229,13 @@ impl State {
 
     pub(super) fn entry(&mut self, now: Instant, path: &Path, added: Added) {
         let Added { owner, identity, about } = added;
-        let tag = owner.tag();
+        let (tag, now) = (owner.tag(), self.moment(now));
         let Some(known) = self.known(&tag, owner.clone()) else { return };
         // A repeated notification of the same file.
         if known.entry == Some(identity) {
             return;
         }
-        let took = known.since.take().map(|since| now.duration_since(since));
+        let took = known.since.take().and_then(|since| since.until(now));
         // The name in an alias can be truncated.
         known.owner = owner.clone();
         known.entry = Some(identity);
@@ -224,11 +253,12 @@ impl State {
             }
             return;
         };
+        let now = self.moment(now);
         let Some(known) = self.known.get_mut(&tag) else { return };
         known.entry = None;
         known.round.entry = true;
         known.over = true;
-        let took = known.leaving.take().map(|since| now.duration_since(since));
+        let took = known.leaving.take().and_then(|since| since.until(now));
         self.events.push(known.event(What::Del, took));
     }
 
@@ -256,21 +286,25 @@ impl State {
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
         let mut events = self.take_events();
         let passed = std::mem::take(&mut self.passed);
+        let moment = self.moment(now);
+        self.rounds += 1;
         for known in self.known.values_mut() {
             let round = std::mem::take(&mut known.round);
             if known.entry.is_some() {
                 let told = known.repaired.is_some_and(|last| now.duration_since(last) < REPAIR);
                 if round.came && !round.entry && !told {
-                    let took = known.leaving.take().map(|since| now.duration_since(since));
+                    let took = known.leaving.take().and_then(|since| since.until(moment));
                     known.repaired = Some(now);
                     events.push(known.event(What::Repaired, took));
                 }
             } else if round.went && !round.entry && !known.has_signs() && !known.over {
-                let took = known.since.take().map(|since| now.duration_since(since));
+                let since = known.since.take();
+                let is_recent = since.is_some_and(|since| now.duration_since(since.at) < ATTEMPT);
+                let took = since.and_then(|since| since.until(moment));
                 if passed.iter().any(|path| is_named_after(path, &known.owner)) {
                     // The result was created and removed before it was read.
                     events.extend([What::Add, What::Del].map(|what| known.event(what, None)));
-                } else if took.is_some_and(|took| took < ATTEMPT) {
+                } else if is_recent {
                     events.push(known.event(What::Failed, took));
                 } else {
                     // It existed at the start or for a long time: attached, without a result.

@@ -8,13 +8,15 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use cnimble_liveness::named::Records;
 use cnimble_netlink::counters::Counters;
+use cnimble_runtime::Cache;
 
 use super::args::follow::Stats;
 use super::output::{emit, unwritten};
 use super::report::{Exit, Report};
 use super::style::table;
-use super::{Session, plain};
+use super::{Session, plain, target};
 use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
@@ -25,20 +27,28 @@ fn clear() -> String {
 
 pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     let caches = session.caches();
+    let container = match &given.whose {
+        Some(whose) => recorded(&caches, whose)?,
+        None => None,
+    };
     let mut before: Option<(Instant, HashMap<String, Counters>)> = None;
     loop {
         let failed = |why: String| Report::because(Exit::Files, WHAT, why);
         let mut all = read::read(&caches).map_err(failed)?;
         let now = Instant::now();
         if let Some(whose) = &given.whose {
-            all.retain(|counted| is_of(counted, whose));
+            all.retain(|counted| match &container {
+                Some(id) => counted.owner.attachment.container_id == *id,
+                // A link's alias may name a pod that no record has.
+                None => counted.owner.attachment.container_id.starts_with(whose),
+            });
             if all.is_empty() && before.is_none() {
                 return Err(Report::because(
                     Exit::Usage,
                     WHAT,
                     format!("there is no pod and no container {whose}"),
                 )
-                .hint("`cnimble stats --once` lists them"));
+                .hint("`cnimble ls` lists them"));
             }
         }
         let rates = |counted: &Counted| {
@@ -73,11 +83,13 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
-/// Whether the counters belong to this pod or container.
-fn is_of(counted: &Counted, whose: &str) -> bool {
-    let pod = counted.pod.as_deref();
-    pod.is_some_and(|pod| pod == whose || pod.strip_prefix("default/") == Some(whose))
-        || counted.owner.attachment.container_id.starts_with(whose)
+/// The container that a record has under this name.
+fn recorded(caches: &[Cache], whose: &str) -> Result<Option<String>, Report> {
+    let records = Records::read(caches, None).map_err(|err| Report::because(Exit::Files, WHAT, err))?;
+    let found = records
+        .container(whose)
+        .map_err(|unnamed| target::unnamed(WHAT, whose, unnamed, "").hint("`cnimble ls` lists the pods"))?;
+    Ok(found.map(str::to_owned))
 }
 
 fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> String {
@@ -93,7 +105,7 @@ fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> Stri
             of.limited.get(place).copied().flatten().map_or_else(none, |drops| drops.to_string())
         };
         vec![
-            of.pod.clone().unwrap_or_else(|| of.owner.attachment.container_id.clone()),
+            of.title.clone(),
             of.owner.network.clone(),
             of.owner.attachment.ifname.clone(),
             of.host_link.clone().unwrap_or_else(none),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use cnimble_cni::{Attachment, Owner, owner};
 use cnimble_liveness::cache_entries::{host_links, owner_of};
+use cnimble_liveness::named::short_name;
 use cnimble_netlink::counters::Counters;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
@@ -16,6 +17,8 @@ use cnimble_runtime::{Cache, Entry};
 pub(super) struct Counted {
     pub(super) owner: Owner,
     pub(super) pod: Option<String>,
+    /// The name that people know.
+    pub(super) title: String,
     pub(super) host_link: Option<String>,
     /// `None` if the interface doesn't exist any more.
     pub(super) counters: Option<Counters>,
@@ -70,8 +73,11 @@ impl Host {
         let of_end = end.and_then(|link| self.counters.get(&link.index)).map(|of| of.of_the_other_end());
         // An interface without a host end is counted in the pod.
         let counters = of_end.or_else(|| inside(Path::new(entry?.namespace()?), &owner.attachment.ifname));
+        let pod = entry.and_then(|entry| cnimble_doctor::tree::kubernetes_name(&entry.args));
+        let short = short_name(&owner.attachment.container_id, entry.and_then(Entry::namespace));
         Counted {
-            pod: entry.and_then(|entry| cnimble_doctor::tree::kubernetes_name(&entry.args)),
+            title: pod.clone().unwrap_or_else(|| short.to_owned()),
+            pod,
             host_link: end.map(|link| link.name.clone()),
             counters,
             limited: [end.and_then(|link| self.limited(link.index)), self.sent_drops(&owner)],

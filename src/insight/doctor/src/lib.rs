@@ -12,6 +12,7 @@ mod leases;
 mod lifetimes;
 mod links;
 mod outcome;
+pub mod removal;
 mod repair;
 mod runtime;
 mod stale_rules;

@@ -88,7 +88,7 @@ pub(super) fn unfinished_bridges(node: &Node) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-fn lock_bridges() -> Result<Lock, Error> {
+pub(super) fn lock_bridges() -> Result<Lock, Error> {
     bridge::open_lock().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
         LockError::Stopped(err) => err,
         LockError::Io(err) => Error::io("lock", bridge::LOCK.as_ref(), &err),

@@ -1,5 +1,7 @@
 //! Compares a value with its shape: types, forms, unknown keys, and missing keys.
 
+use std::net::IpAddr;
+
 use cnimble_cni::{cidr, names};
 
 use super::page::{Page, pages};
@@ -203,7 +205,14 @@ fn problem(shape: &Shape, text: &str) -> Option<String> {
             format!("{shown} is no address{hint}")
         }),
         Shape::Network => cidr::parse_cidr(text).is_none().then(|| match cidr::parse_ip(text) {
-            Some(_) => format!("{shown} has no prefix length: expected {text}/24, for example"),
+            Some(ip) => {
+                let length = match ip {
+                    _ if ip.is_unspecified() => 0,
+                    IpAddr::V4(_) => 24,
+                    IpAddr::V6(_) => 64,
+                };
+                format!("{shown} has no prefix length: expected {text}/{length}, for example")
+            }
             None => format!("{shown} is no network: expected an address and its prefix length, 10.1.2.0/24"),
         }),
         Shape::AddressOrNetwork => {

@@ -86,6 +86,14 @@ impl<'a> Records<'a> {
 
     /// The pod that `word` names.
     pub fn find(&self, word: &str) -> Result<NamedPod, Unnamed> {
+        match self.container(word)? {
+            Some(id) => self.living(id),
+            None => self.find_unrecorded(word),
+        }
+    }
+
+    /// The container that `word` names, also if its namespace is gone. `None` if no record has the name.
+    pub fn container(&self, word: &str) -> Result<Option<&str>, Unnamed> {
         let mut pods: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| is_named(entry, word)) {
             pods.entry(&entry.container_id).or_default().push(entry);
@@ -98,8 +106,8 @@ impl<'a> Records<'a> {
         }
         let mut found = pods.into_iter();
         match (found.next(), found.next()) {
-            (None, _) => self.find_unrecorded(word),
-            (Some((id, _)), None) => self.living(id),
+            (None, _) => Ok(None),
+            (Some((id, _)), None) => Ok(Some(id)),
             (Some((first, _)), Some((second, _))) => {
                 let rest = found.map(|(id, _)| id);
                 let names = [first, second].into_iter().chain(rest).map(|id| self.title(id));
@@ -114,9 +122,10 @@ impl<'a> Records<'a> {
     }
 
     fn title(&self, container_id: &str) -> String {
-        let mut entries = self.entries.iter().filter(|entry| entry.container_id == container_id);
-        let name = entries.find_map(|entry| kubernetes_name(&entry.args));
-        name.unwrap_or_else(|| container_id.to_owned())
+        let entries = self.entries.iter().filter(|entry| entry.container_id == container_id);
+        let name = entries.clone().find_map(|entry| kubernetes_name(&entry.args));
+        let netns = entries.clone().find_map(Entry::namespace);
+        name.unwrap_or_else(|| short_name(container_id, netns).to_owned())
     }
 
     /// All attachments of a container, if its namespace is there and its own.
@@ -177,6 +186,20 @@ impl<'a> Records<'a> {
     }
 }
 
+/// The name of a pod that no Kubernetes pod's name is known of. It is the container ID, unless that is only a hash of the
+/// namespace's path, as cnitool and `cnimble add` make it. Then it is what `ip netns` calls the namespace, or its path.
+pub fn short_name<'a>(container_id: &'a str, netns: Option<&'a str>) -> &'a str {
+    match netns {
+        Some(path) if container_id.starts_with("cnitool-") => named_namespace(path).unwrap_or(path),
+        _ => container_id,
+    }
+}
+
+/// What `ip netns` calls the namespace with this path.
+fn named_namespace(path: &str) -> Option<&str> {
+    NETNS_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'))
+}
+
 fn is_named(entry: &Entry, word: &str) -> bool {
     let pod = kubernetes_name(&entry.args);
     let is_pod = pod.is_some_and(|pod| pod == word || pod.strip_prefix("default/") == Some(word));
@@ -193,7 +216,7 @@ fn is_namespace(path: &str, word: &str) -> bool {
     if word.contains('/') {
         return path == word;
     }
-    NETNS_DIRS.iter().any(|dir| path.strip_prefix(dir).and_then(|rest| rest.strip_prefix('/')) == Some(word))
+    named_namespace(path) == Some(word)
 }
 
 /// The path of a namespace that is named by its path, or as `ip netns` does.
@@ -231,6 +254,16 @@ mod tests {
         for name in ["", "b", "web", "shop", "10.0.0.3", "netns/blue", "blu", "/run/netns/blue"] {
             assert!(!is_named(&entry, name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_hash_is_no_name() {
+        for path in ["/run/netns/blue", "/var/run/netns/blue"] {
+            assert_eq!(short_name("cnitool-df26705e2e4ffd095eb1", Some(path)), "blue");
+            assert_eq!(short_name("abcdef", Some(path)), "abcdef");
+        }
+        assert_eq!(short_name("cnitool-df26", Some("/proc/7/ns/net")), "/proc/7/ns/net");
+        assert_eq!(short_name("cnitool-df26", None), "cnitool-df26");
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn whatever_queue_is_read_first() {
     // Link and result are added and removed in one round.
     assert_eq!(
         all.link(7).no_link(7).entry(Some(ONE)).entry(None).settle(),
-        [(What::Add, Some(0)), (What::Del, None)]
+        [(What::Add, None), (What::Del, None)]
     );
     assert_eq!(
         all.entry(Some(ONE)).entry(None).link(7).no_link(7).settle(),
@@ -105,14 +105,14 @@ fn what_goes_without_a_result_has_failed() {
     assert_eq!(all.link(7).lease().settle(), []);
     assert_eq!(all.later().no_link(7).settle(), []);
     assert_eq!(all.no_lease().settle(), [(What::Failed, Some(2))]);
-    assert_eq!(all.link(8).no_link(8).settle(), [(What::Failed, Some(0))]);
+    assert_eq!(all.link(8).no_link(8).settle(), [(What::Failed, None)], "both signs were read at once");
     assert!(all.state.known.is_empty());
 }
 
 #[test]
 fn what_comes_again_beside_a_result_was_repaired() {
     let mut all = Follower::new();
-    assert_eq!(all.link(7).entry(Some(ONE)).settle(), [(What::Add, Some(0))]);
+    assert_eq!(all.link(7).entry(Some(ONE)).settle(), [(What::Add, None)], "both signs were read at once");
     assert_eq!(all.later().no_link(7).settle(), []);
     assert_eq!(all.later().link(8).settle(), [(What::Repaired, Some(2))]);
     // A second rule belongs to the same repair.
@@ -150,6 +150,7 @@ fn a_link_may_get_its_name_later() {
     // The link can also disappear before its alias is known.
     let alias = all.owner.comment();
     all.state.link(all.now, 8, "");
+    assert_eq!(all.settle(), []);
     all.later();
     all.state.no_link(all.now, 8, &alias);
     assert_eq!(all.settle(), [(What::Failed, Some(2))]);

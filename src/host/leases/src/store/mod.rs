@@ -17,11 +17,12 @@ mod error;
 mod locking;
 mod reading;
 
+use std::io;
 use std::net::IpAddr;
 
 pub use crate::files::Identity;
 use crate::lock::{LOCK, Lock};
-use crate::{INDEX, files, index};
+use crate::{INDEX, KEPT, files, index, is_temporary};
 
 pub use directory::{Directory, probe_writing};
 pub use error::StoreError;
@@ -105,6 +106,31 @@ impl Store {
             return Ok(());
         }
         files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))
+    }
+
+    /// Removes the directory with all that host-local keeps beside the leases. Returns the name of a file that keeps it:
+    /// a lease, or a file of another program.
+    pub fn remove_directory(&self) -> Result<Option<String>> {
+        let names: Vec<String> =
+            self.names()?.into_iter().filter(|name| ![".", ".."].contains(&name.as_str())).collect();
+        let is_known = |name: &str| {
+            [LOCK, INDEX, KEPT].contains(&name) || name.starts_with("last_reserved_ip.") || is_temporary(name)
+        };
+        if let Some(other) = names.iter().find(|name| !is_known(name)) {
+            return Ok(Some(other.clone()));
+        }
+        for name in names.iter().filter(|name| *name != LOCK) {
+            files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))?;
+        }
+        files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))?;
+        match std::fs::remove_dir(self.path()) {
+            // An ADD has made a file meanwhile.
+            Err(err) if err.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                Ok(self.names()?.into_iter().find(|name| ![".", ".."].contains(&name.as_str())))
+            }
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(self.failed("removing", "", err)),
+            _ => Ok(None),
+        }
     }
 
     /// Removes the lock if nothing else is in the directory. If our lock has lost its name, another process may hold a

@@ -4,6 +4,7 @@
 //! the plugin bridge makes it with a link group of its own. One message then writes the alias and the default group. A
 //! bridge that still has that group and no alias is what a killed ADD has left, unless its ADD holds the [`LOCK`].
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -51,6 +52,25 @@ pub fn is_left_over(host: &mut Netlink, link: &Link) -> netlink::Result<bool> {
     Ok(!has_ports && host.addrs(link.index)?.is_empty())
 }
 
+/// The alias of a bridge that the plugin made.
+pub const OURS: &str = "bridge, made by cnimble";
+
+/// The same, for a network with `removeUnusedBridge`.
+pub const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
+
+/// The same, for a network with `uplink`, which leads to other hosts.
+pub const UPLINKED: &str = "bridge with an uplink, made by cnimble";
+pub const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
+
+/// The same, with an uplink that was down before, and goes down with the bridge.
+pub const WAKES_UPLINK: &str = "bridge with an uplink that was down, made by cnimble, goes with its last pod";
+
+/// Whether the plugin made this bridge, and nobody has changed its alias since.
+pub fn is_made_here(link: &Link) -> bool {
+    let aliases = [OURS, OURS_REMOVABLE, UPLINKED, UPLINKED_REMOVABLE, WAKES_UPLINK];
+    link.kind == KIND && aliases.contains(&link.alias.as_str())
+}
+
 pub const DEFAULT_NAME: &str = "cni0";
 
 pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
@@ -58,6 +78,16 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
         let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
         name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME).to_owned()
     })
+}
+
+/// The bridges that the network's plugins make, also by a delegate.
+pub fn all(list: &NetworkList) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = configured(list).collect();
+    for delegate in list.plugins.iter().filter_map(delegated) {
+        let name = json::get(&delegate.document, "bridge").and_then(|name| name.as_str());
+        names.insert(name.unwrap_or(DEFAULT_NAME).to_owned());
+    }
+    names
 }
 
 /// The plugin that another one delegates the pod to, as flannel does by its key `delegate`.

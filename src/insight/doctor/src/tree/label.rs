@@ -40,6 +40,14 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
+/// The interface in the pod. A pod without an interface has a problem row that says so.
+pub(super) fn inner(pod: &Pod) -> String {
+    match &pod.interface {
+        Some(interface) if !interface.up => format!("{} down", pod.ifname),
+        _ => pod.ifname.clone(),
+    }
+}
+
 /// A link with what is worth saying about it.
 pub(super) fn named(of: &HostLink) -> String {
     let mut words = vec![of.name.clone()];

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use cnimble_liveness::named::short_name;
 use cnimble_rules::listing::Effect;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -78,7 +79,37 @@ pub struct Pod {
     /// Routes out of the interface, without the kernel's own.
     pub routes: Vec<String>,
     pub rules: Vec<Effect>,
+    pub state: State,
     pub problem: Option<String>,
+}
+
+/// What became of the interface in the pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// The interface is up, and so is its end on the host.
+    Up,
+    Down,
+    /// The namespace has no such interface.
+    NoInterface,
+    /// The namespace is gone.
+    NoNamespace,
+    /// The namespace could not be entered, or nothing tells where it is.
+    #[default]
+    Unknown,
+}
+
+impl State {
+    /// The word, as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Up => "up",
+            State::Down => "down",
+            State::NoInterface => "no-interface",
+            State::NoNamespace => "no-namespace",
+            State::Unknown => "unknown",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -103,11 +134,42 @@ impl Tree {
         let places = self.networks.iter().flat_map(|network| &network.places);
         places.map(|place| place.pods.len()).sum()
     }
+
+    /// Whether the picture shows a fault: of a pod, of rules without a pod, or of something that could not be read.
+    pub fn shows_faults(&self) -> bool {
+        let mut pods = self.networks.iter().flat_map(|network| &network.places).flat_map(|place| &place.pods);
+        pods.any(|pod| pod.problem.is_some()) || !self.strays.is_empty() || !self.problems.is_empty()
+    }
+
+    /// Keeps one network. Returns false if there is none of this name, and then changes nothing.
+    pub fn keep_network(&mut self, name: &str) -> bool {
+        let is_there = self.networks.iter().any(|network| network.name == name);
+        if is_there {
+            self.networks.retain(|network| network.name == name);
+            self.strays.clear();
+        }
+        is_there
+    }
+
+    /// Keeps the pods that are chosen, with their networks and bridges. Other ports of these bridges, and rules without
+    /// a pod, are left out.
+    pub fn keep_pods(&mut self, chosen: impl Fn(&Pod) -> bool) {
+        for network in &mut self.networks {
+            for place in &mut network.places {
+                place.pods.retain(&chosen);
+                place.others.clear();
+            }
+            network.places.retain(|place| !place.pods.is_empty());
+        }
+        self.networks.retain(|network| !network.places.is_empty());
+        self.strays.clear();
+    }
 }
 
 impl Pod {
+    /// The name that people know.
     pub fn title(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.container_id)
+        self.name.as_deref().unwrap_or_else(|| short_name(&self.container_id, self.netns.as_deref()))
     }
 
     pub fn rules_in_words(&self) -> Vec<String> {

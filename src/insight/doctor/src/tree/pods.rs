@@ -13,7 +13,7 @@ use cnimble_rules::objects::{device, pair};
 use cnimble_runtime::Entry;
 
 use super::label;
-use super::model::{Pod, PodInterface};
+use super::model::{Pod, PodInterface, State};
 
 /// The scope RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
@@ -63,9 +63,11 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
             }
             Err(err) if err.is_missing() && !Path::new(&path).exists() => {
                 pod.problem = Some("its namespace is gone".to_owned());
+                pod.state = State::NoNamespace;
             }
             Err(err) if err.is(nix::errno::Errno::ENODEV) => {
                 pod.problem = Some(format!("it has no interface {}", entry.ifname));
+                pod.state = State::NoInterface;
             }
             Err(err) => pod.problem = Some(err.to_string()),
         },
@@ -203,6 +205,7 @@ impl Inside {
     }
 
     fn fill(self, pod: &mut Pod) {
+        pod.state = if self.link.up { State::Up } else { State::Down };
         pod.interface = Some(PodInterface {
             kind: self.link.kind,
             settings: self.link.settings.map(|kind| kind.to_string()),

@@ -11,7 +11,7 @@ use cnimble_rules::listing::{self, Listed};
 use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Cache, CacheError};
 
-use super::model::{HostLink, Network, Place, Pod, Port, Tree};
+use super::model::{HostLink, Network, Place, Pod, Port, State, Tree};
 use super::pods;
 
 /// Where to look besides the kernel.
@@ -105,6 +105,9 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
         let link = link.and_then(|at| host.links.get(at)).cloned();
         let master = link.as_ref().and_then(|link| link.master).or(one.parent);
         if let Some(link) = &link {
+            if !link.up && one.pod.state == State::Up {
+                one.pod.state = State::Down;
+            }
             one.pod.link = Some(host.describe(link, &mut tree.problems));
         }
         network.pods.entry(master).or_default().push(one.pod);
@@ -184,7 +187,7 @@ impl Builder {
 }
 
 /// Orders `web-10` behind `web-9`.
-fn natural(text: &str) -> Vec<(String, u64)> {
+pub fn natural(text: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {

@@ -130,7 +130,8 @@ impl Sheet {
 
     fn pod(&mut self, pod: &Pod, x: usize, y: usize) -> (usize, usize) {
         let rows = label::rows(pod);
-        let title = length(&pod.ifname) + 2 + length(pod.title());
+        let inner = label::inner(pod);
+        let title = length(&inner) + 2 + length(pod.title());
         let texts = rows.iter().flat_map(|(_, texts)| texts);
         let longest = texts.map(|text| HEADING + length(text)).max().unwrap_or(0);
         let width = longest.max(title) * LETTER + 2 * PAD;
@@ -138,8 +139,8 @@ impl Sheet {
         let class = if pod.problem.is_some() { "pod wrong" } else { "pod" };
         self.frame(class, (x, y), (width, height));
         let (x_text, mut line) = (x + PAD, y + LINE);
-        self.text(x_text, line, "name", &pod.ifname);
-        self.text(x_text + (length(&pod.ifname) + 2) * LETTER, line, "name", pod.title());
+        self.text(x_text, line, "name", &inner);
+        self.text(x_text + (length(&inner) + 2) * LETTER, line, "name", pod.title());
         for (heading, texts) in &rows {
             self.text(x_text, line + LINE, "dim", heading);
             for text in texts {

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use cnimble_rules::listing::Effect;
 
-use super::model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
+use super::model::{HostLink, Network, Place, Pod, PodInterface, Port, State, Tree};
 use super::{Look, Notes, svg, text};
 
 fn link(name: &str, kind: &str) -> HostLink {
@@ -19,7 +19,7 @@ fn pod(number: u8) -> Pod {
         name: Some(format!("default/web-{number}")),
         netns: Some(format!("/run/netns/web-{number}")),
         link: Some(link(&format!("veth{number}"), "veth")),
-        interface: Some(PodInterface::default()),
+        interface: Some(PodInterface { up: true, ..PodInterface::default() }),
         addresses: vec![format!("{address}/24")],
         routes: vec!["default via 10.1.0.1".into()],
         rules: vec![
@@ -32,6 +32,7 @@ fn pod(number: u8) -> Pod {
                 port: 80,
             },
         ],
+        state: State::Up,
         problem: None,
     }
 }
@@ -90,7 +91,7 @@ fn pods_hang_on_the_master_that_their_interfaces_are_made_on() {
     place.link = Some(HostLink { addresses: vec!["10.1.0.1/24".into()], ..link("eth1", "") });
     (place.policy, place.others) = (None, Vec::new());
     for (pod, settings) in place.pods.iter_mut().zip(["macvlan mode bridge", "vlan id 7"]) {
-        let interface = PodInterface { settings: Some(settings.into()), ..PodInterface::default() };
+        let interface = PodInterface { settings: Some(settings.into()), up: true, ..PodInterface::default() };
         (pod.link, pod.interface) = (None, Some(interface));
         pod.rules.clear();
     }
@@ -110,6 +111,35 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
 ";
     assert_eq!(text(&tree, Look::default()), drawn);
     assert!(svg(&tree).contains(">macvlan mode bridge</text>"));
+}
+
+#[test]
+fn an_interface_that_is_down_is_told() {
+    let mut tree = tree(2);
+    let pods = &mut tree.networks[0].places[0].pods;
+    pods[0].interface.as_mut().unwrap().up = false;
+    let drawn = text(&tree, Look::default());
+    assert!(drawn.contains("├─ veth1         ── eth0 down  default/web-1\n"), "{drawn}");
+    assert!(drawn.contains("├─ veth2         ── eth0       default/web-2\n"), "{drawn}");
+    assert!(svg(&tree).contains(">eth0 down</text>"));
+}
+
+#[test]
+fn a_part_of_the_picture_is_kept() {
+    let mut one = tree(3);
+    one.strays.push("a rule".into());
+    assert!(one.shows_faults());
+    assert!(!one.clone().keep_network("other"), "nothing is changed");
+    assert!(one.keep_network("mynet"));
+    assert!(!one.shows_faults() && one.attachments() == 3);
+    one.keep_pods(|pod| pod.container_id == "c2");
+    let place = &one.networks[0].places[0];
+    assert_eq!((place.pods.len(), place.others.len()), (1, 0));
+    one.keep_pods(|_| false);
+    assert!(one.networks.is_empty());
+    let mut faulty = tree(1);
+    faulty.networks[0].places[0].pods[0].problem = Some("it is lost".into());
+    assert!(faulty.shows_faults());
 }
 
 #[test]

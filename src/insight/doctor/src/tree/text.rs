@@ -122,7 +122,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
     let of = |pod: &Pod| label::end(place, pod).unwrap_or_default();
     let ends = place.pods.iter().map(of).chain(place.others.iter().map(label::named));
     let width = ends.map(|end| end.chars().count()).max().unwrap_or(0);
-    let ifname = place.pods.iter().map(|pod| pod.ifname.chars().count()).max().unwrap_or(0);
+    let ifname = place.pods.iter().map(|pod| label::inner(pod).chars().count()).max().unwrap_or(0);
     let wire = look.strokes().wire;
     let pods = place.pods.iter().map(|pod| {
         let end = match label::end(place, pod) {
@@ -130,7 +130,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
             None if width > 0 => format!("{:width$} {:wire$} ", "", "", wire = wire.chars().count()),
             None => String::new(),
         };
-        let line = format!("{end}{:ifname$}  {}", pod.ifname, look.bold(pod.title()));
+        let line = format!("{end}{:ifname$}  {}", label::inner(pod), look.bold(pod.title()));
         Node { line, details: rows(pod, look), ..Node::default() }
     });
     let others = place.others.iter().map(|link| {

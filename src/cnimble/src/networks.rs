@@ -1,0 +1,245 @@
+//! `network`: lists, shows and removes networks.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use cnimble_doctor::removal::{Kept, NotRemoved, Other, Others};
+use cnimble_netlink::{IfPresent, Netlink};
+use cnimble_pod::leases::{RangeUsage, usage};
+use cnimble_rules::objects::bridge;
+use cnimble_runtime::{ConfError, Listing, Network};
+
+use super::args::network::{self as args, NetworkCommand, One, Rm};
+use super::ls::{self, Attached};
+use super::output::View;
+use super::report::{Exit, Report};
+use super::style::{Paint, part, rows};
+use super::tree::{self, Notes};
+use super::{Session, doctor, interrupt, list};
+
+pub(super) async fn network(session: &Session, given: &args::Network) -> Result<(), Report> {
+    match &given.command {
+        NetworkCommand::Ls => list::networks(session),
+        NetworkCommand::Inspect(one) => inspect(session, one),
+        NetworkCommand::Rm(given) => rm(session, given).await,
+    }
+}
+
+/// Takes the first network of this name out of the listing. The others with it stay there.
+fn take(session: &Session, listing: &mut Listing, name: &str, what: &str) -> Result<Network, Report> {
+    match listing.networks.iter().position(|network| network.list.name == name) {
+        Some(at) => Ok(listing.networks.remove(at)),
+        None => Err(match session.conf.load(name) {
+            Err(err) => Report::conf(what, &err),
+            // It was written in this moment.
+            Ok(_) => Report::because(Exit::Config, what, format!("{name} is new")).hint("run it again"),
+        }),
+    }
+}
+
+fn listing(session: &Session, what: &str) -> Result<Listing, Report> {
+    session.conf.list().map_err(|err: ConfError| Report::conf(what, &err))
+}
+
+fn inspect(session: &Session, given: &One) -> Result<(), Report> {
+    let what = "can't show the network";
+    let mut listing = listing(session, what)?;
+    let network = take(session, &mut listing, &given.network, what)?;
+    let hides = listing.networks.into_iter().filter(|other| other.list.name == given.network);
+    let hides = hides.map(|other| other.path).collect();
+    let failed = |err: String| Report::because(Exit::Files, what, err);
+    let ranges = usage(&network.list).map_err(|err| failed(err.to_string()))?;
+    let tree = tree::read(session, &Notes::default())?;
+    let caches = session.caches();
+    let attachments = ls::attachments(&tree, |of| of.name == given.network, &caches).map_err(failed)?;
+    let bridges = bridge::configured(&network.list).map(look_at_bridge).collect::<Result<_, _>>();
+    let bridges = bridges.map_err(|err: cnimble_netlink::Error| failed(err.to_string()))?;
+    session.show(&Shown { network, hides, bridges, ranges, attachments })
+}
+
+#[derive(Serialize)]
+struct Bridge {
+    name: String,
+    /// `None` if there is no link of this name. The first ADD makes it.
+    link: Option<BridgeLink>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BridgeLink {
+    kind: String,
+    up: bool,
+    mtu: u32,
+    mac: Option<String>,
+    addresses: Vec<String>,
+    made_by_cnimble: bool,
+}
+
+fn look_at_bridge(name: String) -> cnimble_netlink::Result<Bridge> {
+    let mut host = Netlink::open()?;
+    let Some(link) = host.find_link(&name)? else { return Ok(Bridge { name, link: None }) };
+    let addresses = host.addrs(link.index).if_present()?.unwrap_or_default();
+    let link = BridgeLink {
+        made_by_cnimble: bridge::is_made_here(&link),
+        kind: link.kind,
+        up: link.up,
+        mtu: link.mtu,
+        mac: link.mac.map(|mac| mac.to_string()),
+        addresses: addresses.iter().map(|address| address.net.to_string()).collect(),
+    };
+    Ok(Bridge { name, link: Some(link) })
+}
+
+/// A network as its file and the kernel have it.
+struct Shown {
+    network: Network,
+    /// Later files with a network of this name, which do not count.
+    hides: Vec<PathBuf>,
+    bridges: Vec<Bridge>,
+    ranges: Vec<RangeUsage>,
+    attachments: Vec<Attached>,
+}
+
+impl Serialize for Shown {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let list = &self.network.list;
+        let range = |of: &RangeUsage| -> Value {
+            json!({"range": of.range, "used": of.used.to_string(), "free": of.free.to_string()})
+        };
+        json!({
+            "network": list.name,
+            "cniVersion": list.version.as_str(),
+            "file": self.network.path,
+            "hides": self.hides,
+            "plugins": list.plugins.iter().map(|plugin| &plugin.plugin_type).collect::<Vec<_>>(),
+            "configuration": list.document,
+            "bridges": self.bridges,
+            "ranges": self.ranges.iter().map(range).collect::<Vec<_>>(),
+            "attachments": self.attachments,
+        })
+        .serialize(serializer)
+    }
+}
+
+impl View for Shown {
+    fn text(&self, paint: Paint) -> String {
+        let list = &self.network.list;
+        let plugins: Vec<&str> = list.plugins.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
+        let mut lines = vec![("file", self.network.path.display().to_string())];
+        lines.extend(self.hides.iter().map(|path| ("hides", path.display().to_string())));
+        lines.push(("version", format!("CNI {}", list.version)));
+        lines.push(("plugins", plugins.join(" ")));
+        lines.extend(self.bridges.iter().map(|of| ("bridge", of.in_words())));
+        lines.extend(
+            self.ranges
+                .iter()
+                .map(|of| ("range", format!("{}: {} used, {} free", of.range, of.used, of.free))),
+        );
+        lines.extend(self.attachments.iter().map(|of| ("pod", of.in_words())));
+        if self.attachments.is_empty() {
+            lines.push(("pod", "none".to_owned()));
+        }
+        part(&list.name, &lines, paint)
+    }
+}
+
+impl Bridge {
+    fn in_words(&self) -> String {
+        let name = &self.name;
+        let Some(link) = &self.link else { return format!("{name}, which the first add makes") };
+        let state = if link.up { "up" } else { "down" };
+        let maker = if link.made_by_cnimble { "" } else { ", not made by cnimble" };
+        format!("{name} {state} {}{maker}", link.addresses.join(" "))
+    }
+}
+
+async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
+    let what = format!("network {} is not removed", given.one.network);
+    let mut listing = listing(session, &what)?;
+    let network = take(session, &mut listing, &given.one.network, &what)?;
+    let mut doctor = doctor::new(session, &[], given.grace);
+    doctor.evidence.data_dirs.extend(cnimble_liveness::data_dirs(&network.list));
+    let others = others(session, listing, &given.one.network, &what)?;
+    let outcome =
+        interrupt::interruptible(doctor.remove_network(&network.list, &network.path, &others)).await;
+    let outcome = outcome.map_err(|exit| {
+        Report::because(exit, &what, "interrupted; its file is still there").hint("run it again")
+    })?;
+    let removal = outcome.map_err(|err| refused(&what, &given.one.network, err))?;
+    let hidden = others.networks.into_iter().find(|other| other.list.name == given.one.network);
+    session.show(&Removed {
+        network: given.one.network.clone(),
+        removed: removal.removed,
+        kept: removal.kept,
+        next: hidden.map(|other| other.place),
+    })
+}
+
+fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
+    match err {
+        NotRemoved::InUse(users) => {
+            let report =
+                users.into_iter().fold(Report::new(Exit::Left, what), |report, of| report.row("in use", of));
+            report.hint(format!(
+                "`cnimble ls {network}` lists its pods; detach them first. Nothing was changed"
+            ))
+        }
+        NotRemoved::Failed { what: part, error } => Report::new(Exit::Left, what)
+            .row("part", part)
+            .row("why", error.to_string())
+            .hint("its file is still there: run it again"),
+        NotRemoved::Unseen(error) => Report::because(Exit::Files, what, error),
+    }
+}
+
+/// Returns all other networks: those of files, and those of records whose file is gone or has changed.
+fn others(session: &Session, listing: Listing, name: &str, what: &str) -> Result<Others, Report> {
+    let unread = listing.problems.iter().map(ToString::to_string).collect();
+    let of_file = |network: Network| Other { place: network.path.display().to_string(), list: network.list };
+    let mut networks: Vec<Other> = listing.networks.into_iter().map(of_file).collect();
+    for cache in session.caches() {
+        let entries = cache.list().map_err(|err| Report::because(Exit::Files, what, err))?;
+        for entry in entries.iter().filter(|entry| entry.network != name) {
+            if let Ok(list) = entry.network_list() {
+                let place = format!("the record of container {}", entry.container_id);
+                networks.push(Other { place, list });
+            }
+        }
+    }
+    Ok(Others { networks, unread })
+}
+
+struct Removed {
+    network: String,
+    removed: Vec<String>,
+    kept: Vec<Kept>,
+    /// Another file with a network of this name, which counts from now on.
+    next: Option<String>,
+}
+
+impl Serialize for Removed {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let kept = |of: &Kept| json!({"what": of.what, "why": of.why});
+        json!({
+            "network": self.network,
+            "removed": self.removed,
+            "kept": self.kept.iter().map(kept).collect::<Vec<_>>(),
+            "nextFile": self.next,
+        })
+        .serialize(serializer)
+    }
+}
+
+impl View for Removed {
+    fn text(&self, paint: Paint) -> String {
+        let mut lines: Vec<(&'static str, String)> =
+            self.removed.iter().map(|what| ("removed", what.clone())).collect();
+        lines.extend(self.kept.iter().map(|of| ("kept", format!("{}: {}", of.what, of.why))));
+        lines.extend(
+            self.next.iter().map(|file| ("note", format!("{file} has the network of this name now"))),
+        );
+        format!("{} {} is removed\n{}", paint.good("ok"), self.network, rows(&lines, paint))
+    }
+}
