@@ -81,7 +81,8 @@ fn the_linter_refuses_what_plugins_refuse() {
             let mut errors = errors(&config);
             // STATUS does not refuse these, and ADD does: an earlier plugin may have assigned addresses, and the addresses
             // that a pod asks for are read with the pod.
-            errors.retain(|error| error != "ipvlan needs ipam.type" && !error.ends_with(": ADD can't give it"));
+            errors
+                .retain(|error| error != "ipvlan needs ipam.type" && !error.ends_with(": ADD can't give it"));
             if refusal.is_some() {
                 refused.insert(sample.plugin.clone());
             }
