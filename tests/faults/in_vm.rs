@@ -10,6 +10,12 @@ fn killed_in_plugins_that_need_another_kernel() {
 }
 
 #[test]
+fn killed_beside_a_vlan_gateway() {
+    in_vm!();
+    super::kill::deaths_beside_a_vlan_gateway();
+}
+
+#[test]
 fn no_zombie_is_left_where_children_need_no_reaping() {
     in_vm!();
     super::zombies::no_zombie_where_children_need_no_reaping();

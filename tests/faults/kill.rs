@@ -163,6 +163,14 @@ fn killed_in_bridge_with_keys() {
     }
 }
 
+/// Needs a kernel whose bridges filter vlans.
+pub fn deaths_beside_a_vlan_gateway() {
+    let all = [Verb::Add, Verb::Del, Verb::Gc];
+    deaths("first bridge with vlan and removeUnusedBridge", verbs_inside(true, &all, &all), 8);
+    deaths("bridge with vlan", verbs_inside(false, &all, &[Verb::Add]), FEWEST);
+    deaths("first bridge with vlan", verbs_inside(false, &all, &[Verb::Add]), FEWEST);
+}
+
 #[test]
 fn killed_in_ptp() {
     deaths("ptp", &[Verb::Add, Verb::Del, Verb::Gc], 20);

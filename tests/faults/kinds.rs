@@ -66,6 +66,24 @@ const KEYS: &[Key] = &[
         values: &[("/acceptPublished", "true")],
         host: &["iptables -A FORWARD -j DROP", "ip6tables -A FORWARD -j DROP"],
     },
+    // The machine whose bridges filter vlans has no family inet of nf_tables, so no masquerading.
+    Key {
+        name: "vlan",
+        at: 0,
+        values: &[("/vlan", "100"), ("/ipMasq", "null"), ("/ipMasqBackend", "null")],
+        host: &[],
+    },
+    Key {
+        name: "vlan and removeUnusedBridge",
+        at: 0,
+        values: &[
+            ("/vlan", "100"),
+            ("/removeUnusedBridge", "true"),
+            ("/ipMasq", "null"),
+            ("/ipMasqBackend", "null"),
+        ],
+        host: &[],
+    },
 ];
 
 impl Key {

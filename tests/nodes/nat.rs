@@ -34,7 +34,7 @@ const ROWS: &[Row] = &[
         rules: &["{ipt} -t nat -I POSTROUTING -s {pods} ! -d {pods} -j SNAT --to-source {other}"],
         ours: "pod0 pod0 pod0 other other -",
         iptables: "pod0 pod0 pod0 other other -",
-        nftables: "",
+        nftables: "pod0 pod0 pod0 node/other node/other -",
     },
     Row {
         name: "DNAT of the port",
@@ -44,7 +44,7 @@ const ROWS: &[Row] = &[
         ],
         ours: "pod1 - pod1 node node -",
         iptables: "pod1 - pod1 node node -",
-        nftables: "",
+        nftables: "pod0/pod1 - pod0/pod1 node node -",
     },
     Row {
         name: "ACCEPT of a destination",
@@ -125,36 +125,47 @@ const ROWS: &[Row] = &[
         rules: &["{legacy} -t nat -I POSTROUTING -d {world}/{whole} -j ACCEPT"],
         ours: "pod0 pod0 pod0 pod/node pod -",
         iptables: "pod0 pod0 pod0 node node -",
-        nftables: "",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "legacy: ACCEPT of a client",
         rules: &["{legacy} -t nat -I PREROUTING -s {world} -p tcp --dport 8080 -j ACCEPT"],
         ours: "host/pod0 pod0 pod0 node node -",
         iptables: "pod0 pod0 pod0 node node -",
-        nftables: "",
+        nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
         name: "legacy: SNAT of the pods",
         rules: &["{legacy} -t nat -I POSTROUTING -s {pods} ! -d {pods} -j SNAT --to-source {other}"],
         ours: "pod0 pod0 pod0 other other -",
-        iptables: "",
-        nftables: "",
+        iptables: "pod0 pod0 pod0 node/other node/other -",
+        nftables: "pod0 pod0 pod0 node/other node/other -",
     },
     Row {
         name: "kube-proxy with iptables",
         rules: &[
             "{ipt} -t nat -N KUBE-SERVICES",
-            "{ipt} -t nat -N KUBE-SVC",
+            "{ipt} -t nat -N KUBE-NODEPORTS",
+            "{ipt} -t nat -N KUBE-SVC-ERIFXISQEP7F7OF4",
+            "{ipt} -t nat -N KUBE-SEP-LLXS4KBPHA3NOBXR",
+            "{ipt} -t nat -N KUBE-MARK-MASQ",
             "{ipt} -t nat -N KUBE-POSTROUTING",
-            "{ipt} -t nat -I PREROUTING -j KUBE-SERVICES",
-            "{ipt} -t nat -I OUTPUT -j KUBE-SERVICES",
-            "{ipt} -t nat -I POSTROUTING -j KUBE-POSTROUTING",
-            "{ipt} -t nat -A KUBE-SERVICES -d {service}/{whole} -p tcp --dport 8080 -j KUBE-SVC",
-            "{ipt} -t nat -A KUBE-SVC ! -s {pods} -j MARK --or-mark 0x4000",
-            "{ipt} -t nat -A KUBE-SVC -p tcp -j DNAT --to-destination {server}",
+            "{ipt} -t nat -I PREROUTING -m comment --comment 'kubernetes service portals' -j KUBE-SERVICES",
+            "{ipt} -t nat -I OUTPUT -m comment --comment 'kubernetes service portals' -j KUBE-SERVICES",
+            "{ipt} -t nat -I POSTROUTING -m comment --comment 'kubernetes postrouting rules' -j KUBE-POSTROUTING",
+            "{ipt} -t nat -A KUBE-SERVICES -d {service}/{whole} -p tcp -m comment --comment 'default/web cluster IP' \
+             -m tcp --dport 8080 -j KUBE-SVC-ERIFXISQEP7F7OF4",
+            "{ipt} -t nat -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS",
+            "{ipt} -t nat -A KUBE-SVC-ERIFXISQEP7F7OF4 ! -s {pods} -d {service}/{whole} -p tcp -m tcp --dport 8080 \
+             -j KUBE-MARK-MASQ",
+            "{ipt} -t nat -A KUBE-SVC-ERIFXISQEP7F7OF4 -m statistic --mode random --probability 1.0 \
+             -j KUBE-SEP-LLXS4KBPHA3NOBXR",
+            "{ipt} -t nat -A KUBE-SEP-LLXS4KBPHA3NOBXR -s {world}/{whole} -j KUBE-MARK-MASQ",
+            "{ipt} -t nat -A KUBE-SEP-LLXS4KBPHA3NOBXR -p tcp -m tcp -j DNAT --to-destination {server}",
+            "{ipt} -t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
             "{ipt} -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-            "{ipt} -t nat -A KUBE-POSTROUTING -j MASQUERADE",
+            "{ipt} -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000",
+            "{ipt} -t nat -A KUBE-POSTROUTING -j MASQUERADE --random-fully",
         ],
         ours: "pod0 pod0 pod0 node node world",
         iptables: "pod0 pod0 pod0 node node world",
@@ -164,8 +175,25 @@ const ROWS: &[Row] = &[
         name: "kube-proxy with nftables",
         rules: &[
             "nft add table {ip} kube-proxy",
+            "nft 'add chain {ip} kube-proxy mark-for-masquerade'",
+            "nft add rule {ip} kube-proxy mark-for-masquerade meta mark set meta mark or 0x4000",
+            "nft add chain {ip} kube-proxy service-web",
+            "nft add rule {ip} kube-proxy service-web {ip} saddr != {pods} jump mark-for-masquerade",
+            "nft add rule {ip} kube-proxy service-web meta l4proto tcp dnat to {server}",
+            "nft 'add map {ip} kube-proxy service-ips { type {addr} . inet_proto . inet_service : verdict; }'",
+            "nft 'add element {ip} kube-proxy service-ips { {service} . tcp . 8080 : goto service-web }'",
+            "nft add chain {ip} kube-proxy services",
+            "nft 'add rule {ip} kube-proxy services {ip} daddr . meta l4proto . th dport vmap @service-ips'",
             "nft 'add chain {ip} kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }'",
-            "nft add rule {ip} kube-proxy nat-prerouting {ip} daddr {service} tcp dport 8080 dnat to {server}",
+            "nft add rule {ip} kube-proxy nat-prerouting jump services",
+            "nft 'add chain {ip} kube-proxy nat-output { type nat hook output priority -100; }'",
+            "nft add rule {ip} kube-proxy nat-output jump services",
+            "nft add chain {ip} kube-proxy masquerading",
+            "nft 'add rule {ip} kube-proxy masquerading meta mark and 0x4000 == 0 return'",
+            "nft 'add rule {ip} kube-proxy masquerading meta mark set meta mark xor 0x4000'",
+            "nft add rule {ip} kube-proxy masquerading masquerade fully-random",
+            "nft 'add chain {ip} kube-proxy nat-postrouting { type nat hook postrouting priority srcnat; }'",
+            "nft add rule {ip} kube-proxy nat-postrouting jump masquerading",
         ],
         ours: "pod0 pod0 pod0 node node world",
         iptables: "pod0 pod0 pod0 node node world",
@@ -201,16 +229,41 @@ const ROWS: &[Row] = &[
         nftables: "pod0 pod0 pod0 node node -",
     },
     Row {
-        name: "libvirt, flannel and ip-masq-agent",
+        name: "libvirt",
         rules: &[
             "{ipt} -t nat -N LIBVIRT_PRT",
-            "{ipt} -t nat -A POSTROUTING -j LIBVIRT_PRT",
+            "{ipt} -t nat -I POSTROUTING -j LIBVIRT_PRT",
             "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} -d {multicast} -j RETURN",
+            "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} ! -d {elsewhere} -p tcp -j MASQUERADE --to-ports 1024-65535",
+            "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} ! -d {elsewhere} -p udp -j MASQUERADE --to-ports 1024-65535",
             "{ipt} -t nat -A LIBVIRT_PRT -s {elsewhere} ! -d {elsewhere} -j MASQUERADE",
-            "{ipt} -t nat -A POSTROUTING -s {elsewhere} -d {elsewhere} -j RETURN",
-            "{ipt} -t nat -A POSTROUTING ! -s {pods} -d {pods} -j RETURN",
+        ],
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
+    },
+    Row {
+        name: "flannel",
+        rules: &[
+            "{ipt} -t nat -N FLANNEL-POSTRTG",
+            "{ipt} -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
+            "{ipt} -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN",
+            "{ipt} -t nat -A FLANNEL-POSTRTG -s {pods} -d {pods} -j RETURN",
+            "{ipt} -t nat -A FLANNEL-POSTRTG ! -s {pods} -d {pods} -j RETURN",
+            "{ipt} -t nat -A FLANNEL-POSTRTG -s {pods} ! -d {multicast} -j MASQUERADE --random-fully",
+            "{ipt} -t nat -A FLANNEL-POSTRTG ! -s {pods} -d {pods} -j MASQUERADE --random-fully",
+        ],
+        ours: "pod0 pod0 pod0 node node -",
+        iptables: "pod0 pod0 pod0 node node -",
+        nftables: "pod0 pod0 pod0 node node -",
+    },
+    Row {
+        name: "ip-masq-agent",
+        rules: &[
             "{ipt} -t nat -N IP-MASQ",
-            "{ipt} -t nat -A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ",
+            "{ipt} -t nat -A POSTROUTING -m comment --comment 'ip-masq-agent: non-LOCAL destinations' \
+             -m addrtype ! --dst-type LOCAL -j IP-MASQ",
+            "{ipt} -t nat -A IP-MASQ -d {elsewhere} -j RETURN",
             "{ipt} -t nat -A IP-MASQ -d {pods} -j RETURN",
             "{ipt} -t nat -A IP-MASQ -j MASQUERADE",
         ],
@@ -221,7 +274,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// The rows whose rules leave both sets of rules in nf_tables.
-const FAST: [&str; 10] = [
+const FAST: [&str; 12] = [
     "none",
     "SNAT of the pods",
     "RETURN in a chain",
@@ -231,7 +284,9 @@ const FAST: [&str; 10] = [
     "kube-proxy with nftables",
     "kube-proxy with IPVS",
     "Docker",
-    "libvirt, flannel and ip-masq-agent",
+    "libvirt",
+    "flannel",
+    "ip-masq-agent",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,7 +305,7 @@ struct Site {
     _servers: Vec<Server>,
 }
 
-const V4: [(&str, &str); 14] = [
+const V4: [(&str, &str); 15] = [
     ("{ipt}", "iptables-nft"),
     ("{legacy}", "iptables-legacy"),
     ("{pods}", "10.1.2.0/24"),
@@ -264,9 +319,10 @@ const V4: [(&str, &str); 14] = [
     ("{server}", "192.0.2.9:80"),
     ("{multicast}", "224.0.0.0/24"),
     ("{ip}", "ip"),
+    ("{addr}", "ipv4_addr"),
     ("{nodad}", ""),
 ];
-const V6: [(&str, &str); 14] = [
+const V6: [(&str, &str); 15] = [
     ("{ipt}", "ip6tables-nft"),
     ("{legacy}", "ip6tables-legacy"),
     ("{pods}", "fd00:1:2::/64"),
@@ -280,6 +336,7 @@ const V6: [(&str, &str); 14] = [
     ("{server}", "[2001:db8::9]:80"),
     ("{multicast}", "ff02::/16"),
     ("{ip}", "ip6"),
+    ("{addr}", "ipv6_addr"),
     ("{nodad}", "nodad"),
 ];
 
@@ -347,7 +404,7 @@ impl Site {
         calls
     }
 
-    fn words(&self) -> [(&'static str, &'static str); 14] {
+    fn words(&self) -> [(&'static str, &'static str); 15] {
         if self.v6 { V6 } else { V4 }
     }
 
@@ -397,12 +454,11 @@ impl Site {
 /// Compares with the expected answers. `-` is any.
 fn differs(expected: &str, later: bool, answers: &[String; 6]) -> bool {
     let words: Vec<&str> = expected.split(' ').collect();
-    !expected.is_empty()
-        && words.iter().zip(answers).any(|(word, answer)| {
-            let (before, after) = word.split_once('/').unwrap_or((word, word));
-            let wanted = if later { after } else { before };
-            wanted != "-" && wanted != answer
-        })
+    words.iter().zip(answers).any(|(word, answer)| {
+        let (before, after) = word.split_once('/').unwrap_or((word, word));
+        let wanted = if later { after } else { before };
+        wanted != "-" && wanted != answer
+    })
 }
 
 fn try_row(row: &Row, set: Set, v6: bool, later: bool, go: &'static Path) -> Option<String> {

@@ -43,8 +43,24 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
     }
     match host.find(record)? {
         Some(link) => restore(&mut host.netlink, &link, record, origin).map(|()| true),
-        None => Ok(false),
+        None => {
+            if origin == Origin::Pod {
+                delete_impostor(&mut host.netlink, record)?;
+            }
+            Ok(false)
+        }
     }
+}
+
+/// Deletes a link that has come out of the pod in the device's place. The pod can give a device's index to another link
+/// after the device was found by it, and before it is moved. The name was free on the host before, and the message that
+/// moved the link has written the alias. Hardware stays, as no pod can make it.
+fn delete_impostor(host: &mut Netlink, record: &Record) -> Result<(), Error> {
+    let is_it =
+        |link: &Link| !record.kind.is_empty() && link.alias == record.name && link.name == record.name;
+    let Some(link) = host.find_link(&record.name)?.filter(is_it) else { return Ok(()) };
+    log::warn!("{} came from the pod in place of the device, and is deleted", link.name);
+    Ok(host.execute(link::del(link.index, &link.name)).if_present().map(drop)?)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

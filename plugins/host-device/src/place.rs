@@ -6,6 +6,9 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 use crate::record::Record;
 use crate::seen::Seen;
 
+/// How often a link is looked at if it has another name each time. A rename takes the kernel longer than a look.
+const LOOKS: usize = 16;
+
 /// A namespace of the host or a pod, with its netlink socket and its sysfs.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -25,9 +28,12 @@ impl Place {
         netns.enter(Place::host)?
     }
 
-    /// Reads what proves which device a link is. Returns `None` if the link is hardware and gone. For a virtual link
-    /// (one with a kind) nothing more is read, so its disappearance is not noticed here.
-    pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
+    /// Reads what proves which device a link is. Returns `None` if the link is gone, or is renamed again and again while
+    /// it is looked at.
+    ///
+    /// sysfs finds links by name only. Where there is a sysfs, a link without an inode must not count: a pod could rename
+    /// a link at that moment, and have it known by marks that it has forged.
+    pub(crate) fn see(&mut self, mut link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
                 None => return Ok(None),
@@ -35,11 +41,18 @@ impl Place {
             },
             _ => None,
         };
-        let device = match &self.sysfs {
-            Some(sysfs) => sysfs.device(&link.name)?.filter(|device| device.index == link.index),
-            None => None,
-        };
-        Ok(Some(Seen { link, device, details }))
+        let Some(sysfs) = &self.sysfs else { return Ok(Some(Seen { link, device: None, details })) };
+        for _ in 0..LOOKS {
+            if let Some(device) = sysfs.device(&link.name)?.filter(|device| device.index == link.index) {
+                return Ok(Some(Seen { link, device: Some(device), details }));
+            }
+            link = match self.netlink.link_at(link.index).if_present()? {
+                Some(now) => now,
+                None => return Ok(None),
+            };
+        }
+        log::warn!("a link was renamed {LOOKS} times while it was looked at, and is not taken for a device");
+        Ok(None)
     }
 
     /// `None` if the device is elsewhere.

@@ -43,6 +43,7 @@ struct Health {
     not_looked_at: Vec<String>,
     not_checked: Vec<String>,
     warnings: Vec<String>,
+    notes: Vec<String>,
     plugins: PluginFiles,
 }
 
@@ -71,12 +72,22 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let findings = finding::items(&mut diagnosis, repairs);
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
-    let Diagnosis { living, blind: not_looked_at, unchecked: not_checked, mut warnings, stopped, .. } =
-        diagnosis;
+    let Diagnosis {
+        living, blind: not_looked_at, unchecked: not_checked, mut warnings, notes, stopped, ..
+    } = diagnosis;
     warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     let lasting = finding::count_lasting(&findings);
     let healthy = found + failed + lasting + warnings.len() == 0 && plugins.is_well();
-    session.show(&Health { healthy, living, findings, not_looked_at, not_checked, warnings, plugins })?;
+    session.show(&Health {
+        healthy,
+        living,
+        findings,
+        not_looked_at,
+        not_checked,
+        warnings,
+        notes,
+        plugins,
+    })?;
     fail_with(match failed {
         0 if healthy => None,
         0 => Some(Exit::Found),
@@ -123,6 +134,7 @@ impl View for Health {
         }
         self.not_checked.iter().for_each(|unchecked| out += &format!("not checked: {unchecked}\n"));
         self.warnings.iter().for_each(|warning| out += &format!("warning: {warning}\n"));
+        self.notes.iter().for_each(|note| out += &format!("note: {}\n", plain::line(note)));
         let verb = if self.living == 1 { "lives" } else { "live" };
         let mut parts = vec![format!("{} {verb}", style::count(self.living, "attachment"))];
         for (outcome, words) in [

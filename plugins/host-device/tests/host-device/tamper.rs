@@ -1,6 +1,7 @@
 //! A pod with all privileges over its namespace tampers with its device. The host's state stays the same.
 
-use cnimble_tests::{Ns, Snapshot};
+use cnimble_tests::trace::{Places, State, untraceable};
+use cnimble_tests::{Ns, Outcome, Snapshot, skip};
 
 use super::*;
 
@@ -194,6 +195,83 @@ fn the_host_is_the_same_before_and_after_whatever_a_pod_does_to_its_device() {
         }
     }
 }
+
+/// A veth with all marks of the device that a pod can write. The device is hidden.
+const FORGE: &str = "ip link set net1 netns $NESTED
+     ip link add net1 index 50 address 02:00:00:00:00:77 mtu 1400 type veth peer name v1 index 60
+     ip link set net1 alias card";
+
+/// The pod acts whenever DEL is about to ask the kernel for something. `act` gets the number of the call.
+fn del_beside(
+    network: &Network<'_>,
+    attachment: &Attachment,
+    mut act: impl FnMut(usize),
+) -> (Outcome, usize) {
+    let mut process = network.call("DEL", attachment, None).stepped(Places::Messages);
+    let mut calls = 0;
+    while process.look() == State::Ready {
+        act(calls);
+        process.step();
+        calls += 1;
+    }
+    (Outcome::from("DEL", process.finish()), calls)
+}
+
+/// sysfs finds a link by its name only, and this one has another name each time.
+#[test]
+fn a_link_that_is_renamed_while_del_looks_is_not_the_device() {
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let (host, lan, pod, nested) = (Host::hasty(), Ns::new(), Pod::new(), Ns::new());
+    let bare = Snapshot::of_ns(&host);
+    card(&host, &lan);
+    let network = network(&host).with("/ipam", json!({}));
+    let attachment = attachment("c1", &pod);
+    network.added(&attachment);
+    pod.shell(&format!("NESTED={}\n{FORGE}", nested.path()));
+    let names = ["net1", "other"];
+    let (outcome, calls) = del_beside(&network, &attachment, |call| {
+        pod.ip(&format!("link set {} name {}", names[call % 2], names[(call + 1) % 2]));
+    });
+    outcome.success();
+    assert!(calls > 20, "{calls} calls are too few");
+    bare.assert_same(&Snapshot::of_ns(&host), "the veth is still in the pod");
+    assert!(names.iter().any(|name| pod.links().contains(&(*name).to_owned())));
+}
+
+/// The device is found, and has gone elsewhere when it shall be moved. Its index leads to another link.
+#[test]
+fn a_link_that_takes_the_place_of_the_device_while_it_is_moved_does_not_stay_on_the_host() {
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let (mut at, mut met) = (0, true);
+    while met {
+        let (host, lan, pod, nested) = (Host::hasty(), Ns::new(), Pod::new(), Ns::new());
+        let bare = Snapshot::of_ns(&host);
+        card(&host, &lan);
+        let whole = Snapshot::of_ns(&host);
+        let network = network(&host).with("/ipam", json!({}));
+        let attachment = attachment("c1", &pod);
+        network.added(&attachment);
+        let forge = format!("ip link show net1 || exit 0; NESTED={}\n{FORGE}", nested.path());
+        let (outcome, calls) = del_beside(&network, &attachment, |call| {
+            if call == at {
+                pod.shell(&forge);
+            }
+        });
+        met = calls > at;
+        outcome.success();
+        let before = if host.links().contains(&"card".to_owned()) { &whole } else { &bare };
+        before.assert_same(&Snapshot::of_ns(&host), &format!("taken before call {at}"));
+        at += SWAPS;
+    }
+    assert!(at > 5 * SWAPS, "{at} calls are too few");
+}
+
+/// The stride of the calls before which the device is swapped.
+const SWAPS: usize = 4;
 
 /// From the pod with any state.
 #[test]

@@ -59,9 +59,11 @@ impl Sysfs {
 
     fn read(&self, path: &Path) -> nix::Result<Option<Device>> {
         let target = readlinkat(&self.0, path)?;
+        // By the place on the bus, so that it is the directory's, whatever is renamed meanwhile. It begins in class/net.
+        let place = path.parent().unwrap_or(path).join(&target);
         let dir =
-            openat(&self.0, path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        // By the directory, so that both numbers are of one link, whatever is renamed meanwhile.
+            openat(&self.0, &place, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        // By the directory, so that both numbers are of one link.
         let file = openat(&dir, "ifindex", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         let mut text = [0; 16];
         let length = File::from(file)

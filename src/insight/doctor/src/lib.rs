@@ -11,6 +11,7 @@ pub mod hand_over;
 mod leases;
 mod lifetimes;
 mod links;
+mod nat;
 mod outcome;
 pub mod removal;
 mod repair;
@@ -59,6 +60,8 @@ pub enum Kind {
     /// The host end of a veth pair that leads to no pod.
     Veth,
     Ifb,
+    /// A link of `hostShim` that leads to no pod.
+    Shim,
     /// A bridge whose ADD was killed before it was complete.
     UnfinishedBridge,
     /// Packet rules of a removed pod.
@@ -176,6 +179,8 @@ pub struct Diagnosis {
     /// Parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
     pub warnings: Vec<String>,
+    /// What decides about pods' packets, and is no fault.
+    pub notes: Vec<String>,
     /// Pods whose packets are stopped on the node, one of each network.
     pub stopped: Vec<Stopped>,
     /// `NAMESPACE/NAME` by container ID, from the runtime or from the arguments in the cache.
@@ -208,8 +213,8 @@ impl Doctor<'_> {
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
         let (warnings, pods) = (warnings::warnings(&sight.node), runtime::pods(&sight.node));
-        let stopped = stations::look(&sight.node, &findings);
-        Ok(Diagnosis { findings, living, blind, unchecked, warnings, stopped, pods })
+        let (stopped, notes) = (stations::look(&sight.node, &findings), nat::notes(&sight.node));
+        Ok(Diagnosis { findings, living, blind, unchecked, warnings, notes, stopped, pods })
     }
 
     /// Calls no plugins, unlike [`Doctor::look`].

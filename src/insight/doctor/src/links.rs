@@ -8,7 +8,7 @@ use cnimble_liveness::Verdict;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::link::{self, Link};
 use cnimble_netlink::{IfPresent, Netlink};
-use cnimble_rules::objects::{Judge, Orphan, bridge, ifb};
+use cnimble_rules::objects::{Judge, Orphan, bridge, ifb, pair};
 use cnimble_rules::survey;
 
 use super::{Finding, Kind, stale_rules};
@@ -64,7 +64,11 @@ pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
     let judge = OnNode { node, ifbs };
     let mut findings = Vec::new();
     for link in &node.candidates {
-        let kind = if link.kind == ifb::KIND { Kind::Ifb } else { Kind::Veth };
+        let kind = match link.kind.as_str() {
+            ifb::KIND => Kind::Ifb,
+            pair::KIND => Kind::Veth,
+            _ => Kind::Shim,
+        };
         findings
             .extend(cnimble_rules::objects::orphan(&judge, link)?.map(|orphan| finding(kind, link, orphan)));
     }

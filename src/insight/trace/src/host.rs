@@ -32,6 +32,7 @@ impl Walk<'_> {
     /// A packet that arrives at a link of the host.
     pub(crate) fn pass_host(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         self.check_rules(HookPoint::Prerouting, flow)?;
+        self.check_nat(HookPoint::Prerouting, flow);
         let route = match self.host.choose_route(&flow.packet(Some(arrival.index))) {
             Ok(route) => route,
             Err(err) => return Err(self.refused_by_host(arrival, flow, err)?),
@@ -50,6 +51,7 @@ impl Walk<'_> {
         self.check_ipv6_forwarding(flow)?;
         self.check_rules(HookPoint::Forward, flow)?;
         self.check_rules(HookPoint::Postrouting, flow)?;
+        self.check_nat(HookPoint::Postrouting, flow);
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
     }
 
@@ -74,7 +76,9 @@ impl Walk<'_> {
         let link = self.host_link(route.index)?;
         self.passes(HOST, "route", route_text(&route, &link));
         self.check_rules(HookPoint::Output, flow)?;
+        self.check_nat(HookPoint::Output, flow);
         self.check_rules(HookPoint::Postrouting, flow)?;
+        self.check_nat(HookPoint::Postrouting, flow);
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
     }
 

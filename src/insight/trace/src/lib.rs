@@ -6,7 +6,7 @@
 //! | `pod` | the pod's route, neighbour, link and address |
 //! | `bridge` | the host's end, ports and VLANs of bridges, masters of macvlan and ipvlan |
 //! | `host` | routes, forwarding, reverse path, the link outwards |
-//! | `neighbour`, `masquerade`, `rules` | neighbour entries of pods, translation, packet rules |
+//! | `neighbour`, `masquerade`, `nat`, `rules` | neighbour entries of pods, translation, packet rules |
 //! | `explain` | the rule or route behind a refusal of the routing tables |
 //! | `probe` | a packet that is sent, captured and traced |
 //!
@@ -17,6 +17,7 @@ mod explain;
 mod flow;
 mod host;
 mod masquerade;
+mod nat;
 mod neighbour;
 mod pod;
 mod probe;

@@ -27,6 +27,16 @@ impl Walk<'_> {
             _ => false,
         };
         if rules.iter().any(|rule| rule.owner.is(&owner, &tag) && is_its(&rule.effect)) {
+            if let Some((rule, text)) = self.exemption(flow) {
+                let text = format!(
+                    "{text}: it then leaves as {from}, and only a host with a route there can answer"
+                );
+                let mut station =
+                    Station::new(self.way, HOST, "masquerade", Verdict::Unknown, text).remedy(rule.command());
+                station.explains_silence = true;
+                self.stations.push(station);
+                return;
+            }
             self.passes(HOST, "masquerade", format!("{from} gets an address of the host"));
             return;
         }

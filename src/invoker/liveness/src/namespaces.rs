@@ -149,10 +149,10 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
 fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let mut inside = Netlink::open_in(ns)?;
     let addrs = inside.addrs_where(|ip| is_somebodys(ip) && wanted.contains(&ip))?;
-    // A pair's end and bandwidth's device belong to another node here, and its networks may have the names of ours.
-    let owned = inside.find_links(|link| {
-        !cnimble_rules::objects::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
-    })?;
+    // A pair's end, bandwidth's device and a shim belong to another node here, and its networks may have the names of
+    // ours.
+    let owned = inside
+        .find_links(|link| !cnimble_rules::objects::is_on_host(link) && survey::tag(&link.alias).is_some())?;
     Ok((addrs.into_iter().map(|addr| addr.net.ip()).collect(), owned))
 }
 

@@ -34,6 +34,45 @@ fn the_way_of_the_host_to_a_macvlan_is_restored() {
     }
 }
 
+/// The node has lost its records, and one pod. Its interface went with its namespace, but its shim did not.
+#[test]
+fn the_way_of_the_host_to_a_removed_macvlan_is_removed() {
+    need!("ip");
+    with_kind!("macvlan");
+    let (node, pods) = (Node::new(), [Pod::new(), Pod::new()]);
+    let _lan = Lan::behind(&node.host, "uplink");
+    node.host.ip("address add 10.7.0.2/24 dev uplink");
+    let ipam = json!({"type": "host-local", "dataDir": node.host.data_dir(),
+        "ranges": [[{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.10"}]]});
+    let plugin = json!({"type": "macvlan", "master": "uplink", "hostShim": true, "ipam": ipam});
+    node.network("lan", &json!({"cniVersion": "1.0.0", "name": "lan", "plugins": [plugin]}));
+    let shims = || {
+        let names = node.host.links().into_iter().filter(|name| name.starts_with("shim"));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    let [living, dead] = pods;
+    node.add(plugin_dir(), "lan", &living, "living", 8001);
+    let of_living = shims();
+    node.add(plugin_dir(), "lan", &dead, "dead", 8002);
+    let cache = format!("{}/results/lan-dead-eth0", node.cache().display());
+    fs::remove_file(&cache).unwrap();
+    fs::remove_file(node.host.data_dir().join("lan/10.7.0.11")).unwrap();
+    // Another link with such a name, and a shim with another author's alias.
+    node.host.ip("link add shim0123456789a link uplink type macvlan mode bridge");
+    assert_eq!(kinds(&findings(&node.doctor(&["--grace", "0"]), 0)), [] as [String; 0]);
+    drop(dead);
+    let found = findings(&node.doctor(&["--grace", "0"]), 6);
+    assert_eq!(kinds(&found), ["shim found dead"], "{found:#?}");
+    findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
+    let mut left = of_living;
+    left.push("shim0123456789a".to_owned());
+    left.sort();
+    assert_eq!(shims(), left);
+    assert_eq!(kinds(&findings(&node.doctor(&["--grace", "0"]), 0)), [] as [String; 0]);
+}
+
 /// Verbs were killed at the points where each leaves the most: between making a bridge and its alias, between the batches
 /// of a DEL, and between the last lease and the index.
 #[test]

@@ -5,6 +5,7 @@ mod doctor;
 mod faults;
 mod healthy;
 mod names;
+mod nat;
 
 use serde_json::{Value, json};
 

@@ -2,9 +2,10 @@
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
+use serde_json::Value;
 
 use cnimble_cni::fields::{Addresses, RequestedIp};
-use cnimble_cni::{Error, PluginConfig};
+use cnimble_cni::{Error, PluginConfig, json};
 
 use super::{Families, Translation};
 use crate::filters::Masqueraded;
@@ -31,7 +32,12 @@ pub struct Settings {
 impl Settings {
     /// Fails with code 7 and the path of the invalid value.
     pub fn read(config: &PluginConfig) -> Result<Self, Error> {
-        let keys: Keys = config.decode()?;
+        Self::of_document(config.document())
+    }
+
+    /// Reads the keys of a plugin in a list, which has no name of its own. Fails as [`read`](Self::read).
+    pub fn of_document(document: &Value) -> Result<Self, Error> {
+        let keys: Keys = json::from_value(document, "")?;
         if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
             return Err(Error::config(format!(
                 "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",

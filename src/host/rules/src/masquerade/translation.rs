@@ -98,7 +98,7 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    pub(super) fn traffic(&self) -> Vec<Traffic> {
+    pub(crate) fn traffic(&self) -> Vec<Traffic> {
         let leaving = |addr: &IpNetwork| {
             let mut spared = vec![cidr::network_of(*addr)];
             spared.extend(self.translation.excluded(addr.is_ipv4()));

@@ -83,6 +83,13 @@ impl Line {
                     && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port.port)))
                     && self.ends.destination.iter().all(address)
             }),
+            Traffic::Packet(packet, _) => {
+                let has_port = |port: u16| self.ports.iter().any(|ports| ports.contains(&port));
+                packet.from.is_none_or(|from| self.ends.source.iter().all(|end| end.allows(from)))
+                    && self.ends.destination.iter().all(|end| end.allows(packet.to))
+                    && self.protocol.is_none_or(|protocol| protocol == packet.protocol)
+                    && (self.ports.is_empty() || packet.port.is_some_and(has_port))
+            }
         }
     }
 }

@@ -9,6 +9,8 @@
 //!
 //! A rule is left aside if its addresses, protocol or ports show that no such packet can meet it. Of other conditions
 //! nothing is known: they may hold. Chains of plugins, kube-proxy and Docker have no exemptions, and are not read.
+//!
+//! People see one more kind: a rule that translates ([`deciding`]). It comes before ours, so ADD needs no other backend.
 
 mod lines;
 mod walk;
@@ -22,24 +24,49 @@ use cnimble_cni::Error;
 use cnimble_netlink::nft::{Family, Nft};
 
 use super::protocol::Protocol;
+use super::whose;
 pub use super::xtables::Variant;
 use walk::Walk;
 
 /// A host port and its protocol, on one address of the node or on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Port {
+pub struct Port {
     pub(super) protocol: Protocol,
     pub(super) port: u16,
     pub(super) address: Option<IpAddr>,
 }
 
-/// Packets of a pod that a rule of ours would translate.
+/// A place where a connection gets its translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// The destination of a packet that arrives.
+    Prerouting,
+    /// The destination of a packet that the host sends.
+    Output,
+    /// The source of any packet that leaves.
+    Postrouting,
+}
+
+/// The first packet of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    pub from: Option<IpAddr>,
+    pub to: IpAddr,
+    /// The number of its protocol (`IPPROTO_TCP`).
+    pub protocol: u8,
+    /// The port of its destination; `None` for a protocol without ports.
+    pub port: Option<u16>,
+}
+
+/// Packets of a pod, for which rules of others are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Traffic {
-    /// Packets from the address to any but these networks.
+pub enum Traffic {
+    /// Packets from the address to any but these networks, which a rule of ours would translate.
     Leaving { source: IpAddr, spared: Vec<IpNetwork> },
-    /// Packets to these ports of the node.
+    /// Packets to these ports of the node, which a rule of ours would translate.
     Arriving { is_ipv4: bool, ports: Vec<Port> },
+    /// One packet at a hook.
+    Packet(Packet, Hook),
 }
 
 impl Traffic {
@@ -47,6 +74,7 @@ impl Traffic {
         let is_ipv4 = match self {
             Traffic::Leaving { source, .. } => source.is_ipv4(),
             Traffic::Arriving { is_ipv4, .. } => *is_ipv4,
+            Traffic::Packet(packet, _) => packet.to.is_ipv4(),
         };
         if is_ipv4 { Family::Ipv4 } else { Family::Ipv6 }
     }
@@ -54,9 +82,16 @@ impl Traffic {
     /// The built-in chains that see them.
     fn chains(&self) -> &'static [&'static str] {
         match self {
-            Traffic::Leaving { .. } => &["POSTROUTING"],
+            Traffic::Leaving { .. } | Traffic::Packet(_, Hook::Postrouting) => &["POSTROUTING"],
+            Traffic::Packet(_, Hook::Prerouting) => &["PREROUTING"],
+            Traffic::Packet(_, Hook::Output) => &["OUTPUT"],
             Traffic::Arriving { .. } => &["PREROUTING", "OUTPUT"],
         }
+    }
+
+    /// Whether a translation changes their source.
+    fn gets_a_source(&self) -> bool {
+        self.chains() == ["POSTROUTING"]
     }
 }
 
@@ -100,6 +135,29 @@ impl fmt::Display for Decision {
     }
 }
 
+impl Decision {
+    /// What the rule may do to packets of this traffic, which `packets` names for people.
+    pub fn consequence(&self, traffic: &Traffic, packets: &str) -> String {
+        let rule = format!("{self}, made by {}", whose::maker(self.family, "nat", &self.chain));
+        match (&self.effect, traffic.gets_a_source()) {
+            (Effect::Exempts(_), true) => format!("{rule}, may exempt {packets} from masquerading"),
+            (Effect::Exempts(_), false) => format!("{rule}, may leave {packets} with the host"),
+            (Effect::Translates(_), true) => format!("{rule}, may give {packets} another source"),
+            (Effect::Translates(_), false) => format!("{rule}, may lead {packets} to another address"),
+        }
+    }
+
+    /// The command that shows the rule.
+    pub fn command(&self) -> String {
+        let Decision { family, chain, number, .. } = self;
+        match (self.variant, family) {
+            (Variant::Nft | Variant::Usual, _) => format!("nft -a list chain {family} nat {chain}"),
+            (Variant::Legacy, Family::Ipv6) => format!("ip6tables-legacy -t nat -S {chain} {number}"),
+            (Variant::Legacy, _) => format!("iptables-legacy -t nat -S {chain} {number}"),
+        }
+    }
+}
+
 /// The error of CHECK for rules of ours that a rule of others should come before.
 pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
     Error::check(format!("{rule} has no effect on the pod's packets"))
@@ -109,12 +167,33 @@ pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
 
 /// Returns the rule that may exempt some of the packets; that of the nf_tables variant first.
 pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
+    first(nft, traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
+}
+
+/// Returns the rule that may decide about some of the packets: it exempts them, or translates them before a rule of ours
+/// can. MASQUERADE is left aside, because it does to leaving packets what a rule of ours would.
+///
+/// # Errors
+/// Fails if the tables can't be read.
+pub fn deciding(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
+    first(
+        nft,
+        traffic,
+        true,
+        |effect| !matches!(effect, Effect::Translates(target) if target == "MASQUERADE"),
+    )
+}
+
+fn first(
+    nft: &mut Nft,
+    traffic: &Traffic,
+    with_translations: bool,
+    is_wanted: impl Fn(&Effect) -> bool,
+) -> Result<Option<Decision>, Error> {
     for variant in [Variant::Nft, Variant::Legacy] {
-        let Some(mut walk) = Walk::open(nft, variant, traffic)? else { continue };
+        let Some(mut walk) = Walk::open(nft, variant, traffic, with_translations)? else { continue };
         for chain in traffic.chains() {
-            if let Some(found) =
-                walk.through(chain, &mut |found| matches!(found.effect, Effect::Exempts(_)))?
-            {
+            if let Some(found) = walk.through(chain, &mut |found| is_wanted(&found.effect))? {
                 return Ok(Some(found));
             }
         }

@@ -13,9 +13,11 @@ use crate::xtables;
 /// Chains that are read. A walk that needs more ends with "it may".
 const CHAINS: usize = 64;
 
-/// The beginnings of the names of chains that are not read: of CNI plugins, kube-proxy and Docker. kube-proxy has
-/// thousands of rules there, and in IPVS mode its ACCEPTs are for addresses that published ports do without.
-const KNOWN: [&str; 4] = ["CNI-", "KUBE-", "DOCKER", "FLANNEL-"];
+/// The beginnings of the names of chains that are not read: of CNI plugins and kube-proxy. kube-proxy has thousands of
+/// rules there, and in IPVS mode its ACCEPTs are for addresses that published ports do without.
+const KNOWN: [&str; 3] = ["CNI-", "KUBE-", "FLANNEL-"];
+/// Docker's chains have no exemptions, but publish ports.
+const TRANSLATING: &str = "DOCKER";
 
 pub(super) struct Walk<'a> {
     nft: &'a mut Nft,
@@ -24,17 +26,19 @@ pub(super) struct Walk<'a> {
     /// The whole legacy table.
     legacy: BTreeMap<String, Vec<Line>>,
     seen: BTreeSet<String>,
+    with_translations: bool,
 }
 
 /// Chooses decisions.
 type Wanted<'a> = &'a mut dyn FnMut(&Decision) -> bool;
 
 impl<'a> Walk<'a> {
-    /// `None` if the variant has no table.
+    /// `None` if the variant has no table. Chains that only translate are left out, unless they are asked for.
     pub(super) fn open(
         nft: &'a mut Nft,
         variant: Variant,
         traffic: &'a Traffic,
+        with_translations: bool,
     ) -> Result<Option<Self>, Error> {
         let mut legacy = BTreeMap::<String, Vec<Line>>::new();
         if variant != Variant::Legacy {
@@ -51,13 +55,18 @@ impl<'a> Walk<'a> {
                 legacy.entry(rule.chain.clone()).or_default().push(Line::of_legacy(rule));
             }
         }
-        Ok(Some(Walk { nft, variant, traffic, legacy, seen: BTreeSet::new() }))
+        Ok(Some(Walk { nft, variant, traffic, legacy, seen: BTreeSet::new(), with_translations }))
     }
 
     /// Returns the first wanted decision in a built-in chain, and in those that it leads to.
     pub(super) fn through(&mut self, chain: &str, wanted: Wanted<'_>) -> Result<Option<Decision>, Error> {
         self.seen.clear();
         self.chain(chain, true, wanted)
+    }
+
+    fn skips(&self, chain: &str) -> bool {
+        KNOWN.iter().any(|known| chain.starts_with(known))
+            || (!self.with_translations && chain.starts_with(TRANSLATING))
     }
 
     fn lines(&mut self, chain: &str) -> Result<Option<Vec<Line>>, Error> {
@@ -95,7 +104,7 @@ impl<'a> Walk<'a> {
             let effect = match (&line.verdict, &line.target) {
                 (Some(Verdict::Accept), _) => Some(Effect::Exempts("ACCEPT")),
                 (Some(Verdict::Return), _) if is_built_in => Some(Effect::Exempts("RETURN")),
-                (Some(Verdict::Goto(chain)), _) if is_built_in && !is_known(chain) => {
+                (Some(Verdict::Goto(chain)), _) if is_built_in && !self.skips(chain) => {
                     Some(Effect::Exempts("GOTO"))
                 }
                 (None, Some(target)) => Some(Effect::Translates(target.clone())),
@@ -108,7 +117,7 @@ impl<'a> Walk<'a> {
                 }
             }
             if let Some(Verdict::Jump(chain) | Verdict::Goto(chain)) = &line.verdict
-                && !is_known(chain)
+                && !self.skips(chain)
                 && let Some(found) = self.chain(chain, false, wanted)?
             {
                 return Ok(Some(found));
@@ -122,8 +131,4 @@ impl<'a> Walk<'a> {
         }
         Ok(None)
     }
-}
-
-fn is_known(chain: &str) -> bool {
-    KNOWN.iter().any(|known| chain.starts_with(known))
 }

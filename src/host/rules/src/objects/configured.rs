@@ -1,9 +1,14 @@
 //! Packet rules of pods, according to the configurations of their plugins.
 
+use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 use crate::hand_over::Settings;
+use crate::masquerade;
+use crate::nat::Traffic;
+use crate::portmap::Forward;
 pub use crate::portmap::{Mapping, shadowed_by};
+use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{NetworkList, json};
 
 pub const ACCEPTING: &str = "firewall";
@@ -36,6 +41,21 @@ pub fn settings(list: &NetworkList) -> Settings {
 /// Returns true if the pods of a network send through the host's rules.
 pub fn meet_rules(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
+}
+
+/// Returns the packets that rules of a network's plugins would translate: those that masqueraded addresses of a pod
+/// send, and those that come for its published `ports`. Settings that no plugin can read count as none.
+pub fn translated(list: &NetworkList, addrs: &[IpNetwork], ports: &[PortMapping]) -> Vec<Traffic> {
+    let mut found = Vec::new();
+    for plugin in list.plugins.iter().filter(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str())) {
+        let Ok(settings) = masquerade::Settings::of_document(&plugin.document) else { continue };
+        if settings.wanted {
+            found.extend(settings.of(addrs.iter().copied()).sources().traffic());
+        }
+    }
+    let mappings = ports.iter().filter_map(Mapping::of).collect();
+    found.extend(Forward { mappings, addrs: addrs.to_vec(), ..Forward::default() }.traffic());
+    found
 }
 
 /// Returns true if portmap lets the published ports of a network pass.

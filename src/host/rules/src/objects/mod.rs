@@ -7,14 +7,17 @@ pub mod device;
 pub mod ifb;
 pub mod lifetime;
 pub mod pair;
+pub mod shim;
 
 use cnimble_cni::Error;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Kinds of links on the host with their owner in their alias. In another namespace it belongs to another node, and its
-/// networks may have the same names.
-pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
+/// Whether a link with its owner in its alias is one of those that are on the host. In another namespace it belongs to
+/// another node, and its networks may have the same names.
+pub fn is_on_host(link: &Link) -> bool {
+    [pair::KIND, ifb::KIND].contains(&link.kind.as_str()) || shim::is_shim(link)
+}
 
 /// Knowledge of a node, for judging a link.
 pub trait Judge {
@@ -40,6 +43,7 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
         ifb::KIND => ifb::orphan(judge, link),
+        kind if shim::KINDS.contains(&kind) => Ok(shim::orphan(judge, link)),
         _ => Ok(None),
     }
 }

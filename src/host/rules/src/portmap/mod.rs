@@ -142,7 +142,7 @@ impl Forward {
         self.mappings.iter().filter(|mapping| !self.addrs.iter().any(|pod| mapping.is_for(pod)))
     }
 
-    fn traffic(&self) -> Vec<Traffic> {
+    pub(super) fn traffic(&self) -> Vec<Traffic> {
         let arriving = |is_ipv4: bool| {
             let targets = self.targets().filter(|(_, pod)| pod.is_ipv4() == is_ipv4);
             let port = |mapping: &Mapping| Port {

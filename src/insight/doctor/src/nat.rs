@@ -1,0 +1,64 @@
+//! Rules of others for NAT that may decide about packets of living pods. They are notes and no warnings: they come first
+//! with the Go plugins, too, and their authors may want just that.
+
+use std::collections::BTreeSet;
+
+use cnimble_cni::Error;
+use cnimble_liveness::Verdict;
+use cnimble_liveness::node::Node;
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::nat::{self, Decision, Traffic};
+use cnimble_rules::objects::configured;
+use cnimble_runtime::Entry;
+
+use super::warnings;
+
+/// A rule, and the networks with pods whose packets may meet it.
+struct Found {
+    decision: Decision,
+    traffic: Traffic,
+    networks: BTreeSet<String>,
+}
+
+/// Returns a text for each such rule.
+pub(super) fn notes(node: &Node) -> Vec<String> {
+    let (mut nft, mut found) = (Nft::new(), Vec::new());
+    for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives) {
+        if let Err(err) = look(&mut nft, &known.entry, &mut found) {
+            log::warn!("the rules for NAT of {} were not looked at: {err}", known.entry.container_id);
+        }
+    }
+    found.iter().map(text).collect()
+}
+
+fn look(nft: &mut Nft, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
+    let (list, result) = (entry.network_list()?, entry.cni_result()?.unwrap_or_default());
+    let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+    for traffic in configured::translated(&list, &addrs, &warnings::ports(entry)) {
+        let Some(decision) = nat::deciding(nft, &traffic)? else { continue };
+        let is_same =
+            |of: &&mut Found| of.decision == decision && is_leaving(&of.traffic) == is_leaving(&traffic);
+        match found.iter_mut().find(is_same) {
+            Some(known) => drop(known.networks.insert(entry.network.clone())),
+            None => {
+                found.push(Found { decision, traffic, networks: BTreeSet::from([entry.network.clone()]) });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_leaving(traffic: &Traffic) -> bool {
+    matches!(traffic, Traffic::Leaving { .. })
+}
+
+fn text(found: &Found) -> String {
+    let networks = found.networks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let packets = if is_leaving(&found.traffic) {
+        format!("what pods of {networks} send")
+    } else {
+        format!("what comes for published ports of {networks}")
+    };
+    let consequence = found.decision.consequence(&found.traffic, &packets);
+    format!("{consequence}: change or delete it if you do not want that (try {})", found.decision.command())
+}
