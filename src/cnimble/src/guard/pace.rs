@@ -170,7 +170,8 @@ mod tests {
                 if spent.as_millis().is_multiple_of(600) { Outcome::Quiet } else { Outcome::Repaired };
             pace.looked(begun, now, 200 * MS, outcome);
         }
-        assert!(spent <= Duration::from_secs(3600) / PARTS + CREDIT, "{spent:?}");
+        // The last look begins within the hour and may end after it.
+        assert!(spent <= Duration::from_secs(3600) / PARTS + CREDIT + 200 * MS, "{spent:?}");
         assert!(spent >= Duration::from_secs(3600) / PARTS / 2, "{spent:?}");
     }
 }
