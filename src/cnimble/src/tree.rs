@@ -19,10 +19,7 @@ const WHAT: &str = "can't draw the networks";
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
     let is_checked = given.check || given.cri.is_some();
-    let notes = match is_checked {
-        false => Notes::default(),
-        true => notes(session, given.cri.as_deref()).await?,
-    };
+    let notes = if is_checked { notes(session, given.cri.as_deref()).await? } else { Notes::default() };
     let mut tree = read(session, &notes)?;
     if let Some(what) = &given.what {
         keep(&mut tree, what, session, given.cri.as_deref())?;
@@ -57,10 +54,7 @@ fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr
             });
         }
     }
-    match tree.networks.is_empty() {
-        false => Ok(()),
-        true => Err(unknown(what, Unnamed::Nothing)),
-    }
+    if tree.networks.is_empty() { Err(unknown(what, Unnamed::Nothing)) } else { Ok(()) }
 }
 
 fn unknown(what: &str, unnamed: Unnamed) -> Report {

@@ -136,10 +136,7 @@ impl Doctor<'_> {
         remains.sort_by_key(|finding| finding.kind);
         let doubts = remains.iter().filter_map(|finding| Some((&finding.what, finding.doubt.as_ref()?)));
         in_use.extend(doubts.map(|(what, doubt)| format!("{what}: {doubt}")));
-        match in_use.is_empty() {
-            true => Ok(remains),
-            false => Err(NotRemoved::InUse(in_use)),
-        }
+        if in_use.is_empty() { Ok(remains) } else { Err(NotRemoved::InUse(in_use)) }
     }
 
     /// Removes chains and sets that no pod uses. They are of all networks, so they go with the last network that has a
@@ -240,9 +237,10 @@ fn remove_leases(dir: &Path, list: &NetworkList, others: &Others) -> Result<Outc
         return Ok(Outcome::Kept("other machines may have this file system, too".to_owned()));
     }
     if let Some(user) = others.networks.iter().find(|other| lease_dirs(&other.list).contains(dir)) {
-        return Ok(Outcome::Kept(match user.list.name == list.name {
-            true => format!("{} has a network of this name, too", user.place),
-            false => format!("network {} has its leases there, too ({})", user.list.name, user.place),
+        return Ok(Outcome::Kept(if user.list.name == list.name {
+            format!("{} has a network of this name, too", user.place)
+        } else {
+            format!("network {} has its leases there, too ({})", user.list.name, user.place)
         }));
     }
     if let Some(unread) = others.unread.first() {
