@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Owner};
 
-/// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
+/// An attachment without a cache entry counts as attached after this time, because its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
 /// Repairs within this time are reported as one.
@@ -33,7 +33,7 @@ pub(super) enum What {
 pub(super) struct Event {
     pub(super) what: What,
     pub(super) owner: Owner,
-    /// From the first sign to the last. `None` if the first sign wasn't seen.
+    /// The time from the first sign to the last. `None` if the first sign wasn't seen.
     pub(super) took: Option<Duration>,
     pub(super) about: About,
 }
@@ -64,7 +64,7 @@ struct Known {
     entry: Option<Identity>,
     /// The first sign of an attachment without a result.
     since: Option<Instant>,
-    /// When the first sign of an attachment with a result disappeared.
+    /// The time at which the first sign of an attachment with a result disappeared.
     leaving: Option<Instant>,
     /// DEL is complete. Remaining signs disappear without an event.
     over: bool,
