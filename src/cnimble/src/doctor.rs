@@ -19,7 +19,7 @@ use super::report::{Exit, Report, fail_with, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, plain};
 
-/// These plugins can repair an attachment, or are often chained with such plugins.
+/// The plugins that can repair an attachment, or are often chained with such plugins.
 static PLUGINS: &[&dyn Plugin] = &[
     cnimble_bandwidth::PLUGIN,
     cnimble_bridge::PLUGIN,
@@ -95,7 +95,7 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     })
 }
 
-/// Without given lease directories it uses the usual ones and those of the networks.
+/// Creates the doctor. If no lease directory is given, it uses the usual ones and those of the networks.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut evidence = Evidence::new(session.invoker.cache().clone());
     evidence.grace = Duration::from_secs(grace);

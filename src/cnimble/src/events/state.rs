@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Owner};
 
-/// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
+/// An attachment without a cache entry counts as attached after this time, because its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
 /// Repairs within this time are reported as one.

@@ -73,7 +73,8 @@ impl Watch {
     }
 }
 
-/// If notifications were lost, the rest is discarded, because a full look replaces them.
+/// Reads the pending notifications. If the kernel lost some (ENOBUFS), this discards those that are still queued,
+/// because a full look replaces them.
 fn lossy<T>(
     mut read: impl FnMut() -> netlink::Result<Vec<T>>,
     signs: &mut Vec<Sign>,
@@ -96,7 +97,7 @@ fn lossy<T>(
     }
 }
 
-/// For a missing directory the nearest existing parent is watched.
+/// Watches the directories of results and of data. For a missing directory it watches the nearest existing parent.
 struct Files {
     inotify: Inotify,
     results: BTreeSet<PathBuf>,

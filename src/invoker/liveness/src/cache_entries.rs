@@ -38,7 +38,7 @@ impl Known {
         self.result().map(|result| result.ips.iter().map(|ip| ip.address.ip()).collect()).unwrap_or_default()
     }
 
-    /// Of host-local, from the recorded configuration.
+    /// Returns the lease directories of host-local in the recorded configuration.
     pub fn data_dirs(&self) -> Vec<PathBuf> {
         self.entry.network_list().map(|list| data_dirs(&list)).unwrap_or_default()
     }

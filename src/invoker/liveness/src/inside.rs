@@ -30,7 +30,7 @@ pub fn has_lost_interface(entry: &Entry, ns: &NetNs) -> Result<bool, Error> {
     Ok(result.interfaces.iter().any(made) && Netlink::open_bounded(ns)?.find_link(&entry.ifname)?.is_none())
 }
 
-/// What is said of such a namespace.
+/// Returns the text about a namespace that exists without the interface of the cache entry.
 pub fn lost(entry: &Entry) -> String {
     format!("its namespace is there, but has no {}", entry.ifname)
 }

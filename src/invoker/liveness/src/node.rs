@@ -170,7 +170,7 @@ impl Node {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
 
-    /// Whether an attachment that lives is known to have this address.
+    /// Returns whether an attachment that lives is known to have this address.
     pub fn is_held(&self, ip: IpAddr) -> bool {
         self.lives.addrs.contains(&ip)
     }

@@ -165,7 +165,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
     Ok((bytes, value))
 }
 
-/// What JSON lacks at the error, in parentheses.
+/// Returns what JSON lacks at the error, in parentheses, or an empty string if that is not known.
 fn hint(bytes: &[u8], err: &serde_json::Error) -> String {
     json::lacking(bytes, err).map(|what| format!(" ({what})")).unwrap_or_default()
 }

@@ -27,7 +27,7 @@ impl Invoker {
         alone.invoker().gc_alone(network, valid).await
     }
 
-    /// The same for a network that is locked.
+    /// Does the same as [`gc`](Self::gc) for a network that is locked.
     ///
     /// # Errors
     /// Fails as [`gc`](Self::gc) does.

@@ -20,7 +20,7 @@ pub(crate) struct Records<E> {
     open: Vec<Record<E>>,
     /// Records whose boots confirm nothing any more.
     closed: Vec<Record<E>>,
-    /// When they were read, by [`share::now`].
+    /// The time at which the records were read, by [`share::now`].
     read: u64,
 }
 

@@ -100,10 +100,10 @@ pub trait Execute: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stderr {
-    /// To our own, line by line as it comes.
+    /// Passes it on to our own stderr, line by line as it comes.
     #[default]
     Inherit,
-    /// Into the error if the plugin fails (the last 4 KiB), nowhere otherwise.
+    /// Puts the last 4 KiB into the error if the plugin fails, and discards it otherwise.
     Capture,
 }
 
@@ -129,7 +129,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So much time from now on.
+    /// Returns the deadline that is `limit` from now.
     pub fn after(limit: Duration) -> Self {
         Deadline { at: Instant::now() + limit, limit }
     }

@@ -28,7 +28,7 @@ pub struct Wait<'a> {
     pub what: &'a str,
     /// The whole time, as it is told.
     pub limit: Duration,
-    /// When it is over.
+    /// The time at which the wait is over.
     pub end: Instant,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Waiting<'a> {
         self.begun.elapsed()
     }
 
-    /// Until the next look at the lock on `path`.
+    /// Waits until the next look at the lock on `path`. Fails with [`LockError::Busy`] once the wait is over.
     pub(super) async fn pause(&mut self, path: &Path) -> Result<(), LockError> {
         let Wait { what, limit, end } = self.wait;
         let holders = || std::fs::metadata(path).map(|meta| holders::of(&meta)).unwrap_or_default();

@@ -25,13 +25,13 @@ use crate::{BlocksError, Result};
 use keys::Keys;
 
 const NAME: &str = "etcd";
-/// For a connection, and for an answer. A member that is paused takes as long.
+/// The time to wait for a connection, and for an answer. A paused member costs this time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Keys in one answer: the client refuses 4 MiB. A key and its value have less than 1 kB.
 const PAGE: i64 = 1000;
 /// How often the offset is read before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
-/// Of a file with certificates or a key, in bytes.
+/// The largest size of a file with certificates or a key, in bytes.
 const PEM_LIMIT: usize = 1 << 20;
 
 /// A key as it was read or written.

@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub(super) pool: String,
     pub(super) first: IpAddr,
     pub(super) last: IpAddr,
-    /// When its owner claimed it, in milliseconds since 1970.
+    /// The time at which its owner claimed it, in milliseconds since 1970.
     pub(super) claimed: u64,
 }
 
@@ -113,7 +113,8 @@ fn time(unix: u64) -> String {
     time.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// When the object was deleted, in milliseconds since 1970. `None` unless a finalizer keeps it.
+/// Returns the time of the object's deletion, in milliseconds since 1970. `None` unless a finalizer keeps it.
+/// A timestamp that cannot be parsed counts as now.
 pub(super) fn deleted(object: &Value) -> Option<u64> {
     let text = object.pointer("/metadata/deletionTimestamp")?.as_str()?;
     let time = text.parse::<jiff::Timestamp>().ok();

@@ -13,7 +13,7 @@ use super::{Kind, Kubernetes, NAME, away};
 use crate::store::Store;
 use crate::{BlocksError, Result};
 
-/// For a request. A whole task has 12 seconds.
+/// The time to wait for the answer to a request. A whole task has 12 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The largest object. The server's own limit for etcd is 1.5 MiB.
 const LIMIT: usize = 2 << 20;

@@ -19,7 +19,7 @@ use crate::record::Change;
 use crate::store::Watch;
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// From the begin of a watch to that of the next one.
+/// The shortest time from the start of a watch to the start of the next one.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ struct List {
     objects: Collection,
     version: Option<String>,
     lines: Option<Lines>,
-    /// When it may be watched again.
+    /// The time from which the collection may be watched again.
     again: Instant,
 }
 
@@ -104,7 +104,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// Of several boots the latest has the node's addresses.
+    /// Takes in a changed claim, and returns its node's addresses. They are those of the claim of the latest boot.
     fn of_claim(&mut self, object: &Value, fate: Fate) -> Option<Change> {
         let claim: Claim = spec(object).ok()?;
         let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
