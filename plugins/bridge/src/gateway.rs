@@ -89,7 +89,7 @@ pub(crate) fn ensure(
     let link = vlan.as_ref().unwrap_or(bridge);
     let is_own = vlan.is_some() || ours::is_ours(bridge) || ours::has_uplink(bridge);
     if is_own && gateways.iter().any(IpNetwork::is_ipv6) {
-        enable_ipv6(cx.call, bridge.index, link)?;
+        enable_ipv6(cx.call, bridge.index, link, gateways)?;
     }
     addresses(cx, bridge.index, link, gateways)?;
     for ip in result.ips.iter().filter(|ip| ip.gateway.is_some_and(is_link_local)) {
@@ -102,15 +102,26 @@ pub(crate) fn ensure(
     Ok(vlan)
 }
 
-/// Unless other pods use the bridge, the undo switches it off again.
-fn enable_ipv6(call: &Call, bridge: u32, link: &Link) -> Result<(), Error> {
+/// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge.
+///
+/// Off, the kernel takes all IPv6 addresses off the link. If an ADD has joined meanwhile ([`take_off`]), the undo gives
+/// it the addresses of the gateways back.
+fn enable_ipv6(call: &Call, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
     let Some((key, old)) = switch_ipv6_on(link)? else { return Ok(()) };
-    let index = link.index;
+    let (index, name) = (link.index, link.name.clone());
+    let gateways: Vec<IpNetwork> = gateways.iter().copied().filter(IpNetwork::is_ipv6).collect();
     call.undo.push(format!("restore {key}"), move || {
-        if is_used(&mut Netlink::open()?, bridge, index)? {
+        let mut host = Netlink::open()?;
+        if is_used(&mut host, bridge, index)? {
             return Ok(());
         }
         sysctl::write(&key, &old).if_present()?;
+        if is_used(&mut host, bridge, index)? {
+            sysctl::write(&key, "0").if_present()?;
+            for gateway in gateways {
+                host.execute(addr::add(index, &name, gateway)).default_for(&[Errno::EEXIST])?;
+            }
+        }
         Ok(())
     });
     Ok(())
@@ -242,6 +253,10 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
                     return Ok(());
                 }
                 host.execute(route::del(&wanted, &name)).if_present()?;
+                // As for an address ([`take_off`]).
+                if is_used(&mut host, bridge, wanted.index)? {
+                    host.execute(route::add(&wanted, &name)).default_for(&[Errno::EEXIST])?;
+                }
                 Ok(())
             });
             Ok(())
@@ -294,13 +309,19 @@ fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
-/// Unless other pods use the bridge.
+/// Takes the address off again, unless other pods use the bridge.
+///
+/// An ADD may join the bridge between the look and the deletion, and find the address there. Its port is on the bridge
+/// before it looks at the addresses. So a second look sees the port, and the address is put back.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     if is_used(&mut host, bridge, index)? {
         return Ok(());
     }
     host.execute(addr::del(index, name, net)).if_present()?;
+    if is_used(&mut host, bridge, index)? {
+        host.execute(addr::add(index, name, net)).default_for(&[Errno::EEXIST])?;
+    }
     Ok(())
 }
 

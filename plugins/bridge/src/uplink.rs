@@ -34,14 +34,23 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
     let back = Change { master: Some(0), up: up.map(|_| false), ..Change::default() };
     cx.call.undo.push(format!("take {name} off {}", bridge.name), move || {
         let mut host = Netlink::open()?;
-        let ports = host.links(&Filter { master: Some(bridge_index), kind: None })?;
-        // Another pod may have joined the bridge meanwhile.
-        if ports.iter().all(|port| port.index == index) {
-            host.execute(link::set(index, &name, &back)).if_present()?;
+        if has_pods(&mut host, bridge_index, index)? {
+            return Ok(());
+        }
+        host.execute(link::set(index, &name, &back)).if_present()?;
+        // An ADD may have joined the bridge between the look and the removal, and have found the uplink there.
+        if has_pods(&mut host, bridge_index, index)? {
+            host.execute(link::set(index, &name, &change)).if_present()?;
         }
         Ok(())
     });
     Ok(())
+}
+
+/// Whether the bridge has a port besides the uplink.
+fn has_pods(host: &mut Netlink, bridge: u32, uplink: u32) -> Result<bool, Error> {
+    let ports = host.links(&Filter { master: Some(bridge), kind: None })?;
+    Ok(ports.iter().any(|port| port.index != uplink))
 }
 
 /// Takes the uplink of a removed bridge down again, unless the host uses it by now.

@@ -174,6 +174,32 @@ fn two_verbs_of_bridge_at_any_call() {
     in_company(&Kind::of("first bridge"), 2);
 }
 
+/// The failed ADD has made the bridge. Its undo looks whether other pods use it, and the other ADD may join between that
+/// look and a removal. Few of all stops lie there, so each stop of the second half is tried.
+#[test]
+fn an_undo_takes_nothing_from_an_add_that_joins_meanwhile() {
+    need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let kind = Kind::of("first bridge");
+    let scene = Scene { before: &[], acts: [Unheard(0), Add(1)] };
+    let tally = Tally::new("an undo beside an ADD");
+    let (rests, lengths) = rests(&kind, scene);
+    let stops: Vec<usize> = (lengths[0] / 2..lengths[0]).collect();
+    share_by(HANDS, &stops, |stops| {
+        for calls in stops {
+            let order = Order { first: 0, calls: *calls, others: usize::MAX };
+            let tried = try_order(&kind, scene, order, &rests);
+            tally.tried(*tried.as_ref().unwrap_or(&true));
+            if let Err(why) = tried {
+                tally.failed(&format!("{order:?}: {why}"));
+            }
+        }
+    });
+    assert_eq!(tally.end(), 0, "wrong, see above");
+}
+
 #[test]
 fn two_verbs_of_an_edited_bridge_at_any_call() {
     in_company(&Kind::of("edited bridge"), 1);
