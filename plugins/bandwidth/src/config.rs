@@ -36,7 +36,8 @@ struct RuntimeKeys {
     bandwidth: Keys,
 }
 
-/// By the address of the *other* end: the source of received packets, the destination of sent ones.
+/// The packets that are limited, by the address of the *other* end: the source of what the pod receives, the
+/// destination of what it sends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
     #[default]

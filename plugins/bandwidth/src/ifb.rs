@@ -64,7 +64,8 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     Ok(host.execute(qdisc::add_ingress(veth.index, &veth.name))?)
 }
 
-/// Not if its alias names another interface of the container.
+/// Finds the ifb of this attachment by its name. Returns `None` if there is none, or if its kind or alias shows that it
+/// belongs to another owner: the name is a hash of the container, which may have a second interface.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);

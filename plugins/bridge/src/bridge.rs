@@ -82,11 +82,11 @@ enum Origin {
     Made,
     /// An ADD that was killed has made it.
     Unfinished,
-    /// Or a concurrent ADD has made it.
+    /// The bridge was there, or a concurrent ADD has made it meanwhile.
     Found,
 }
 
-/// Sets the MAC at the creation. Otherwise the kernel would change it to the lowest one of the ports and break the
+/// Creates the bridge with its MAC. Otherwise the kernel would change it to the lowest one of the ports and break the
 /// pods' neighbour entries. The group marks the bridge until it has an alias.
 fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
@@ -163,7 +163,8 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Ma
     Ok(())
 }
 
-/// Unless foreign ports may depend on tagged frames.
+/// Switches VLAN filtering on. Fails with code 102 if the bridge has ports of others: with the filter, a port without
+/// VLANs loses the tagged frames that it may need.
 fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     if let Some(port) = port_of_others(&mut cx.host, bridge)? {
         let msg =

@@ -204,7 +204,8 @@ fn port_now(cx: &mut Context<'_>, end: &Link) -> Result<Link, Error> {
     check::host_end_again(&mut cx.host, end)
 }
 
-/// Only an examination asks for `accept_ra`, because the Go plugins' CHECK does not.
+/// Checks that the bridge is there, up, and as the configuration wants it. `accept_ra` is compared only in an
+/// examination (doctor, guard): the Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
 fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
     let bridge = check::find(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
@@ -315,8 +316,8 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
     Ok(gateway)
 }
 
-/// On the bridge, or on the vlan's interface. Only an examination asks for routes, because the Go plugins' CHECK does
-/// not.
+/// Checks that the gateways' addresses are on the bridge, or on the vlan's interface. The host's routes to the pods are
+/// compared only in an examination, because the Go plugins' CHECK does not ask for them.
 fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
     let (call, host) = (cx.call, &mut cx.host);
     let link = match cx.config.vlan {

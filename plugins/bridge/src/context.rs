@@ -14,7 +14,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) owner: Owner,
     pub(crate) host: Netlink,
-    /// Of a new bridge or port.
+    /// The MTU of a new bridge or port, in bytes. `None` leaves it to the kernel.
     pub(crate) mtu: Option<u32>,
 }
 

@@ -31,7 +31,7 @@ const FILE_LIMIT: usize = 64 << 10;
 /// A part of the host that depends on an interface.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {
-    /// It ends a sentence that begins with the name of the interface.
+    /// The end of a sentence that begins with the name of the interface, for the error text.
     pub(crate) what: String,
     pub(crate) hint: &'static str,
 }

@@ -46,7 +46,8 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
     addresses_of(result)
 }
 
-/// With the pod's own route to the gateway its packets would arrive, but the bridge has no network that contains the pod.
+/// The error for a gateway on a bridge that has no route to the pod. The pod's packets would arrive by its own route to
+/// the gateway, but no network of the bridge contains the pod, so the answers would not.
 fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
     Error::new(Code::CONFLICT, format!("the bridge can't be the gateway {gateway} of {pod}")).details(
         "the address has no network with the gateway in it; hint: change its prefix length, or use ptp",
@@ -56,7 +57,8 @@ fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
 /// Returns the address that the bridge needs for each gateway: the gateway with the prefix length of the pod's address.
 ///
 /// # Errors
-/// Fails with code 7 if the prefix length does not fit the gateway's family: /64 for an IPv4 gateway of an IPv6 address.
+/// Fails with code 7 if the prefix length does not fit the gateway's family: /64 for an IPv4 gateway of an IPv6
+/// address.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
     for ip in &result.ips {

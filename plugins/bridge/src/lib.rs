@@ -84,7 +84,7 @@ impl Plugin for Bridge {
             isolated: config.isolated_addresses(&result),
             masquerade: config.masquerade(&result),
         };
-        // Open until the end: its close can wait 15 ms for the kernel.
+        // The socket stays open until the end, because its close can wait 15 ms for the kernel.
         let mut nft = Nft::new();
         if !wanted.is_empty() {
             call.step(&wanted.step(), || cx.filter(&mut nft, &wanted))?;
@@ -92,7 +92,8 @@ impl Plugin for Bridge {
         let vlan_gateway = call.step(&format!("make {} the gateway of the pods", bridge.name), || {
             gateway::ensure(cx, &bridge, &gateways, &result)
         })?;
-        // Late: the kernel then announces the pod to all others, and lets few requests in meanwhile.
+        // This step comes last, because it brings the pod's interface up: the kernel then sends the pod's multicast to
+        // every port of the bridge, and holds the lock of all network configuration (RTNL) meanwhile.
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             arrival.configure(cx, &netns, &mut pair, &result)
         })?;
@@ -151,7 +152,8 @@ impl Plugin for Bridge {
     }
 }
 
-/// Also returns whether the IPAM plugin has seen the MAC of the pod's interface.
+/// Calls the IPAM plugin. Also returns whether it may have used the MAC of the pod's interface, which then must not
+/// change any more. Our host-local and static do not look at it.
 fn from_ipam(call: &Call, config: &Config) -> Result<(CniResult, bool), Error> {
     let Some(ipam) = &config.ipam else { return Ok((CniResult::default(), false)) };
     let added = delegate::assigned(call, ipam)?;

@@ -18,7 +18,8 @@ pub(crate) fn alias(config: &Config) -> &'static str {
     }
 }
 
-/// And its alias is unchanged. No other host is on it.
+/// Whether cnimble made the bridge, nobody has changed its alias since, and it has no uplink. So no other host is on
+/// it.
 pub(crate) fn is_ours(bridge: &Link) -> bool {
     [OURS, OURS_REMOVABLE].contains(&bridge.alias.as_str())
 }
@@ -35,7 +36,7 @@ pub(crate) fn is_removable(bridge: &Link) -> bool {
     [OURS_REMOVABLE, UPLINKED_REMOVABLE, WAKES_UPLINK].contains(&bridge.alias.as_str())
 }
 
-/// Of a bridge that has lost its last port. It can't be set.
+/// The MAC of a bridge that has lost its last port. The kernel refuses to set it.
 const NONE: Option<Mac> = Some(Mac([0; 6]));
 
 /// The MAC to set on a foreign bridge before its first port joins, which it would follow otherwise.

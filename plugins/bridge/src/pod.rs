@@ -12,7 +12,7 @@ use cnimble_plugin::interface::pod::{self, Detection, Start};
 use crate::context::Context;
 use crate::ours;
 
-/// It takes microseconds unless the machine is stuck.
+/// The time to wait until the host's end is up. That takes microseconds unless the machine is stuck.
 pub(crate) const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How other hosts learn the pod's MAC.

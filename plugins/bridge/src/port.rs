@@ -41,7 +41,7 @@ pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
     native.into_iter().chain(trunk).collect()
 }
 
-/// Its frames have no tag on the port.
+/// Returns the port's native VLAN: frames without a tag belong to it (PVID), and its frames leave without one.
 pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }

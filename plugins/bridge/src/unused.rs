@@ -30,7 +30,8 @@ pub(crate) fn lock() -> Result<Lock, Error> {
     })
 }
 
-/// The same, for a bridge that can be made without the lock, where `/run` is read-only.
+/// Waits for the lock as [`lock`] does. Returns `None` with a warning where the lock can't be taken (`/run` is
+/// read-only): a bridge can be made without it.
 pub(crate) fn lock_if_possible() -> Result<Option<Lock>, Error> {
     match wait() {
         Ok(lock) => Ok(Some(lock)),
@@ -137,7 +138,7 @@ fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink:
     Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
 }
 
-/// For a DEL without a prevResult.
+/// The keys that name gateways, for a DEL whose prevResult does not.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -171,7 +172,6 @@ impl Range {
     }
 }
 
-/// As far as they are known.
 /// Returns the gateways that an ADD of this network may have given to the bridge: those of prevResult, and those of the
 /// ranges and addresses in the configuration's `ipam`.
 fn gateways(call: &Call) -> Vec<IpNetwork> {

@@ -39,12 +39,12 @@ impl Plugin for Firewall {
         Caps::NET_ADMIN
     }
 
-    /// It runs the iptables commands.
+    /// The plugin runs the iptables commands.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
 
-    /// As in the Go plugin, results before 0.4.0 aren't for chains with CHECK.
+    /// As the Go plugin, this one takes no version before 0.4.0, in which CHECK came.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }

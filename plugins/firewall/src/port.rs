@@ -11,7 +11,8 @@ use cnimble_rules::objects::pair::leads_to_a_pod;
 
 use crate::config;
 
-/// Of the host's interfaces in `prev`. All packets of a pod without a bridge pass the host's rules.
+/// Finds the port of a bridge among the host's interfaces in `prev`. Returns `None` for a pod without a bridge: all of
+/// its packets pass the host's rules. Fails with code 7 if `prev` names no port of a bridge.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()

@@ -17,12 +17,13 @@ pub(crate) fn sysfs() -> Sysfs<'static> {
     Sysfs(Path::new("/sys"))
 }
 
-/// Its driver leaves it to a program, so there is no interface. Fails with code 100 if the device is missing.
+/// Whether the driver of the configured device (`pciBusID`, `runtimeConfig.deviceID`) leaves it to a program, as
+/// vfio-pci does, so that it has no interface. Fails with code 100 if the device is missing.
 pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
-/// Fails with code 100 if it isn't on the host.
+/// Finds the configured interface on the host. Fails with code 100 if it isn't there.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
         Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))

@@ -9,7 +9,7 @@ use crate::seen::Seen;
 pub(crate) const LOOPBACK: &str = "lo";
 
 impl Record {
-    /// The same directory in sysfs is proof.
+    /// Whether the inode of the link's directory in sysfs proves that it is the recorded device.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
     }

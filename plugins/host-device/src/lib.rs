@@ -215,8 +215,9 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     }
 }
 
-/// From the pod, or from ADD's namespace. If that lives without the device, the pod has destroyed or hidden it. Then
-/// the record stays until GC: no later DEL takes something else for the device.
+/// Moves the device home from the pod, or from the namespace of its ADD. If that namespace lives without the device,
+/// the pod has destroyed or hidden it. Then the record stays until GC, so that no later DEL takes something else for
+/// the device.
 fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
     let mut lives = netns.is_some();
@@ -245,7 +246,7 @@ fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Re
     Ok(())
 }
 
-/// From its namespace or any that a mount pins.
+/// GC of one record: moves the device home from its namespace, or from any that a mount pins.
 fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     let _held = records.hold(&record.name)?;
     // A DEL may have come since the look.

@@ -21,20 +21,20 @@ pub(crate) struct Record {
     pub(crate) network: String,
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
-    /// Its name in the pod.
+    /// The device's name in the pod.
     pub(crate) ifname: String,
     pub(crate) netns: String,
     pub(crate) name: String,
     /// The kernel keeps it on the host if it is free.
     pub(crate) index: u32,
-    /// For example `veth`. Empty for hardware.
+    /// The link's kind, `veth` for example. Hardware has none.
     pub(crate) kind: String,
     pub(crate) alias: String,
     pub(crate) mac: String,
     /// The MTU in bytes.
     pub(crate) mtu: u32,
     pub(crate) up: bool,
-    /// Without those that the kernel makes, and those that expire.
+    /// The addresses with their prefix lengths, without those that the kernel makes and those that expire.
     pub(crate) addresses: Vec<String>,
     /// `None` in an older build's record.
     pub(crate) marks: Option<Marks>,
@@ -46,22 +46,22 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Marks {
-    /// Of its directory in sysfs, or 0 without a sysfs.
+    /// The inode of the device's directory in sysfs, or 0 without a sysfs.
     pub(crate) inode: u64,
     /// The hardware's path in sysfs.
     pub(crate) bus: String,
     /// Empty if the kernel reports none.
     pub(crate) permanent_mac: Vec<u8>,
-    /// Of a veth's other end, or the parent of a macvlan, ipvlan or vlan.
+    /// The index of a veth's other end, or of the parent of a macvlan, ipvlan or vlan.
     pub(crate) peer: Option<u32>,
 }
 
-/// A pod can set them, and a move keeps them.
+/// The settings that a pod can change and that a move between namespaces keeps, so DEL has to restore them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
     pub(crate) flags: u32,
-    /// By IFLA_*, as the kernel reports them ([`Details::values`]).
+    /// The settings by their attribute (IFLA_*), as the kernel reports them ([`Details::values`]).
     pub(crate) values: BTreeMap<u16, Vec<u8>>,
     pub(crate) altnames: Vec<String>,
 }
@@ -112,7 +112,7 @@ impl Record {
         self.addresses.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// Not the device's own alternative name.
+    /// Whether an alternative name is not of the device, but was given to it in the pod.
     pub(crate) fn is_foreign(&self, altname: &String) -> bool {
         self.settings.as_ref().is_some_and(|settings| !settings.altnames.contains(altname))
     }

@@ -8,6 +8,6 @@ pub(crate) struct Seen {
     pub(crate) link: Link,
     /// `None` without a sysfs.
     pub(crate) device: Option<Device>,
-    /// Only of hardware and lo, which have no kind.
+    /// The kernel's details, only for hardware and lo, which have no kind.
     pub(crate) details: Option<Details>,
 }

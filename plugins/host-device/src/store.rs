@@ -91,7 +91,7 @@ impl Records {
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
-    /// Also the temporary file of a killed ADD. Fails with code 5.
+    /// Removes the record, and the temporary file of a killed ADD. Fails with code 5.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
@@ -124,7 +124,8 @@ impl Drop for Held {
     }
 }
 
-/// On such a file system it may stay: a restored device's record is harmless.
+/// Removes a file. On a read-only or full file system it may stay, with a warning: the record of a device that is home
+/// again does no harm.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(err) if takes_nothing(&err) => {
@@ -138,7 +139,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Read-only or full.
+/// Whether a file system refuses a removal because it is read-only or full.
 fn takes_nothing(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)

@@ -10,7 +10,7 @@ use crate::config::Wanted;
 /// Drivers that leave a PCI device to a program (DPDK), without an interface.
 const USERSPACE: &[&str] = &["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// By its mount point.
+/// A sysfs, by its mount point.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sysfs<'a>(pub(crate) &'a Path);
 
@@ -43,7 +43,7 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Its driver leaves it to a program. Fails with code 100 if it is missing.
+    /// Whether the device's driver leaves it to a program. Fails with code 100 if the device is missing.
     pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
         let device = self.device(wanted)?;
         if !device.starts_with(self.0.join("bus/pci")) {

@@ -18,7 +18,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// For CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
+/// Reads the configuration for CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
@@ -43,7 +43,8 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     })
 }
 
-/// In a chain the master may be the previous plugin's interface, and the addresses may be those in its result.
+/// Reads the configuration for ADD. In a chain the master may be the previous plugin's interface, and the addresses may
+/// be those in its result.
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();

@@ -29,12 +29,13 @@ struct RuntimeConfig {
     mac: String,
 }
 
-/// For CHECK and STATUS, without the hardware address. Fails with code 7 and the key if a value is invalid.
+/// Reads the configuration for CHECK and STATUS, without the hardware address. Fails with code 7 and the key if a value
+/// is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     wanted(config.decode()?, config)
 }
 
-/// Fails as [`mac::requested`], too.
+/// Reads the configuration for ADD, with the hardware address. Fails as [`read`] and [`mac::requested`] do.
 pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
     let keys: Keys = call.config.decode()?;
     let (runtime, configured) = (keys.runtime_config.mac.clone(), keys.mac.clone());

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 // `tests/loom` replaces these types by its models.
 use crate::sync::{AtomicBool, Guarded};
 
-/// In bytes. A larger alignment gets a new piece.
+/// The alignment of every piece, in bytes. A request with a larger one gets a new piece.
 const ALIGN: usize = 8;
 /// 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
@@ -26,7 +26,7 @@ struct Marks {
     used: usize,
     /// The maximum of `used`. Memory after it is still zero.
     touched: usize,
-    /// For each size the last freed piece, as its offset plus [`ALIGN`], or 0. Its first bytes lead to the next.
+    /// The last freed piece of each size, as its offset plus [`ALIGN`], or 0. Its first bytes have the next one.
     free: [usize; SIZES],
 }
 
@@ -116,7 +116,7 @@ impl<const SIZE: usize> Arena<SIZE> {
         self.block.0.get().cast()
     }
 
-    /// If the piece is in the block.
+    /// Returns the offset of a piece in the block. `None` if it is not in the block.
     fn offset(&self, ptr: *mut u8) -> Option<usize> {
         let offset = (ptr as usize).wrapping_sub(self.start() as usize);
         (offset < SIZE).then_some(offset)

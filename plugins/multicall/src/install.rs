@@ -160,7 +160,7 @@ impl Place {
         Ok(ours || installed.contains(&line(&digest(&bytes), path)))
     }
 
-    /// By a hard link.
+    /// Puts `source` at `path` by a hard link, which replaces what is there in one step.
     fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
         let new = unfinished(path);
         fs::hard_link(source, &new).map_err(doing("linking", path))?;
@@ -198,7 +198,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Also a broken link.
+/// Whether something is at `path`. A broken link counts.
 fn exists(path: &Path) -> Result<bool, Failure> {
     Ok(fs::symlink_metadata(path).if_present().map_err(doing("reading", path))?.is_some())
 }

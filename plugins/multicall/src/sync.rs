@@ -2,7 +2,7 @@ use std::cell::UnsafeCell;
 
 pub(crate) use std::sync::atomic::AtomicBool;
 
-/// Only the holder of a lock accesses it.
+/// A value that only the holder of a lock accesses.
 pub(crate) struct Guarded<T>(UnsafeCell<T>);
 
 impl<T> Guarded<T> {

@@ -34,7 +34,7 @@ struct Ports {
 pub(crate) struct Config {
     pub(crate) backend: Backend,
     pub(crate) accept_published: bool,
-    /// Without addresses.
+    /// The port mappings, still without the pod's addresses, which come with prevResult.
     forward: Forward,
 }
 

@@ -32,12 +32,12 @@ impl Plugin for Portmap {
         Role::Chained
     }
 
-    /// For `route_localnet` if /proc/sys is read-only.
+    /// CAP_SYS_ADMIN is needed to write `route_localnet` where /proc/sys is mounted read-only.
     fn needs(&self) -> Caps {
         if sysctl::is_mounted_read_only() { Caps::NET_ADMIN.and(Caps::SYS_ADMIN) } else { Caps::NET_ADMIN }
     }
 
-    /// It runs the iptables commands, and nft for conditions.
+    /// The plugin runs the iptables commands, and nft for conditions.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }

@@ -35,7 +35,7 @@ use cnimble_rules::masquerade;
 
 use config::Config;
 
-/// It takes microseconds unless the machine is stuck.
+/// The time to wait until the host's end is up. That takes microseconds unless the machine is stuck.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub static PLUGIN: &dyn Plugin = &Ptp;

@@ -54,7 +54,7 @@ pub(crate) fn paths(result: &CniResult, ipam: &str) -> Result<Vec<Path>, Error> 
     Ok(paths)
 }
 
-/// By destination: addresses may share gateway and subnet.
+/// Leaves out routes whose destination is there already: several addresses may share gateway and subnet.
 fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     let mut distinct: Vec<NewRoute> = Vec::new();
     for route in routes {

@@ -36,7 +36,7 @@ pub(crate) fn configure(
     Ok(inside)
 }
 
-/// Without those that the pod has already.
+/// Returns the routes of the result, without those that the pod has already.
 fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     let mut subnets = path::subnets(paths, index);
     for subnet in &mut subnets {

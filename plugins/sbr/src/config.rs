@@ -7,9 +7,9 @@ use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Config {
-    /// With its own routes. `None` chooses a table for each address.
+    /// The routing table for all addresses. `None` chooses a free one for each address.
     pub(crate) table: Option<u32>,
-    /// At most one gateway of each family.
+    /// The configured gateways, at most one of each family.
     #[serde(deserialize_with = "fields::ips")]
     gateways: Vec<IpAddr>,
     /// The table main keeps routes to the addresses' networks.
@@ -48,7 +48,7 @@ impl Config {
     }
 }
 
-/// For DEL: the other keys may have changed.
+/// Reads nothing but `table`, for DEL: the other keys may be invalid since ADD.
 pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     #[derive(Deserialize)]
     struct Table {
@@ -57,7 +57,7 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     config.decode::<Table>().ok()?.table
 }
 
-/// Also those without an interface.
+/// Returns the addresses of the interface in a result, and those that name no interface.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
         let interface = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));

@@ -177,7 +177,7 @@ fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute
 }
 
 struct Clearing {
-    /// They get a route to their network.
+    /// The addresses that get a route to their network in the table main (`addSourceHints`).
     hinted: Vec<IpConfig>,
     unwanted: Vec<NewRoute>,
     networks: Vec<IpNetwork>,

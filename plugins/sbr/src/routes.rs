@@ -6,7 +6,7 @@ use cnimble_cni::{IpConfig, cidr};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::route::NewRoute;
 
-/// It stays in the table main. No rule by source address matches link-local addresses.
+/// Whether a route stays in the table main: one to link-local addresses, which no rule by source address matches.
 pub(crate) fn stays(route: &NewRoute) -> bool {
     matches!(route.dst, IpNetwork::V6(dst) if dst.ip().is_unicast_link_local())
 }
@@ -39,7 +39,7 @@ pub(crate) fn of(
     routes
 }
 
-/// For `addSourceHints`, in the table main.
+/// The route to an address's network that `addSourceHints` keeps in the table main.
 pub(crate) fn hint(ip: &IpConfig, link: &Link) -> NewRoute {
     NewRoute { src: Some(ip.address.ip()), ..NewRoute::to(cidr::network_of(ip.address), link.index) }
 }

@@ -15,7 +15,7 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::rule::Rule;
 use cnimble_plugin::{Call, signal};
 
-/// As in the Go plugin.
+/// The first table that is chosen, as in the Go plugin.
 pub(crate) const FIRST: u32 = 100;
 
 /// default, main and local (rtnetlink(7)).
@@ -24,7 +24,8 @@ const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 /// `ip rule`'s `proto`. The Go plugin's rules have none.
 pub(crate) const PROTOCOL: u8 = 201;
 
-/// For earlier ADDs. A process in the pod can hold the lock, too.
+/// The time to wait for the lock, which earlier ADDs may hold. A process in the pod can hold it, too, so the wait is
+/// bounded.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -60,7 +61,7 @@ impl Tables {
         Ok(Tables { rules: inside.rules()?, with_routes: inside.tables()? })
     }
 
-    /// From 100 on, without rules and routes.
+    /// Returns the tables from [`FIRST`] on that have neither rules nor routes.
     pub(crate) fn free(&self) -> impl Iterator<Item = u32> {
         let ruled: BTreeSet<u32> = self.rules.iter().map(|rule| rule.table).collect();
         (FIRST..u32::MAX).filter(move |table| {
@@ -68,12 +69,12 @@ impl Tables {
         })
     }
 
-    /// It has routes of this link, and no others.
+    /// Whether a table has routes of this link, and no others.
     pub(crate) fn is_of(&self, table: u32, link: &Link) -> bool {
         self.with_routes.get(&table).is_some_and(|links| links.len() == 1 && links.contains(&link.index))
     }
 
-    /// It belongs to an interface with these addresses.
+    /// Whether a rule belongs to an interface with these addresses.
     pub(crate) fn is_ours(
         &self,
         rule: &Rule,
@@ -99,7 +100,7 @@ impl Tables {
         }
     }
 
-    /// Its table has routes of this or a removed link only.
+    /// Whether the rule's table has routes of this link only, or, for a removed link (`None`), no routes.
     fn serves(&self, rule: &Rule, link: Option<&Link>) -> bool {
         match link {
             Some(link) => self.is_of(rule.table, link),
@@ -107,7 +108,8 @@ impl Tables {
         }
     }
 
-    /// It has outlived its interface: made by this plugin, without its address, and with an empty table or the user's.
+    /// Whether a rule has outlived its interface: this plugin made it, its address is gone, and its table is empty or
+    /// the one that the configuration names.
     pub(crate) fn is_stale(&self, rule: &Rule, present: &BTreeSet<IpAddr>, user: Option<u32>) -> bool {
         rule.protocol == PROTOCOL
             && rule.from.is_some_and(|from| !present.contains(&from))

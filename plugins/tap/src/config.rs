@@ -31,7 +31,7 @@ struct RuntimeConfig {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) tap: TapSettings,
-    /// In bytes. `None` keeps the kernel's default.
+    /// The MTU in bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) selinux_context: Option<String>,
     pub(crate) bridge: Option<String>,

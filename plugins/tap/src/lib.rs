@@ -34,7 +34,7 @@ impl Plugin for TapDevice {
         Role::Main
     }
 
-    /// For an SELinux context.
+    /// ADD runs `ip` for an SELinux context, which applies to the next program that is executed.
     fn starts_programs(&self, call: &Call) -> bool {
         call.command == Command::Add && json::get(call.config.document(), "selinuxContext").is_some()
     }

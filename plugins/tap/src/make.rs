@@ -51,7 +51,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
     Ok((link, inside))
 }
 
-/// Of the next program that this thread executes (proc_pid_attr(5)).
+/// The SELinux context of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
 /// `ip tuntap add` in this thread's namespace, with this context.

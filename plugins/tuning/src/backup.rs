@@ -63,7 +63,7 @@ impl Backup {
         }
     }
 
-    /// As the Go plugin writes it: one space of indent, no newline at the end.
+    /// Returns the content of the file as the Go plugin writes it: one space of indent, no newline at the end.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = Vec::new();
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
@@ -85,7 +85,8 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     files::read(file, LIMIT, Links::Refuse).unless_absent().map_err(|err| Error::io("read", file, &err))
 }
 
-/// For DEL: a path that can't be a file of ours counts as empty and is then removed.
+/// Reads a backup for DEL. A path that can't be a file of ours (a link, a directory) counts as an empty backup, and is
+/// removed afterwards.
 pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_foreign(&err) => Ok(Some(Vec::new())),
@@ -115,7 +116,7 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     Ok(())
 }
 
-/// Of a fixed length, because the file's own name may have the maximum.
+/// The prefix of temporary files. It has a fixed length, because the file's own name may have the maximum.
 fn fresh_prefix(network: &str) -> String {
     format!(".{}-", hash16(network))
 }

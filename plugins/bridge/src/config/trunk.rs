@@ -6,7 +6,7 @@ use cnimble_cni::Error;
 
 use crate::config::MAX_VLAN;
 
-/// If there is no `vlan`.
+/// The VLAN of untagged frames on a trunk port, if the configuration has no `vlan`. It is the kernel's default VLAN.
 pub(crate) const NATIVE: u16 = 1;
 
 #[derive(Debug, Default, Deserialize)]
