@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Confirm,
-    /// Until the range set with this index has this number of free addresses.
+    /// Claims blocks until the range set with this index has this number of free addresses.
     More(usize, usize),
     Address(IpAddr),
     Tidy,

@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
 //! It is host-local with another source of ranges: the part of the configured ranges that the node owns ([`Share`]).
-//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API server
-//! (`ask`), and the ADD is tried again.
+//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API
+//! server (`ask`), and the ADD is tried again.
 
 mod ask;
 
@@ -41,7 +41,7 @@ impl Plugin for ClusterLocal {
         HOST_LOCAL.needs()
     }
 
-    /// It runs the program that asks etcd.
+    /// The plugin runs the program that asks the store.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
@@ -116,7 +116,8 @@ impl Plugin for ClusterLocal {
         Ok(())
     }
 
-    /// Also checks that the node has a valid share with a free address, or that etcd answers.
+    /// Checks what host-local checks, and that the node has a valid share with a free address, or that the store
+    /// answers.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
@@ -191,7 +192,7 @@ fn confirm(call: &Call, cluster: &Cluster, share: &Share) {
     }
 }
 
-/// After a failure unused addresses stay with the node until a later try.
+/// Gives unused addresses back to the cluster. After a failure they stay with the node until a later try.
 fn give_back(call: &Call) {
     if let Err(err) = ask::store(call, &Request::Tidy) {
         log::warn!("unused addresses stay with this node: {err}");

@@ -27,7 +27,8 @@ const MOST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Exists if systemd is PID 1 (sd_booted(3)).
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-/// For an address. The kubelet allows four minutes for a sandbox with all its networks.
+/// The longest time that an ADD waits for an address. The kubelet allows four minutes for a sandbox with all its
+/// networks.
 const ADD_LIMIT: &str = "60s";
 
 /// Asks the lease daemon, or the next one if it exits before it answers: a question may be asked twice. Returns the
@@ -36,8 +37,8 @@ pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
 
-/// Does what [`ask`] does, and sends a file descriptor of `netns` with the question, because the daemon may not find the
-/// namespace by its path.
+/// Does what [`ask`] does, and sends a file descriptor of `netns` with the question, because the daemon may not find
+/// the namespace by its path.
 fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');

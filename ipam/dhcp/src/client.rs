@@ -15,9 +15,9 @@ use crate::held::Held;
 use crate::tally::Tally;
 use crate::{v4, v6};
 
-/// For answers to a probe. On one link they take less than a millisecond.
+/// The time to wait for answers to a probe, in milliseconds. On one link they take less than one.
 const PROBE: u64 = 100;
-/// After a declined address or a refusal.
+/// The pause after a declined address or a refusal, in milliseconds.
 pub(crate) const REST: u64 = 1000;
 /// The shortest limit of a pause, and the shortest pause between messages that extend a lease.
 const SHORTEST_PAUSE: u64 = 1000;
@@ -83,7 +83,7 @@ pub(crate) trait Protocol: Debug + Sized {
 
     fn requested(step: &Self::Step) -> Option<Address<Self>>;
 
-    /// With a new transaction ID.
+    /// Starts a new exchange, with a new transaction ID.
     fn begin(&mut self, now: u64);
 
     /// The work of the current step at `now`.
@@ -137,7 +137,7 @@ pub(crate) struct Client<P: Protocol> {
     pub(crate) next: u64,
     /// The daemon's option `-resendmax`.
     pub(crate) longest_pause: u64,
-    /// Since the client last had a lease.
+    /// What the client has tried since it last had a lease.
     pub(crate) tally: Tally,
 }
 
@@ -223,7 +223,8 @@ impl<P: Protocol> Client<P> {
         actions
     }
 
-    /// Unless another host answers for its address. `probed` is the address of the last probe, and its time.
+    /// Takes the lease, unless another host answers for its address. `probed` is the address of the last probe, and its
+    /// time.
     pub(crate) fn take(
         &mut self,
         now: u64,
@@ -285,7 +286,7 @@ impl<P: Protocol> Client<P> {
     }
 }
 
-/// Only a host that sees the client's messages can know it.
+/// Returns a number that only a host that sees the client's messages can know.
 pub(crate) fn random() -> u32 {
     // The standard library's keys come from the kernel.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 /// Takes the descriptors. `None` if the thread could not be started.
 static CLOSER: OnceLock<Option<PipeWriter>> = OnceLock::new();
 
-/// At once if there is no thread.
+/// Closes a socket in the other thread, or at once if there is none. The kernel takes some 15 ms for a packet socket.
 pub(crate) fn close(socket: OwnedFd) {
     let Some(mut closer) = CLOSER.get_or_init(start).as_ref() else { return };
     let number = socket.into_raw_fd();

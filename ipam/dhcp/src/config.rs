@@ -7,7 +7,7 @@ use cnimble_cni::{Error, PluginConfig, fields};
 use crate::ipc::Family;
 use crate::v4::message::code;
 
-/// Not the Go daemon's path, because that daemon has another protocol.
+/// The default socket of the lease daemon. It is not the Go daemon's, because that daemon has another protocol.
 pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 
 /// sun_path of unix(7), without its NUL.
@@ -52,13 +52,13 @@ const REQUEST: &[u8] = &[
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
-    /// For every message. The client's ID is here only if it is configured.
+    /// The options that go with every message. The client's ID is here only if it is configured.
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
     /// Each at most once; never empty.
     pub(crate) families: Vec<Family>,
-    /// In seconds, for an address.
+    /// The longest wait for an address, in seconds.
     pub(crate) timeout: Option<u32>,
 }
 
@@ -114,7 +114,7 @@ impl Config {
     }
 }
 
-/// For DEL: ignores all other keys, which may be invalid by now. Fails with code 7.
+/// Reads the path of the socket for DEL, and ignores all other keys, which may be invalid by now. Fails with code 7.
 pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -209,7 +209,7 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
     Ok(codes)
 }
 
-/// By name or number.
+/// Returns the code of an option that is given by name or number.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
     // parse() would accept a sign.

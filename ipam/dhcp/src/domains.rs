@@ -1,12 +1,12 @@
 //! Domain names for a pod's resolv.conf. A server may send any bytes: invalid names are left out.
 
-/// For all names together, as in a usual message.
+/// The most bytes for all names together, as a usual message has.
 const LONGEST: usize = 1024;
 /// RFC 1035, section 2.3.4.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// As text (RFC 2132, section 3.17).
+/// Returns the name of an option that has it as text (RFC 2132, section 3.17). `None` if it is no domain name.
 pub(crate) fn text(bytes: &[u8]) -> Option<String> {
     // Some servers add a NUL.
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');

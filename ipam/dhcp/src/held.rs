@@ -36,7 +36,7 @@ impl Held {
         }
     }
 
-    /// With the configuration's `priority`.
+    /// Returns the routes of the lease with the configuration's `priority`.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         match self {
             Held::Four(lease) => lease.routes(priority),
@@ -51,7 +51,7 @@ impl Held {
         }
     }
 
-    /// In milliseconds since the machine's boot.
+    /// The end of the lease, in milliseconds since the machine's boot.
     pub(crate) fn expires(&self) -> u64 {
         match self {
             Held::Four(lease) => lease.expires,
@@ -59,7 +59,7 @@ impl Held {
         }
     }
 
-    /// For the kernel: remaining preferred and valid lifetime, in seconds.
+    /// Returns the remaining preferred and valid lifetime of the address for the kernel, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         match self {
             // DHCPv4 has only one lifetime.

@@ -7,7 +7,7 @@ use cnimble_netlink::netns::Identity;
 
 use crate::held::Held;
 
-/// In bytes. A list of 10,000 attachments has 1 MB.
+/// The longest line of a message, in bytes. A list of 10,000 attachments has 1 MB.
 pub(crate) const LONGEST_LINE: usize = 16 << 20;
 
 /// The container's interface in a network.
@@ -30,7 +30,7 @@ impl LeaseOwner {
         format!("{}{}", Owner { network: self.network.clone(), attachment }.tag(), family.suffix())
     }
 
-    /// For the log. The Go daemon sends the same text to a server as client ID.
+    /// Returns the owner in words for the log. The Go daemon sends the same text to a server as client ID.
     pub(crate) fn words(&self) -> String {
         format!("{}/{}/{}", self.container, self.network, self.ifname)
     }
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// It follows the owner's tag in the lease's name.
+    /// Returns the text that follows the owner's tag in the name of the lease's file.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Family::Ipv4 => "",
@@ -86,7 +86,7 @@ pub(crate) struct Wanted {
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
-    /// In seconds, for an address. Without it the daemon's own limit holds.
+    /// The longest wait for an address, in seconds. Without it the daemon's own limit holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<u32>,
 }

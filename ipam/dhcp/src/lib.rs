@@ -36,9 +36,9 @@ use daemon::store;
 use held::Held;
 use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
-/// For a carrier. Earlier packets are lost, and sent again.
+/// The time to wait for a carrier. Packets that are sent earlier are lost, and sent again.
 const CARRIER: Duration = Duration::from_secs(2);
-/// For its link-local address, with duplicate address detection.
+/// The time to wait for the interface's link-local address, which takes duplicate address detection.
 const LINK_LOCAL: Duration = Duration::from_secs(5);
 /// Between two checks for that address.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -61,7 +61,7 @@ impl Plugin for Dhcp {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }
 
-    /// It may start the lease daemon.
+    /// The plugin may start the lease daemon.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 /// A hostile link may have any number of servers.
 const MOST: usize = 8;
 
-/// Since the last lease.
+/// The messages since the last lease, for the error text.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// DISCOVER or Solicit messages.

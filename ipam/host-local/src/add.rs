@@ -20,7 +20,7 @@ use crate::resolv;
 
 /// Where the range sets of an ADD come from.
 pub trait Source {
-    /// The sets. The lock of the leases is held. Fails as ADD does.
+    /// Returns the sets. The caller holds the lock of the leases. Fails as ADD does.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
     fn is_full(&self, _set: usize) {}

@@ -19,7 +19,7 @@ use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::files::{self, Entry};
 use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
-/// It was removed to make room.
+/// A lease that was removed to make room.
 #[derive(Debug)]
 struct Saved {
     content: Vec<u8>,
@@ -37,7 +37,7 @@ enum Change {
     Moved { name: String, before: Option<(Vec<u8>, u32)>, after: Vec<u8> },
 }
 
-/// In order. Clones share them.
+/// The changes of the leases in their order. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
 

@@ -1,5 +1,5 @@
-//! Which addresses a pod had (`keepFor`), in a file beside the leases. It is a hint: an unreadable file counts as empty,
-//! and a failed write is only logged. The Go plugin finds no lease in the file, so a remembered address is free.
+//! Which addresses a pod had (`keepFor`), in a file beside the leases. It is a hint: an unreadable file counts as
+//! empty, and a failed write is only logged. The Go plugin finds no lease in the file, so a remembered address is free.
 //!
 //! A line has the time of the release in seconds since 1970, `NAMESPACE/NAME/IFNAME` and the addresses. The latest line
 //! is the first. The clock is the one that survives a reboot, as a pod's name does. A time in the future counts as
@@ -17,7 +17,7 @@ use cnimble_plugin::Call;
 /// The length of the file in bytes: about 800 pods.
 const LIMIT: usize = 64 << 10;
 
-/// Of one interface of a pod.
+/// Remembers the addresses of one interface of a pod for a time after its DEL (`keepFor`).
 pub(crate) struct Memory {
     pod: String,
     seconds: u64,
@@ -87,7 +87,7 @@ pub(crate) fn parse(line: &str) -> Option<Line<'_>> {
     Some(Line { released, pod, ips })
 }
 
-/// Of a larger file the beginning.
+/// Reads the file. Of one that is too large, only the beginning counts.
 fn read(dir: &Directory) -> String {
     let mut bytes = Vec::new();
     if let Ok(Entry::Regular(file)) = files::open_regular(dir.fd(), KEPT) {

@@ -16,7 +16,7 @@ use crate::held::{self, Held};
 /// [`Netlink::routes`] lists the routes of all links by it.
 const ANY_LINK: u32 = 0;
 
-/// As the plugins install them.
+/// Returns the routes of a lease in the form in which the plugins install them.
 pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
     pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
@@ -84,7 +84,7 @@ fn metric(route: &NewRoute) -> u32 {
     route.priority.unwrap_or(0)
 }
 
-/// For a deletion: without an MTU the kernel would match any.
+/// Returns the route for its deletion. A deletion without an MTU would match a route with any.
 fn exact(route: &NewRoute) -> NewRoute {
     let (mtu, advmss) = (route.mtu.or(Some(0)), route.advmss.or(Some(0)));
     NewRoute { mtu, advmss, ..route.clone() }

@@ -39,7 +39,8 @@ fn scope() -> Result<(), cnimble_os::dbus::Error> {
     Bus::system()?.call_with(&start, &arguments).map(drop)
 }
 
-/// Of version 2, and of version 1's named hierarchies (cgroups(7)). Limits of version 1's controllers stay.
+/// Moves the process to the roots of version 2 and of version 1's named hierarchies (cgroups(7)). Limits of version 1's
+/// controllers stay.
 fn to_roots() -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     // Every root is tried before the first failure is returned.

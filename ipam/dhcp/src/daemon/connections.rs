@@ -12,11 +12,11 @@ use crate::ipc::{LONGEST_LINE, Reply, Request};
 
 /// Concurrent connections. A node has fewer concurrent verbs.
 const MOST: usize = 1024;
-/// In milliseconds, for a verb to send and to read.
+/// The time that a verb has to send and to read, in milliseconds.
 const PATIENCE: u64 = 10_000;
-/// Of a client of Go's net/rpc (`rpc.DialHTTP`).
+/// The first bytes of a client of Go's net/rpc (`rpc.DialHTTP`).
 const GO: &[u8] = b"CONNECT ";
-/// Its error shows the status line.
+/// The answer to such a client, whose error shows the status line.
 const TO_GO: &[u8] =
     b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
     hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";

@@ -12,12 +12,12 @@ pub(crate) struct Flags {
     pub(crate) host_prefix: String,
     pub(crate) socket: PathBuf,
     pub(crate) broadcast: bool,
-    /// In milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a repetition.
+    /// A limit in milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a repetition.
     pub(crate) timeout: u64,
     pub(crate) resend_max: u64,
-    /// In milliseconds, for an ADD if its network sets no limit.
+    /// The time that an ADD has if its network sets no limit, in milliseconds.
     pub(crate) resend_timeout: u64,
-    /// Exits after its last lease. The Go daemon has no such option.
+    /// Whether the daemon exits after its last lease. The Go daemon has no such option.
     pub(crate) once: bool,
 }
 
@@ -112,7 +112,7 @@ impl Flags {
         }
     }
 
-    /// In milliseconds, for this ADD.
+    /// Returns the time that this ADD has, in milliseconds.
     pub(crate) fn limit(&self, wanted: &Wanted) -> u64 {
         wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }

@@ -17,7 +17,7 @@ use crate::v4::client::{Dhcp4, Identity};
 use crate::v4::frame;
 use crate::v4::message::{Answer, Question, To, code};
 
-/// Without the type byte before it.
+/// The longest client ID in bytes, without the type byte before it.
 const LONGEST_ID: usize = 254;
 
 impl Transport for Dhcp4 {

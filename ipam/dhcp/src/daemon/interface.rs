@@ -73,7 +73,7 @@ impl Interface {
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
-    /// It has the address of this lease. Its hardware address may have changed since.
+    /// Whether the interface has the address of this lease. Its hardware address may have changed since.
     pub(super) fn has(&self, lease: Option<&Held>) -> Result<bool, Error> {
         let (mut inside, link) = self.inside()?;
         Ok(inside.addrs(link.index)?.iter().any(|addr| lease.is_some_and(|lease| lease.net() == addr.net)))
@@ -96,7 +96,7 @@ impl Interface {
         }
     }
 
-    /// At the same path or another one.
+    /// Whether the interface's namespace is the one at `path`, which may be another path than the first.
     pub(super) fn is_in(&self, path: &Path) -> bool {
         self.netns.is_at(path)
     }

@@ -30,7 +30,8 @@ impl Journal {
         Journal { system: open() }
     }
 
-    /// To stderr without a system's log, which may come later: it makes its socket anew when it starts.
+    /// Writes a line to the system's log, or to stderr while there is none. The log may come later: it makes its socket
+    /// anew when it starts.
     pub(super) fn log(&self, line: &str) {
         let sent = self.system.as_ref().is_some_and(|(socket, path)| {
             let id = std::process::id();

@@ -41,10 +41,10 @@ pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
 /// Between two checks for pods that have died, in milliseconds.
 const ROUND: u64 = 5000;
-/// Before a lease daemon without leases exits, in milliseconds.
+/// The time after which a lease daemon without leases exits, in milliseconds.
 const IDLE: u64 = 1000;
 
-/// Since the machine's boot, in milliseconds.
+/// The time since the machine's boot, in milliseconds.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
@@ -108,7 +108,7 @@ impl Daemon {
         }
     }
 
-    /// Until the last lease has ended, or a signal arrives. The lock is still held afterwards.
+    /// Serves until the last lease has ended, or a signal arrives. The lock is still held afterwards.
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
@@ -141,12 +141,12 @@ impl Daemon {
         self.store
     }
 
-    /// It has work that keeps it from its exit.
+    /// Whether there is work that keeps the daemon from its exit.
     fn is_busy(&self) -> bool {
         !self.pods.is_empty() || !self.unresolved.is_empty() || !self.connections.is_empty()
     }
 
-    /// When something is due, unless something arrives before.
+    /// Returns the time when something is due, unless something arrives before.
     fn next(&self) -> u64 {
         let idle =
             if self.pods.is_empty() && self.unresolved.is_empty() { u64::MAX } else { self.next_round };

@@ -24,14 +24,14 @@ pub(super) struct Pod {
     applied: Option<Held>,
     /// The kernel knows the lifetime of the address.
     has_lifetime: bool,
-    /// That lifetime was finite.
+    /// Whether that lifetime was finite.
     is_temporary: bool,
-    /// Kept, with the reason, until there is a new lease.
+    /// The lost address with the reason, until there is a new lease.
     lost: Option<(IpAddr, &'static str)>,
 }
 
 impl Pod {
-    /// For a first lease, or one from a file.
+    /// Finds the pod's interface, for a first lease or for one from a file.
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
@@ -96,8 +96,8 @@ impl Pod {
         })
     }
 
-    /// Once the address exists: the verb adds it after the daemon's answer. Puts it back if it had a lifetime: the kernel
-    /// removes such an IPv6 address from an interface that goes down. A missing interface is no failure.
+    /// Once the address exists: the verb adds it after the daemon's answer. Puts it back if it had a lifetime: the
+    /// kernel removes such an IPv6 address from an interface that goes down. A missing interface is no failure.
     pub(super) fn set_lifetime(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.has_lifetime) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -119,7 +119,7 @@ impl Pod {
         Ok(())
     }
 
-    /// For CHECK. Fails with code 103 and the reason if the lease has ended.
+    /// Returns the lease for CHECK. Fails with code 103 and the reason if it has ended.
     pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
         let (ifname, lease) = (&self.interface.ifname, self.speaker.lease());
         let (address, why) = match (lease, self.lost) {

@@ -22,7 +22,7 @@ impl Transport for Dhcp6 {
     type Socket = Socket;
     type Sender = Ipv6Addr;
 
-    /// On the interface's link-local address.
+    /// Opens the socket on the interface's link-local address.
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Socket> {
         let own = interface
             .inside()
@@ -64,7 +64,8 @@ pub(super) fn protocol(owner: &LeaseOwner) -> Dhcp6 {
     Dhcp6::new(Identity { duid: duid(owner), iaid: IAID })
 }
 
-/// The same DUID for an attachment on every node and at any time. A hardware address may change, and ipvlans share one.
+/// Returns the DUID of an attachment, the same on every node and at any time. A hardware address would not do: it may
+/// change, and ipvlans share one.
 fn duid(owner: &LeaseOwner) -> Vec<u8> {
     let mut uuid: Vec<u8> = hash::sha512(owner.words()).into_iter().take(16).collect();
     // RFC 9562, section 5.8: version 8, and the variant of that RFC.

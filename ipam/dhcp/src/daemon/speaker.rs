@@ -17,7 +17,7 @@ const BURST: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Dhcp,
-    /// By ARP or by neighbour solicitations.
+    /// Probes for other hosts with the address, by ARP or by neighbour solicitations.
     Probes,
 }
 
@@ -57,7 +57,7 @@ pub(super) trait Transport: Protocol {
 pub(super) trait Speaker {
     fn next(&self) -> u64;
     fn lease(&self) -> Option<Held>;
-    /// Since the client last had a lease.
+    /// Returns what the client has tried since it last had a lease, for the error text.
     fn tried(&self) -> String;
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
     fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;

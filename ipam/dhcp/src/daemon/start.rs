@@ -30,7 +30,7 @@ pub(crate) const NO_SOCKET: &str =
 /// sd_listen_fds(3) begins there, after the standard ones.
 const FIRST: i32 = 3;
 
-/// For the end of a replaced lease daemon.
+/// The time to wait for the end of a replaced lease daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two attempts to get its lock.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -120,7 +120,7 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// It runs long, and any host on its pods' links can reach it.
+/// Drops what the daemon does not need, because it runs long and any host on its pods' links can reach it.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()
@@ -215,7 +215,8 @@ fn write_pid(path: &Path) -> io::Result<()> {
     write!(file, "{}", std::process::id())
 }
 
-/// Then closes stdout, because the plugin reads until the end.
+/// Tells the plugin that starts the daemon a word on stdout. Then closes stdout, because the plugin reads until the
+/// end.
 fn announce(word: &str) {
     let _ = writeln!(io::stdout(), "{word}");
     let _ = io::stdout().flush();

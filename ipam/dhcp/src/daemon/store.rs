@@ -20,7 +20,7 @@ use crate::ipc::{Family, Wanted};
 /// Locked while the lease daemon runs.
 const LOCK: &str = "lock";
 const TEMPORARY: &str = ".new-";
-/// In bytes. A lease has some hundred, and perhaps a long search list.
+/// The largest file of a lease, in bytes. Usual ones have some hundred, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
 /// All that a new lease daemon needs to resume a lease.

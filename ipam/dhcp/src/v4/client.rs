@@ -15,9 +15,9 @@ use crate::client::{Action, Client, Protocol, REST, State, random};
 
 /// Each pause is twice as long as the last one, up to the daemon's limit (`-resendmax`).
 const FIRST_PAUSE: u64 = 1000;
-/// To a server that has made an offer.
+/// The number of requests to a server that has made an offer, before the client begins anew.
 const REQUESTS: u32 = 4;
-/// It fits in a frame.
+/// The largest message that a server may send, in bytes. It fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
 #[derive(Debug, Clone)]
@@ -25,9 +25,9 @@ pub(crate) struct Identity {
     pub(crate) mac: Mac,
     /// Answers must be broadcast.
     pub(crate) broadcast: bool,
-    /// In every message: the client's ID and the configured ones.
+    /// The options of every message: the client's ID and the configured ones.
     pub(crate) own: Vec<(u8, Vec<u8>)>,
-    /// A server is asked for them.
+    /// The codes of the options that a server is asked for.
     pub(crate) request: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Dhcp4 {
         Dhcp4 { identity, xid: 0, begun: 0, tries: 0 }
     }
 
-    /// To all servers. `address` is the client's present one.
+    /// Returns a message to all servers. `address` is the client's present one.
     fn message(&self, now: u64, kind: Type, address: Ipv4Addr, mut options: Vec<(u8, Vec<u8>)>) -> Question {
         let Identity { mac, broadcast, own, request } = &self.identity;
         match kind {
@@ -141,7 +141,7 @@ impl Protocol for Dhcp4 {
 }
 
 impl Client<Dhcp4> {
-    /// From this hardware address.
+    /// Takes an answer that came from this hardware address.
     pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
         if answer.xid != self.protocol.xid {
             return Vec::new();

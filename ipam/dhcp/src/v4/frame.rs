@@ -15,7 +15,7 @@ const UDP_HEADER: usize = 8;
 /// "More fragments", and the fragment's offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// From `source`, port 68, to port 67.
+/// Returns the IP packet with a message from `source`, port 68, to port 67 of `destination`.
 pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> Vec<u8> {
     // It has some hundred bytes.
     let udp_length = u16::try_from(UDP_HEADER + message.len()).unwrap_or(u16::MAX);
@@ -42,7 +42,7 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
     header
 }
 
-/// To port 68; `None` for any other packet.
+/// Returns the message in an IP packet to port 68. `None` for any other packet.
 pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header_length = usize::from(first & 0x0f) * 4;

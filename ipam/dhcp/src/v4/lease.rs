@@ -12,7 +12,7 @@ use cnimble_netlink::link::Mac;
 use super::message::{Answer, code};
 use crate::domains;
 
-/// If a server gives none, as in the Go plugin.
+/// The time of a lease if the server gives none, as in the Go plugin.
 const DEFAULT_SECONDS: u32 = 3600;
 /// RFC 2131, section 3.3.
 const FOR_EVER: u32 = u32::MAX;
@@ -28,10 +28,10 @@ pub(crate) struct Lease {
     pub(crate) address: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) server: Ipv4Addr,
-    /// Or of the relay in front of the server.
+    /// The hardware address of the server, or of the relay in front of it.
     pub(crate) server_mac: [u8; 6],
     pub(crate) gateway: Option<Ipv4Addr>,
-    /// On-link routes have no gateway here ([`Lease::routes`]).
+    /// The routes of the lease. On-link ones have no gateway here ([`Lease::routes`]).
     pub(crate) routes: Vec<Route>,
     pub(crate) dns: Dns,
     /// T1: the client begins to renew.
@@ -149,8 +149,8 @@ fn prefix(mask: &[u8]) -> Option<u8> {
     (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
 }
 
-/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU. A router outside of `net` is on
-/// the link, as for other clients: clouds give addresses of 32 bits.
+/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU. A router outside of `net` is
+/// on the link, as for other clients: clouds give addresses of 32 bits.
 fn routes(answer: &Answer, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));

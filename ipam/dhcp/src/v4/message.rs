@@ -52,7 +52,7 @@ impl Type {
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// As in RFC 2131.
+    /// The type's name in RFC 2131.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Discover => "DISCOVER",
@@ -88,7 +88,7 @@ pub(crate) struct Question {
     pub(crate) broadcast: bool,
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: Mac,
-    /// In their order, after the type.
+    /// The options in their order, after the type.
     pub(crate) options: Vec<(u8, Vec<u8>)>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// To the client with this hardware address; `None` for any other message.
+    /// Reads an answer to the client with this hardware address. `None` for any other message.
     pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
         if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
             return None;

@@ -72,7 +72,7 @@ impl Client<Dhcp6> {
         actions
     }
 
-    /// To a Request: a lease, or a refusal.
+    /// Takes the answer to a Request: a lease, or a refusal.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take(now, lease, Some(probed)),
@@ -88,7 +88,7 @@ impl Client<Dhcp6> {
         }
     }
 
-    /// To a Renew or a Rebind (section 18.2.10.1).
+    /// Takes the answer to a Renew or a Rebind (RFC 8415, section 18.2.10.1).
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {

@@ -46,7 +46,7 @@ pub(crate) struct Offer {
 
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// With the best offer until now.
+    /// The client asks for offers, and has the best one until now.
     Soliciting(Option<Offer>),
     Requesting {
         server: Vec<u8>,

@@ -23,7 +23,7 @@ pub(crate) struct Lease {
     pub(crate) renew: u64,
     /// T2: the client begins to rebind.
     pub(crate) rebind: u64,
-    /// Until then, new connections use the address.
+    /// The time until which new connections use the address.
     pub(crate) preferred: u64,
     pub(crate) expires: u64,
 }

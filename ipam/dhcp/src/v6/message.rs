@@ -41,7 +41,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// As in RFC 8415.
+    /// The type's name in RFC 8415.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Solicit => "Solicit",
@@ -61,7 +61,7 @@ pub(crate) struct Question {
     pub(crate) kind: Type,
     /// The transaction ID of 24 bits.
     pub(crate) xid: u32,
-    /// In hundredths of a second.
+    /// The time since the client began, in hundredths of a second.
     pub(crate) elapsed: u16,
     pub(crate) duid: Vec<u8>,
     /// `None` for any server.
@@ -107,7 +107,7 @@ fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// For a message, an IA or an address (option 13).
+/// The status of a message, an IA or an address (option 13).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: u16,
@@ -176,7 +176,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// To the client with this DUID; `None` for other messages (RFC 8415, section 16).
+    /// Reads an answer to the client with this DUID. `None` for other messages (RFC 8415, section 16).
     pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Answer> {
         let (header, options) = bytes.split_at_checked(HEADER)?;
         let &[kind, a, b, c] = header else { return None };
@@ -211,7 +211,7 @@ impl Answer {
         })
     }
 
-    /// For the message, or for the IA.
+    /// Returns the status by which the server refuses, of the message or of the IA. `None` for success.
     pub(crate) fn refusal(&self) -> Option<&Status> {
         self.status.as_ref().or(self.ia.as_ref().and_then(|ia| ia.status.as_ref()))
     }

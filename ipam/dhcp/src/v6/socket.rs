@@ -48,7 +48,7 @@ impl Socket {
         Ok(Socket { socket: fd.into(), index })
     }
 
-    /// To all servers and relays of the link.
+    /// Sends a message to all servers and relays of the link.
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
@@ -79,7 +79,7 @@ impl AsFd for Socket {
     }
 }
 
-/// If it has a usable one.
+/// Returns the interface's link-local address, if it has one that is usable: not tentative.
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
     let own = |addr: &Addr| match addr.net.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),

@@ -79,7 +79,7 @@ pub(crate) fn choose<'a>(
     if left.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(left)) }
 }
 
-/// With the addresses that could be taken back.
+/// Checks that each set has a free address, or one that could be taken back.
 pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), AllocateError> {
     for (n, set) in sets.iter().enumerate() {
         Pool { n, set, sets, holders }.next()?;
