@@ -94,21 +94,11 @@ impl Plugin for Tuning {
         let config = Config::read(call, &call.ifname)?;
         let netns = call.open_netns()?;
         let mut inside = Netlink::open_in(&netns)?;
-        let missing = || Error::check(format!("interface {} is missing in {}", call.ifname, call.netns));
-        // This look comes first: without the interface, the files of its sysctls are missing too, and an error about one
-        // of them would hide the cause.
-        if inside.find_link(&call.ifname)?.is_none() {
-            return call.expects(Place::Pod, Err(missing()));
-        }
-        for sysctl in &config.sysctls {
-            let put_back = |(): &mut ()| {
-                // The list may have become shorter since ADD.
-                allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
-                set(call, &netns, sysctl)
-            };
-            call.wants(Place::Pod, &mut (), |()| netns.enter(|| check_sysctl(sysctl))?, put_back)?;
-        }
-        let find = |inside: &mut Netlink| inside.find_link(&call.ifname)?.ok_or_else(missing);
+        let find = |inside: &mut Netlink| {
+            inside.find_link(&call.ifname)?.ok_or_else(|| {
+                Error::check(format!("interface {} is missing in {}", call.ifname, call.netns))
+            })
+        };
         let verify = |inside: &mut Netlink| {
             let now = find(inside)?;
             match config.settings.differences(&now).first() {
@@ -118,13 +108,23 @@ impl Plugin for Tuning {
                 }
             }
         };
-        // The settings from before ADD stay in their file.
+        // The interface comes first: without it the files of its sysctls are missing, too, and an error about one of
+        // them would hide the cause. The settings from before ADD stay in their file.
         call.wants(Place::Pod, &mut inside, verify, |inside| {
             let now = find(inside)?;
             let changes = config.settings.differences(&now);
             let changes = changes.into_iter().map(|of| link::set(now.index, &now.name, &of.change));
             Ok(inside.execute_all(changes.collect())?)
-        })
+        })?;
+        for sysctl in &config.sysctls {
+            let put_back = |(): &mut ()| {
+                // The list may have become shorter since ADD.
+                allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
+                set(call, &netns, sysctl)
+            };
+            call.wants(Place::Pod, &mut (), |()| netns.enter(|| check_sysctl(sysctl))?, put_back)?;
+        }
+        Ok(())
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {

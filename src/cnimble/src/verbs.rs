@@ -23,9 +23,12 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     let known = lookup(session, &network.name, &attach).is_some();
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome.map_err(|err| {
-            let existed = matches!(&err, Error::Plugins(failures) if failures.note.is_some());
+            let needs_del = matches!(
+                &err,
+                Error::Plugins(failures) if failures.note.is_some() || is_not_as_made(&failures.first.cause)
+            );
             let report = Report::of(&what, &err);
-            if existed { report.hint(add_again(&network, &attach)) } else { report }
+            if needs_del { report.hint(add_again(&network, &attach)) } else { report }
         })?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
@@ -224,6 +227,11 @@ fn unknown(
 /// and mean that it could not begin.
 fn has_compared(cause: &PluginError) -> bool {
     matches!(cause, PluginError::Refused { error, .. } if error.code.0 >= 100)
+}
+
+/// Whether the plugin says, by the code of CHECK's differences, that the attachment is not as it was made.
+fn is_not_as_made(cause: &PluginError) -> bool {
+    matches!(cause, PluginError::Refused { error, .. } if error.code.0 == 103)
 }
 
 /// Restores missing arguments from the values at ADD.

@@ -561,7 +561,7 @@ fn explanations_of_plugins_variables_capabilities_and_routes_are_there() {
         ("capabilities.portMappings", "runtimeConfig.portMappings"),
         ("bridge.ipam.routes", "ipam.routes of host-local"),
         ("gw", "ipam.routes[].gw of any network"),
-        ("104", "`static` without `ipam.addresses`"),
+        ("104", "static without ipam.addresses"),
     ] {
         let outcome = node.cnimble(plugin_dir(), &["explain", word]).run().success();
         assert!(outcome.text().contains(text), "{word}: {}", outcome.text());
