@@ -149,18 +149,34 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Ma
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     cx.call.undo.push(format!("restore the flags of {name}"), move || {
-        let mut host = Netlink::open()?;
-        if has_ports(&mut host, index)? {
-            return Ok(());
-        }
-        host.execute(link::set(index, &name, &back))?;
-        // A concurrent ADD may have joined. A later one checks the flags itself ([`ours::hold`]).
-        if has_ports(&mut host, index)? {
-            host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
-        }
-        Ok(())
+        // An ADD that joins later checks the flags itself ([`ours::hold`]).
+        take_back(
+            |host| Ok(has_ports(host, index)?),
+            |host| Ok(host.execute(link::set(index, &name, &back))?),
+            |host| {
+                let change = Change { up, promisc, ..Change::default() };
+                Ok(host.execute(link::set(index, &name, &change))?)
+            },
+        )
     });
     Ok(())
+}
+
+/// Takes a change of the bridge back for the undo of an ADD, unless other pods use the bridge.
+///
+/// An ADD may join the bridge between that look and `take`, and rely on what it has found. Its port is on the bridge
+/// before it looks at anything there. So a second look sees the port, and `put_back` makes the change again.
+pub(crate) fn take_back(
+    is_used: impl Fn(&mut Netlink) -> Result<bool, Error>,
+    take: impl FnOnce(&mut Netlink) -> Result<(), Error>,
+    put_back: impl FnOnce(&mut Netlink) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut host = Netlink::open()?;
+    if is_used(&mut host)? {
+        return Ok(());
+    }
+    take(&mut host)?;
+    if is_used(&mut host)? { put_back(&mut host) } else { Ok(()) }
 }
 
 /// Switches VLAN filtering on. Fails with code 102 if the bridge has ports of others: with the filter, a port without

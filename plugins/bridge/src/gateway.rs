@@ -14,6 +14,7 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::{forward, forward_from, switch_ipv6_on};
 use cnimble_plugin::interface::{carries, check, protected};
 
+use crate::bridge::take_back;
 use crate::config::Config;
 use crate::context::Context;
 use crate::{ours, vlan_gateway};
@@ -106,25 +107,24 @@ pub(crate) fn ensure(
 
 /// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge.
 ///
-/// Off, the kernel takes all IPv6 addresses off the link. If an ADD has joined meanwhile ([`take_off`]), the undo gives
+/// Off, the kernel takes all IPv6 addresses off the link. If an ADD has joined meanwhile ([`take_back`]), the undo gives
 /// it the addresses of the gateways back.
 fn enable_ipv6(call: &Call, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
     let Some((key, old)) = switch_ipv6_on(link)? else { return Ok(()) };
     let (index, name) = (link.index, link.name.clone());
     let gateways: Vec<IpNetwork> = gateways.iter().copied().filter(IpNetwork::is_ipv6).collect();
     call.undo.push(format!("restore {key}"), move || {
-        let mut host = Netlink::open()?;
-        if is_used(&mut host, bridge, index)? {
-            return Ok(());
-        }
-        sysctl::write(&key, &old).if_present()?;
-        if is_used(&mut host, bridge, index)? {
-            sysctl::write(&key, "0").if_present()?;
-            for gateway in gateways {
-                host.execute(addr::add(index, &name, gateway)).default_for(&[Errno::EEXIST])?;
-            }
-        }
-        Ok(())
+        take_back(
+            |host| is_used(host, bridge, index),
+            |_| Ok(sysctl::write(&key, &old).if_present().map(drop)?),
+            |host| {
+                sysctl::write(&key, "0").if_present()?;
+                for gateway in gateways {
+                    host.execute(addr::add(index, &name, gateway)).default_for(&[Errno::EEXIST])?;
+                }
+                Ok(())
+            },
+        )
     });
     Ok(())
 }
@@ -171,7 +171,15 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
         match host.execute(addr::add(link.index, &link.name, *wanted)) {
             Ok(()) => {
                 let (index, name, net) = (link.index, link.name.clone(), *wanted);
-                call.undo.push(format!("take {net} off {name}"), move || take_off(bridge, index, &name, net));
+                call.undo.push(format!("take {net} off {name}"), move || {
+                    take_back(
+                        |host| is_used(host, bridge, index),
+                        |host| Ok(host.execute(addr::del(index, &name, net)).if_present().map(drop)?),
+                        |host| {
+                            Ok(host.execute(addr::add(index, &name, net)).default_for(&[Errno::EEXIST])?)
+                        },
+                    )
+                });
             }
             // A concurrent ADD added it.
             Err(err) if err.is(Errno::EEXIST) => {}
@@ -250,16 +258,11 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
         Ok(()) => {
             let name = link.name.clone();
             call.undo.push(format!("take the route to {net} off {name}"), move || {
-                let mut host = Netlink::open()?;
-                if is_used(&mut host, bridge, wanted.index)? {
-                    return Ok(());
-                }
-                host.execute(route::del(&wanted, &name)).if_present()?;
-                // As for an address ([`take_off`]).
-                if is_used(&mut host, bridge, wanted.index)? {
-                    host.execute(route::add(&wanted, &name)).default_for(&[Errno::EEXIST])?;
-                }
-                Ok(())
+                take_back(
+                    |host| is_used(host, bridge, wanted.index),
+                    |host| Ok(host.execute(route::del(&wanted, &name)).if_present().map(drop)?),
+                    |host| Ok(host.execute(route::add(&wanted, &name)).default_for(&[Errno::EEXIST])?),
+                )
             });
             Ok(())
         }
@@ -309,22 +312,6 @@ pub(crate) fn lead_to_pods(host: &mut Netlink, link: &Link, result: &CniResult) 
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
-}
-
-/// Takes the address off again, unless other pods use the bridge.
-///
-/// An ADD may join the bridge between the look and the deletion, and find the address there. Its port is on the bridge
-/// before it looks at the addresses. So a second look sees the port, and the address is put back.
-fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
-    let mut host = Netlink::open()?;
-    if is_used(&mut host, bridge, index)? {
-        return Ok(());
-    }
-    host.execute(addr::del(index, name, net)).if_present()?;
-    if is_used(&mut host, bridge, index)? {
-        host.execute(addr::add(index, name, net)).default_for(&[Errno::EEXIST])?;
-    }
-    Ok(())
 }
 
 /// IP6_RT_PRIO_ADDRCONF, of the kernel's routes to networks of addresses.

@@ -4,6 +4,7 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::{IfPresent, Netlink};
 
+use crate::bridge::take_back;
 use crate::context::Context;
 use crate::{dependents, ours};
 
@@ -33,16 +34,11 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
     let (index, bridge_index, name) = (uplink.index, bridge.index, name.to_owned());
     let back = Change { master: Some(0), up: up.map(|_| false), ..Change::default() };
     cx.call.undo.push(format!("take {name} off {}", bridge.name), move || {
-        let mut host = Netlink::open()?;
-        if has_pods(&mut host, bridge_index, index)? {
-            return Ok(());
-        }
-        host.execute(link::set(index, &name, &back)).if_present()?;
-        // An ADD may have joined the bridge between the look and the removal, and have found the uplink there.
-        if has_pods(&mut host, bridge_index, index)? {
-            host.execute(link::set(index, &name, &change)).if_present()?;
-        }
-        Ok(())
+        take_back(
+            |host| has_pods(host, bridge_index, index),
+            |host| Ok(host.execute(link::set(index, &name, &back)).if_present().map(drop)?),
+            |host| Ok(host.execute(link::set(index, &name, &change)).if_present().map(drop)?),
+        )
     });
     Ok(())
 }
