@@ -7,7 +7,7 @@ use cnimble_cni::Error;
 use cnimble_liveness::Verdict;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::nat::{self, Decision, Traffic};
+use cnimble_rules::nat::{self, Decision, Tables, Traffic};
 use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
 
@@ -22,20 +22,20 @@ struct Found {
 
 /// Returns a text for each such rule.
 pub(super) fn notes(node: &Node) -> Vec<String> {
-    let (mut nft, mut found) = (Nft::new(), Vec::new());
+    let (mut nft, mut tables, mut found) = (Nft::new(), Tables::default(), Vec::new());
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives) {
-        if let Err(err) = look(&mut nft, &known.entry, &mut found) {
+        if let Err(err) = look(&mut nft, &mut tables, &known.entry, &mut found) {
             log::warn!("the rules for NAT of {} were not looked at: {err}", known.entry.container_id);
         }
     }
     found.iter().map(text).collect()
 }
 
-fn look(nft: &mut Nft, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
+fn look(nft: &mut Nft, tables: &mut Tables, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
     let (list, result) = (entry.network_list()?, entry.cni_result()?.unwrap_or_default());
     let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
     for traffic in configured::translated(&list, &addrs, &warnings::ports(entry)) {
-        let Some(decision) = nat::deciding(nft, &traffic)? else { continue };
+        let Some(decision) = nat::deciding(nft, tables, &traffic)? else { continue };
         let is_same =
             |of: &&mut Found| of.decision == decision && is_leaving(&of.traffic) == is_leaving(&traffic);
         match found.iter_mut().find(is_same) {

@@ -47,7 +47,7 @@ impl Walk<'_> {
             port: Some(flow.to_port).filter(|port| *port != 0),
         };
         let traffic = Traffic::Packet(packet, hook);
-        let decision = nat::deciding(&mut self.nft, &traffic)?;
+        let decision = nat::deciding(&mut self.nft, &mut self.nat, &traffic)?;
         Ok(decision.map(|decision| {
             let text = decision.consequence(&traffic, "it");
             (decision, text)

@@ -8,6 +8,7 @@ use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{Error, NetNs, Netlink};
+use cnimble_rules::nat;
 use cnimble_rules::whose::TableRules;
 
 use super::flow::Flow;
@@ -39,6 +40,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) nft: Nft,
     /// The rules of tables that were read already. `None` for one that can't be read.
     pub(crate) tables: HashMap<String, Option<TableRules>>,
+    /// The rules of others for NAT that were read already.
+    pub(crate) nat: nat::Tables,
     pub(crate) records: &'a Records<'a>,
     /// The host's own addresses, each with the number of its link.
     pub(crate) own: Vec<(u32, Addr)>,
@@ -58,6 +61,7 @@ impl<'a> Walk<'a> {
             host,
             nft: Nft::new(),
             tables: HashMap::new(),
+            nat: nat::Tables::default(),
             records,
             own,
             probed,

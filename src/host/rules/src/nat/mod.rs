@@ -26,6 +26,7 @@ use cnimble_netlink::nft::{Family, Nft};
 use super::protocol::Protocol;
 use super::whose;
 pub use super::xtables::Variant;
+pub use walk::Tables;
 use walk::Walk;
 
 /// A host port and its protocol, on one address of the node or on all.
@@ -167,17 +168,19 @@ pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
 
 /// Returns the rule that may exempt some of the packets; that of the nf_tables variant first.
 pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
-    first(nft, traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
+    first(nft, &mut Tables::default(), traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
 }
 
 /// Returns the rule that may decide about some of the packets: it exempts them, or translates them before a rule of ours
-/// can. MASQUERADE is left aside, because it does to leaving packets what a rule of ours would.
+/// can. MASQUERADE is left aside, because it does to leaving packets what a rule of ours would. `tables` keeps what is
+/// read for further looks.
 ///
 /// # Errors
 /// Fails if the tables can't be read.
-pub fn deciding(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
+pub fn deciding(nft: &mut Nft, tables: &mut Tables, traffic: &Traffic) -> Result<Option<Decision>, Error> {
     first(
         nft,
+        tables,
         traffic,
         true,
         |effect| !matches!(effect, Effect::Translates(target) if target == "MASQUERADE"),
@@ -186,12 +189,13 @@ pub fn deciding(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Er
 
 fn first(
     nft: &mut Nft,
+    tables: &mut Tables,
     traffic: &Traffic,
     with_translations: bool,
     is_wanted: impl Fn(&Effect) -> bool,
 ) -> Result<Option<Decision>, Error> {
     for variant in [Variant::Nft, Variant::Legacy] {
-        let Some(mut walk) = Walk::open(nft, variant, traffic, with_translations)? else { continue };
+        let Some(mut walk) = Walk::open(nft, tables, variant, traffic, with_translations)? else { continue };
         for chain in traffic.chains() {
             if let Some(found) = walk.through(chain, &mut |found| is_wanted(&found.effect))? {
                 return Ok(Some(found));

@@ -1,10 +1,10 @@
 //! A walk through a built-in chain of `nat`, as the packets of a pod may take it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cnimble_cni::Error;
 use cnimble_netlink::legacy;
-use cnimble_netlink::nft::{Nft, Verdict};
+use cnimble_netlink::nft::{Family, Nft, Verdict};
 
 use super::lines::{self, Line};
 use super::{Decision, Effect, Traffic, Variant};
@@ -19,12 +19,60 @@ const KNOWN: [&str; 3] = ["CNI-", "KUBE-", "FLANNEL-"];
 /// Docker's chains have no exemptions, but publish ports.
 const TRANSLATING: &str = "DOCKER";
 
+/// The rules of `nat` that were read until now. A look at many pods or packets reads each chain once.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Whether nf_tables has the table.
+    present: HashMap<Family, bool>,
+    /// The chains of the nf_tables variant. `None` for one with too many rules.
+    chains: HashMap<(Family, String), Option<Vec<Line>>>,
+    /// The whole table of the legacy variant. `None` if there is none.
+    legacy: HashMap<Family, Option<BTreeMap<String, Vec<Line>>>>,
+}
+
+impl Tables {
+    fn has_table(&mut self, nft: &mut Nft, family: Family) -> Result<bool, Error> {
+        if let Some(known) = self.present.get(&family) {
+            return Ok(*known);
+        }
+        let found = nft.has_table(xtables::nat(family))?;
+        self.present.insert(family, found);
+        Ok(found)
+    }
+
+    fn has_legacy(&mut self, family: Family) -> Result<bool, Error> {
+        if let Some(known) = self.legacy.get(&family) {
+            return Ok(known.is_some());
+        }
+        let mut read = None;
+        if xtables::has_legacy(family, "nat") {
+            let mut chains = BTreeMap::<String, Vec<Line>>::new();
+            for rule in legacy::rules(family, "nat")? {
+                chains.entry(rule.chain.clone()).or_default().push(Line::of_legacy(rule));
+            }
+            read = Some(chains);
+        }
+        let found = read.is_some();
+        self.legacy.insert(family, read);
+        Ok(found)
+    }
+
+    fn chain(&mut self, nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+        let key = (family, chain.to_owned());
+        if let Some(known) = self.chains.get(&key) {
+            return Ok(known.clone());
+        }
+        let lines = lines::of_chain(nft, family, chain)?;
+        self.chains.insert(key, lines.clone());
+        Ok(lines)
+    }
+}
+
 pub(super) struct Walk<'a> {
     nft: &'a mut Nft,
+    tables: &'a mut Tables,
     variant: Variant,
     traffic: &'a Traffic,
-    /// The whole legacy table.
-    legacy: BTreeMap<String, Vec<Line>>,
     seen: BTreeSet<String>,
     with_translations: bool,
 }
@@ -36,26 +84,18 @@ impl<'a> Walk<'a> {
     /// `None` if the variant has no table. Chains that only translate are left out, unless they are asked for.
     pub(super) fn open(
         nft: &'a mut Nft,
+        tables: &'a mut Tables,
         variant: Variant,
         traffic: &'a Traffic,
         with_translations: bool,
     ) -> Result<Option<Self>, Error> {
-        let mut legacy = BTreeMap::<String, Vec<Line>>::new();
-        if variant != Variant::Legacy {
-            // A look at each chain costs more.
-            let is_one = traffic.chains().len() == 1;
-            if !is_one && !nft.has_table(xtables::nat(traffic.family()))? {
-                return Ok(None);
-            }
-        } else {
-            if !xtables::has_legacy(traffic.family(), "nat") {
-                return Ok(None);
-            }
-            for rule in legacy::rules(traffic.family(), "nat")? {
-                legacy.entry(rule.chain.clone()).or_default().push(Line::of_legacy(rule));
-            }
-        }
-        Ok(Some(Walk { nft, variant, traffic, legacy, seen: BTreeSet::new(), with_translations }))
+        // For one chain, a look at the table costs as much as a look at the chain.
+        let is_one = traffic.chains().len() == 1;
+        let is_there = match variant {
+            Variant::Legacy => tables.has_legacy(traffic.family())?,
+            Variant::Nft | Variant::Usual => is_one || tables.has_table(nft, traffic.family())?,
+        };
+        Ok(is_there.then(|| Walk { nft, tables, variant, traffic, seen: BTreeSet::new(), with_translations }))
     }
 
     /// Returns the first wanted decision in a built-in chain, and in those that it leads to.
@@ -70,9 +110,13 @@ impl<'a> Walk<'a> {
     }
 
     fn lines(&mut self, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+        let family = self.traffic.family();
         match self.variant {
-            Variant::Legacy => Ok(Some(self.legacy.get(chain).cloned().unwrap_or_default())),
-            Variant::Nft | Variant::Usual => lines::of_chain(self.nft, self.traffic.family(), chain),
+            Variant::Legacy => {
+                let table = self.tables.legacy.get(&family).and_then(Option::as_ref);
+                Ok(Some(table.and_then(|chains| chains.get(chain)).cloned().unwrap_or_default()))
+            }
+            Variant::Nft | Variant::Usual => self.tables.chain(self.nft, family, chain),
         }
     }
 
