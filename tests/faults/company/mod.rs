@@ -127,6 +127,14 @@ fn try_order(kind: &Kind, scene: Scene, order: Order, rests: &[Snapshot]) -> Res
     if differences.is_empty() { Ok(met) } else { Err(format!("left behind both:\n{differences}")) }
 }
 
+fn count_order(kind: &Kind, scene: Scene, order: Order, rests: &[Snapshot], tally: &Tally) {
+    let tried = try_order(kind, scene, order, rests);
+    tally.tried(*tried.as_ref().unwrap_or(&true));
+    if let Err(why) = tried {
+        tally.failed(&format!("{scene:?} {order:?}: {why}"));
+    }
+}
+
 /// Returns every order of a scene, or at most `most`.
 fn orders(lengths: [usize; 2], most: usize, chance: &mut Chance) -> Vec<Order> {
     let mut orders = Vec::new();
@@ -158,11 +166,7 @@ fn in_scenes(scenes: &[Scene], kind: &Kind, otherwise: usize) {
         for scene in scenes {
             let (rests, lengths) = rests(kind, *scene);
             for order in orders(lengths, bound(otherwise), &mut Chance::new(seed())) {
-                let tried = try_order(kind, *scene, order, &rests);
-                tally.tried(*tried.as_ref().unwrap_or(&true));
-                if let Err(why) = tried {
-                    tally.failed(&format!("{scene:?} {order:?}: {why}"));
-                }
+                count_order(kind, *scene, order, &rests, &tally);
             }
         }
     });
@@ -190,11 +194,7 @@ fn an_undo_takes_nothing_from_an_add_that_joins_meanwhile() {
     share_by(HANDS, &stops, |stops| {
         for calls in stops {
             let order = Order { first: 0, calls: *calls, others: usize::MAX };
-            let tried = try_order(&kind, scene, order, &rests);
-            tally.tried(*tried.as_ref().unwrap_or(&true));
-            if let Err(why) = tried {
-                tally.failed(&format!("{order:?}: {why}"));
-            }
+            count_order(&kind, scene, order, &rests, &tally);
         }
     });
     assert_eq!(tally.end(), 0, "wrong, see above");

@@ -4,7 +4,6 @@
 //! process stops before its n-th call on the directory. The other runs as far as it can, or to its m-th call. Then the
 //! first runs to its end, or is killed where it stopped, and the other follows. A process that waits for the lock is
 //! skipped until it has the lock.
-//! A process that waits for the lock is passed over until it has it.
 
 mod judge;
 mod site;
