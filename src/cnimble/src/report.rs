@@ -66,9 +66,14 @@ impl Report {
 
     /// `what` is like "can't add eth0 to network demo".
     pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
+        Report::of_attachment(what, error, None)
+    }
+
+    /// Does the same as [`of`](Self::of) for an attachment that the caller knows. `del` is the command that removes it.
+    pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: Option<&str>) -> Self {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
-            Error::Plugins(failures) => Report::plugins(what, failures),
+            Error::Plugins(failures) => Report::plugins(what, failures, del),
             Error::Locked(reason) => Report::locked(what, reason),
             Error::Node(reason) => Report::because(Exit::Files, what, reason),
             Error::Parameter(reason) => Report::because(Exit::Usage, what, reason),
@@ -129,7 +134,7 @@ impl Report {
         }
     }
 
-    fn plugins(what: impl Into<String>, failures: &Failures) -> Self {
+    fn plugins(what: impl Into<String>, failures: &Failures, del: Option<&str>) -> Self {
         let Failure { network, plugin, cause, verb, attachment, .. } = &failures.first;
         let exit = if cause.is_refusal() { Exit::Plugin } else { Exit::Execution };
         let mut report =
@@ -144,12 +149,15 @@ impl Report {
         if let Some(note) = &failures.note {
             report = report.row("note", note);
         }
-        let del = match attachment {
-            Some(of) if of.ifname == "eth0" => {
+        let del = match (del, attachment) {
+            (Some(del), _) => del.to_owned(),
+            (None, Some(of)) if of.ifname == "eth0" => {
                 format!("cnimble del {network} --container-id {}", of.container_id)
             }
-            Some(of) => format!("cnimble del {network} --container-id {} -i {}", of.container_id, of.ifname),
-            None => format!("cnimble del {network} NETNS"),
+            (None, Some(of)) => {
+                format!("cnimble del {network} --container-id {} -i {}", of.container_id, of.ifname)
+            }
+            (None, None) => format!("cnimble del {network} NETNS"),
         };
         report.hint = match failures.note {
             Some(_) => Some(format!("`{del}`, and add it again")),

@@ -22,14 +22,9 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     network::warn_of_capabilities(&network, attach.capability_args.keys());
     let known = lookup(session, &network.name, &attach).is_some();
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
-        Ok(outcome) => outcome.map_err(|err| {
-            let needs_del = matches!(
-                &err,
-                Error::Plugins(failures) if failures.note.is_some() || is_not_as_made(&failures.first.cause)
-            );
-            let report = Report::of(&what, &err);
-            if needs_del { report.hint(add_again(&network, &attach)) } else { report }
-        })?,
+        Ok(outcome) => {
+            outcome.map_err(|err| Report::of_attachment(&what, &err, Some(&del_hint(&network, &attach))))?
+        }
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(if known {
@@ -227,11 +222,6 @@ fn unknown(
 /// and mean that it could not begin.
 fn has_compared(cause: &PluginError) -> bool {
     matches!(cause, PluginError::Refused { error, .. } if error.code.0 >= 100)
-}
-
-/// Whether the plugin says, by the code of CHECK's differences, that the attachment is not as it was made.
-fn is_not_as_made(cause: &PluginError) -> bool {
-    matches!(cause, PluginError::Refused { error, .. } if error.code.0 == 103)
 }
 
 /// Restores missing arguments from the values at ADD.

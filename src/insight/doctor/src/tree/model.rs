@@ -84,8 +84,7 @@ pub struct Pod {
 }
 
 /// What became of the interface in the pod.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
     /// The interface is up, and so is its end on the host.
     Up,
@@ -100,7 +99,7 @@ pub enum State {
 }
 
 impl State {
-    /// The word, as in JSON.
+    /// The word for people and for JSON.
     pub fn word(self) -> &'static str {
         match self {
             State::Up => "up",
@@ -109,6 +108,12 @@ impl State {
             State::NoNamespace => "no-namespace",
             State::Unknown => "unknown",
         }
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
     }
 }
 
