@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Outcome, Pod, need, plugin_dir};
+use cnimble_tests::{Outcome, Pod, need, plugin_dir, seclude_thread};
 
 use super::Node;
 
@@ -21,6 +21,8 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        // Each site has a namespace of the same name.
+        seclude_thread();
         let node = Node::new();
         for (name, bridge, subnet) in [("net", "br0", "10.1.2.0/24"), ("other", "br1", "10.1.3.0/24")] {
             node.network(
