@@ -13,7 +13,7 @@ use crate::uapi::nfnetlink::{
 use crate::wire::Writer;
 
 /// The packets that a table sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Both IPv4 and IPv6.
     Inet,

@@ -1,6 +1,6 @@
 //! A walk through a built-in chain of `nat`, as the packets of a pod may take it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::Error;
 use cnimble_netlink::legacy;
@@ -20,14 +20,16 @@ const KNOWN: [&str; 3] = ["CNI-", "KUBE-", "FLANNEL-"];
 const TRANSLATING: &str = "DOCKER";
 
 /// The rules of `nat` that were read until now. A look at many pods or packets reads each chain once.
+///
+/// The maps are sorted ones, because the first `HashMap` of a process asks the kernel for random bytes.
 #[derive(Debug, Default)]
 pub struct Tables {
     /// Whether nf_tables has the table.
-    present: HashMap<Family, bool>,
+    present: BTreeMap<Family, bool>,
     /// The chains of the nf_tables variant. `None` for one with too many rules.
-    chains: HashMap<(Family, String), Option<Vec<Line>>>,
+    chains: BTreeMap<(Family, String), Option<Vec<Line>>>,
     /// The whole table of the legacy variant. `None` if there is none.
-    legacy: HashMap<Family, Option<BTreeMap<String, Vec<Line>>>>,
+    legacy: BTreeMap<Family, Option<BTreeMap<String, Vec<Line>>>>,
 }
 
 impl Tables {
