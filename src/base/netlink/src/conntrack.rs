@@ -8,10 +8,11 @@ use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::nf_conntrack::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_FILTER_REPLY_FLAGS, CTA_ID,
-    CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
-    CTA_PROTO_SRC_PORT, CTA_STATS_GLOBAL_ENTRIES, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
-    CTA_TUPLE_REPLY, CTA_ZONE, IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_GET_STATS,
-    IPCTNL_MSG_CT_NEW,
+    CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_ICMP_CODE,
+    CTA_PROTO_ICMP_ID, CTA_PROTO_ICMP_TYPE, CTA_PROTO_ICMPV6_CODE, CTA_PROTO_ICMPV6_ID,
+    CTA_PROTO_ICMPV6_TYPE, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_STATS_GLOBAL_ENTRIES, CTA_TUPLE_IP,
+    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE, IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET,
+    IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_NEW,
 };
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Message, Writer, ip};
@@ -20,6 +21,11 @@ use super::{Error, IfPresent as _, Result};
 /// Fewer entries are listed in one list of both families and of all protocols.
 const FEW: u32 = 1000;
 const CHUNK: usize = 100;
+
+/// The type of an echo request (RFC 792).
+const ECHO_REQUEST: u8 = 8;
+/// The type of an echo request of ICMPv6 (RFC 4443).
+const ECHO_REQUEST_V6: u8 = 128;
 
 /// A tracked connection by its destination; its source doesn't matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +40,36 @@ pub struct Flow {
     pub answers_from: IpAddr,
     /// The source port of answers.
     pub answer_port: u16,
+}
+
+/// The first packet of a connection. The kernel finds the connection's entry by it, without a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FirstPacket {
+    /// The number of the protocol, `IPPROTO_UDP` for example.
+    pub protocol: u8,
+    /// The sender's address, before any translation in this namespace.
+    pub source: IpAddr,
+    /// The receiver's address, before any translation in this namespace.
+    pub destination: IpAddr,
+    /// What tells this connection from others between these addresses.
+    pub kind: PacketKind,
+}
+
+/// The part of a first packet behind its addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PacketKind {
+    /// A protocol with ports.
+    Ports {
+        /// The sender's port.
+        source: u16,
+        /// The receiver's port.
+        destination: u16,
+    },
+    /// An echo request of ICMP or ICMPv6.
+    Echo {
+        /// The identifier (RFC 792, RFC 4443).
+        id: u16,
+    },
 }
 
 /// Address families to look for entries in. For each list the kernel goes through the table of all namespaces (262,144
@@ -93,6 +129,62 @@ pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bo
         delete(&mut socket, chunk)?;
     }
     Ok(entries.len())
+}
+
+/// Deletes the entry of one connection in the current namespace. Returns false if it has none.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub fn forget_connection(first: &FirstPacket) -> Result<bool> {
+    let family = if first.source.is_ipv4() { NFPROTO_IPV4 } else { NFPROTO_IPV6 };
+    let flags = NLM_F_REQUEST | NLM_F_ACK;
+    let message = wire::message(type_of(IPCTNL_MSG_CT_DELETE), flags, &header(family), |w| {
+        w.nest(CTA_TUPLE_ORIG, |w| write_tuple(w, first));
+    });
+    // Without netfilter there is no connection tracking.
+    let socket = Socket::open(Protocol::Netfilter).map(Some);
+    let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(false) };
+    match socket.ask("delete a connection", message, &mut |_| Ok(())) {
+        Ok(()) => Ok(true),
+        // EINVAL is a kernel whose module nf_conntrack_netlink is not loaded, and which cannot load it.
+        Err(err) if err.is(Errno::ENOENT) || err.is(Errno::EINVAL) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// Writes the attributes of CTA_TUPLE_ORIG.
+fn write_tuple(w: &mut Writer, first: &FirstPacket) {
+    w.nest(CTA_TUPLE_IP, |w| match (first.source, first.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            w.bytes(CTA_IP_V4_SRC, &source.octets());
+            w.bytes(CTA_IP_V4_DST, &destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            w.bytes(CTA_IP_V6_SRC, &source.octets());
+            w.bytes(CTA_IP_V6_DST, &destination.octets());
+        }
+        // No packet has addresses of two families. The kernel refuses a message without them.
+        _ => {}
+    });
+    w.nest(CTA_TUPLE_PROTO, |w| {
+        w.bytes(CTA_PROTO_NUM, &[first.protocol]);
+        match first.kind {
+            PacketKind::Ports { source, destination } => {
+                w.bytes(CTA_PROTO_SRC_PORT, &source.to_be_bytes());
+                w.bytes(CTA_PROTO_DST_PORT, &destination.to_be_bytes());
+            }
+            PacketKind::Echo { id } if first.source.is_ipv4() => {
+                w.bytes(CTA_PROTO_ICMP_ID, &id.to_be_bytes());
+                w.bytes(CTA_PROTO_ICMP_TYPE, &[ECHO_REQUEST]);
+                w.bytes(CTA_PROTO_ICMP_CODE, &[0]);
+            }
+            PacketKind::Echo { id } => {
+                w.bytes(CTA_PROTO_ICMPV6_ID, &id.to_be_bytes());
+                w.bytes(CTA_PROTO_ICMPV6_TYPE, &[ECHO_REQUEST_V6]);
+                w.bytes(CTA_PROTO_ICMPV6_CODE, &[0]);
+            }
+        }
+    });
 }
 
 /// `conntrack -C`: of all protocols.
@@ -224,7 +316,7 @@ impl Tuple {
 mod tests {
     use std::net::UdpSocket;
 
-    use super::{Families, forget};
+    use super::{Families, FirstPacket, PacketKind, forget, forget_connection};
     use crate::link::{Change, set};
     use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Nft, REG1, Table};
     use crate::testing::in_netns;
@@ -267,6 +359,36 @@ mod tests {
             let both = Families { v4: true, v6: true };
             assert_eq!(forget(both, &[udp, sctp], of(&[8001, 8002, 8003])).unwrap(), 2);
             assert_eq!(forget(v4, &[udp], |_| true).unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn one_connection_is_deleted_by_its_first_packet() {
+        in_netns("one_connection_is_deleted_by_its_first_packet", || {
+            if let Err(err) = track() {
+                eprintln!("SKIP one_connection_is_deleted_by_its_first_packet: {err}");
+                return;
+            }
+            let up = Change { up: Some(true), ..Change::default() };
+            Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
+            for address in ["127.0.0.1", "::1"] {
+                let address: std::net::IpAddr = address.parse().unwrap();
+                let socket = UdpSocket::bind((address, 0)).unwrap();
+                let port = socket.local_addr().unwrap().port();
+                for to in [8001, 8002] {
+                    socket.send_to(b"x", (address, to)).unwrap();
+                }
+                let first = |destination| FirstPacket {
+                    protocol: libc::IPPROTO_UDP as u8,
+                    source: address,
+                    destination: address,
+                    kind: PacketKind::Ports { source: port, destination },
+                };
+                assert!(!forget_connection(&first(8003)).unwrap());
+                assert!(forget_connection(&first(8001)).unwrap());
+                assert!(!forget_connection(&first(8001)).unwrap());
+                assert!(forget_connection(&first(8002)).unwrap());
+            }
         });
     }
 }

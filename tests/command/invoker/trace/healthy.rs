@@ -97,6 +97,52 @@ fn pods_of_the_go_plugins_have_no_false_word() {
     assert!(stations(&flushed, "stops")[0].starts_with("out host masquerade:"), "{}", flushed.describe());
 }
 
+/// Connection tracking of a node has few entries left when it is needed most.
+#[test]
+fn the_probe_leaves_no_tracked_connection() {
+    need!("ip", "nft", "conntrack");
+    let site = Site::new();
+    site.network("net", "br0", 1, &json!({}));
+    let (pod, other) = (site.add("net", "web"), site.add("net", "db"));
+    let _server = Server::start(&site.router, 8080, "far");
+    // Rules that look at connections make the kernel track them in the pods, too.
+    for ns in [&pod, &other] {
+        ns.nft("add table inet t");
+        for hook in ["input", "output"] {
+            ns.nft(&format!("add chain inet t {hook} {{ type filter hook {hook} priority 0; }}"));
+            ns.nft(&format!("add rule inet t {hook} ct state invalid counter"));
+        }
+    }
+    site.node.host.nft("add table ip drops");
+    site.node.host.nft("add chain ip drops forward { type filter hook forward priority 0; }");
+    site.node.host.nft("add rule ip drops forward tcp dport 99 drop");
+    for to in [
+        "gateway",
+        FAR,
+        FAR6,
+        "db",
+        "db:80",
+        "db:80/udp",
+        "192.0.2.1:8080",
+        "192.0.2.1:9",
+        "192.0.2.1:9/udp",
+        "192.0.2.1:99",
+        "[2001:db8::1]:9/udp",
+        "10.7.0.99:9/udp",
+    ] {
+        site.trace(&["web", to, "--wait", "1"]);
+        for (name, ns) in [("host", &*site.node.host), ("web", &pod), ("db", &other)] {
+            for family in ["ipv4", "ipv6"] {
+                let listed = ns.run(&format!("conntrack -L -f {family}")).success().text();
+                // Reports of multicast listeners are none of the probe's.
+                let is_multicast = |line: &&str| line.contains("dst=ff02:") || line.contains("dst=224.");
+                let left: Vec<&str> = listed.lines().filter(|line| !is_multicast(line)).collect();
+                assert!(left.is_empty(), "{to}, {name}: {left:#?}");
+            }
+        }
+    }
+}
+
 /// Sockets and tables go with the process.
 #[test]
 fn a_kill_leaves_nothing() {

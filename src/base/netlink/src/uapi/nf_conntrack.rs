@@ -23,6 +23,12 @@ pub(crate) const CTA_IP_V6_DST: u16 = 4;
 pub(crate) const CTA_PROTO_NUM: u16 = 1;
 pub(crate) const CTA_PROTO_SRC_PORT: u16 = 2;
 pub(crate) const CTA_PROTO_DST_PORT: u16 = 3;
+pub(crate) const CTA_PROTO_ICMP_ID: u16 = 4;
+pub(crate) const CTA_PROTO_ICMP_TYPE: u16 = 5;
+pub(crate) const CTA_PROTO_ICMP_CODE: u16 = 6;
+pub(crate) const CTA_PROTO_ICMPV6_ID: u16 = 7;
+pub(crate) const CTA_PROTO_ICMPV6_TYPE: u16 = 8;
+pub(crate) const CTA_PROTO_ICMPV6_CODE: u16 = 9;
 
 pub(crate) const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
 

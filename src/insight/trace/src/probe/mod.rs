@@ -1,18 +1,23 @@
-//! A real packet, captured on the links of its way and traced through nf_tables. Sockets and tables go with the process,
-//! so a kill at any moment leaves nothing but what every packet leaves: neighbour entries, and an entry of connection
-//! tracking that expires.
+//! A real packet, captured on the links of its way and traced through nf_tables.
+//!
+//! Sockets and tables go with the process. Neighbour entries stay as after a ping. [`send`] deletes the entries of
+//! connection tracking that the probe made, in each namespace in which it was captured. After a kill they expire, as
+//! those of any other packet do.
 
 mod drops;
 mod join;
 mod packet;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cnimble_liveness::named::NamedPod;
+use cnimble_netlink::conntrack::{self, FirstPacket};
 use cnimble_netlink::nft::{Nft, TraceMonitor, TraceStep};
 use cnimble_netlink::packet::{Direction, Kind, Socket};
 use cnimble_netlink::raw::RawSocket;
@@ -62,6 +67,8 @@ pub(crate) struct Evidence {
     /// Parts of the evidence that are missing, in words.
     pub(crate) missing: Vec<String>,
     pub(crate) waited: Duration,
+    /// The probe as it was seen, with the namespace. `None` is the host's.
+    seen: BTreeSet<(Option<PathBuf>, FirstPacket)>,
 }
 
 impl Evidence {
@@ -92,6 +99,8 @@ pub(crate) fn send(
     let mut tracer = trace_rules(&probe, &mut evidence);
     let ns = NetNs::open(&pod.netns)?;
     let socket = ns.enter(|| RawSocket::open(flow.protocol.transport(), flow.to.is_ipv4()))??;
+    // A program at the pod's link can drop the probe before the capture sees it.
+    evidence.seen.insert((Some(pod.netns.clone()), probe.as_sent()));
     let begun = Instant::now();
     let mut steps = Vec::new();
     for deadline in [AGAIN.min(patience), patience] {
@@ -104,9 +113,28 @@ pub(crate) fn send(
         }
     }
     evidence.waited = begun.elapsed();
+    forget(&evidence.seen);
     evidence.drops = drops::of(&steps, &probe);
     evidence.sights = watched.into_iter().map(|of| (of.tap, of.probe, of.answer)).collect();
     Ok(evidence)
+}
+
+/// Deletes the entries of connection tracking that the probe made. One that stays expires, so a failure is only logged.
+///
+/// A packet that a rule drops has no entry: the kernel keeps an entry only when the packet leaves the namespace or
+/// reaches its receiver there.
+fn forget(seen: &BTreeSet<(Option<PathBuf>, FirstPacket)>) {
+    for (netns, first) in seen {
+        let forgotten = match netns {
+            None => conntrack::forget_connection(first),
+            Some(netns) => NetNs::open(netns)
+                .and_then(|ns| ns.enter(|| conntrack::forget_connection(first)))
+                .and_then(|outcome| outcome),
+        };
+        if let Err(err) = forgotten {
+            log::debug!("the tracked connection of the probe stays until it expires: {err}");
+        }
+    }
 }
 
 fn random() -> Result<u32, Error> {
@@ -229,7 +257,11 @@ fn read_packets(probe: &Probe, watched: &mut Watched, evidence: &mut Evidence) {
         }
         let in_pod = is_pod && watched.is_sender && direction == Direction::Received;
         match probe.recognize(packet) {
-            Some(Sighting::Probe) => watched.probe = true,
+            Some(Sighting::Probe) => {
+                watched.probe = true;
+                let first = probe.first_packet(packet);
+                evidence.seen.extend(first.map(|first| (watched.tap.netns.clone(), first)));
+            }
             Some(Sighting::Answer(text)) => {
                 watched.answer = true;
                 if in_pod {

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cnimble_netlink::conntrack::{FirstPacket, PacketKind};
 use cnimble_netlink::nft::{Expr, Header, Meta, REG1};
 use cnimble_netlink::packet::Pattern;
 
@@ -143,6 +144,36 @@ impl Probe {
         self.recognize_transport(data)
     }
 
+    /// Returns the key by which connection tracking knows the probe in the sender's namespace.
+    pub(crate) fn as_sent(&self) -> FirstPacket {
+        let kind = match self.flow.protocol {
+            Protocol::Icmp => {
+                let [high, low, ..] = self.number.to_be_bytes();
+                PacketKind::Echo { id: u16::from_be_bytes([high, low]) }
+            }
+            Protocol::Tcp | Protocol::Udp => {
+                PacketKind::Ports { source: self.flow.from_port, destination: self.flow.to_port }
+            }
+        };
+        let protocol = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+        FirstPacket { protocol, source: self.from, destination: self.flow.to, kind }
+    }
+
+    /// Returns the key by which connection tracking knows the probe where it was captured. `None` for a packet that is
+    /// not the probe.
+    pub(crate) fn first_packet(&self, packet: &[u8]) -> Option<FirstPacket> {
+        if self.recognize(packet)? != Sighting::Probe {
+            return None;
+        }
+        let (source, protocol, data) = split(packet)?;
+        let kind = if self.flow.protocol == Protocol::Icmp {
+            PacketKind::Echo { id: half(data, 4)? }
+        } else {
+            PacketKind::Ports { source: half(data, 0)?, destination: half(data, 2)? }
+        };
+        Some(FirstPacket { protocol, source, destination: destination(packet)?, kind })
+    }
+
     /// Recognizes a transport header of the probe's own protocol, with the data behind it.
     pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
         match self.flow.protocol {
@@ -224,6 +255,16 @@ fn split(packet: &[u8]) -> Option<(IpAddr, u8, &[u8])> {
     }
     let source: [u8; 16] = *packet.get(8..)?.first_chunk()?;
     Some((Ipv6Addr::from(source).into(), *packet.get(6)?, packet.get(40..)?))
+}
+
+/// Returns the destination in the header of IP.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    if is_v4(packet)? {
+        let octets: [u8; 4] = *packet.get(16..)?.first_chunk()?;
+        return Some(Ipv4Addr::from(octets).into());
+    }
+    let octets: [u8; 16] = *packet.get(24..)?.first_chunk()?;
+    Some(Ipv6Addr::from(octets).into())
 }
 
 fn word(data: &[u8], offset: usize) -> Option<u32> {
