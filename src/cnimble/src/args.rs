@@ -248,7 +248,7 @@ pub(super) enum Command {
     /// Drops of the bandwidth plugin's limits stand in columns of their own.
     #[command(after_long_help = examples!["cnimble stats", "cnimble stats web --once --json"])]
     Stats(Stats),
-    /// Follow a packet from a pod and back, and find what stops it
+    /// Follow a packet from a pod, or to a published port, and find what stops it
     ///
     /// Sends one packet, captures it on the links of its way, and traces it through the rules of
     /// nf_tables. Asks the kernel at each station: routes, links, neighbours, ports of bridges,
@@ -257,6 +257,7 @@ pub(super) enum Command {
         "cnimble trace shop/web 10.7.0.1",
         "cnimble trace shop/web shop/db:5432",
         "cnimble trace blue internet --no-probe --json",
+        "cnimble trace --from 192.0.2.9 10.7.0.2:8080",
     ])]
     Trace(Trace),
     /// Find orphaned leases, links, packet rules and cache entries

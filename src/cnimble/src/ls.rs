@@ -119,7 +119,9 @@ fn attached(network: &Network, pod: &Pod, entry: Option<&(&Cache, Entry)>) -> At
         host_link: pod.link.as_ref().map(|link| link.name.clone()),
         addresses: pod.addresses.clone(),
         mac: pod.interface.as_ref().and_then(|interface| interface.mac.clone()),
-        ports: entry.map(|(_, entry)| cnimble_doctor::ports(entry)).unwrap_or_default(),
+        ports: entry
+            .map(|(_, entry)| cnimble_liveness::cache_entries::published_ports(entry))
+            .unwrap_or_default(),
         created: entry.and_then(|(cache, entry)| created(cache, entry.key())),
         state: pod.state,
         problem: pod.problem.clone(),

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use cnimble_liveness::named::{NamedPod, Records};
-use cnimble_trace::{Flow, Outcome, Station, Target, Trace, Verdict, Way};
+use cnimble_netlink::Error;
+use cnimble_trace::{Flow, Outcome, Sender, Station, Target, Trace, Verdict, Way};
 
 use super::args;
 use super::cri::evidence;
@@ -15,23 +16,29 @@ use super::{Session, plain, target};
 const WHAT: &str = "can't trace the packet";
 
 pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(), Report> {
-    let target: Target = given.to.parse().map_err(|why: String| usage(format!("{}: {why}", given.to)))?;
+    let (pod, receiver) = sender_and_receiver(given)?;
+    let target: Target = receiver.parse().map_err(|why: String| usage(format!("{receiver}: {why}")))?;
     must_be_root(WHAT)?;
     let runtime = given.cri.as_ref().map(|socket| evidence::runtime(socket, WHAT)).transpose()?;
     let records = Records::read(&session.caches(), runtime.as_deref()).map_err(failed)?;
-    let pod = named(&records, &given.pod)?;
-    if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
-        let why = format!("{} is in the network namespace of the host", pod.name);
-        return Err(
-            Report::because(Exit::Usage, WHAT, why).hint("`ip route get ADDRESS` tells the host's routes")
-        );
-    }
-    let to = address(&records, &pod, &target)?;
-    let flow = Flow { from: None, to, protocol: target.protocol, from_port: 0, to_port: target.port };
-    let trace = if given.no_probe {
-        cnimble_trace::look(&pod, flow, &records)
-    } else {
-        cnimble_trace::probe(&pod, flow, &records, given.wait)
+    let trace = match (pod, given.from) {
+        (Some(word), _) => {
+            let pod = named(&records, word)?;
+            if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
+                let why = format!("{} is in the network namespace of the host", pod.name);
+                return Err(Report::because(Exit::Usage, WHAT, why)
+                    .hint("`ip route get ADDRESS` tells the host's routes"));
+            }
+            let to = address(&records, &pod, &target)?;
+            follow(Sender::Pod(&pod), None, to, &target, &records, given)
+        }
+        (None, from) => {
+            let to = published_address(&target)?;
+            if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+                return Err(usage("the sender and the receiver are of different families of IP"));
+            }
+            follow(Sender::Outside, from, to, &target, &records, given)
+        }
     };
     let trace = trace.map_err(failed)?;
     session.show(&trace)?;
@@ -40,6 +47,43 @@ pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(),
         Outcome::Stopped => Some(Exit::Found),
         Outcome::Unknown => Some(Exit::Unknown),
     })
+}
+
+/// The sending pod as the user writes it, `None` with `--from`, and the receiver.
+fn sender_and_receiver(given: &args::trace::Trace) -> Result<(Option<&str>, &str), Report> {
+    match (given.from, given.pod.as_deref(), given.to.as_deref()) {
+        (None, Some(pod), Some(to)) => Ok((Some(pod), to)),
+        (Some(_), Some(to), None) => Ok((None, to)),
+        _ => Err(usage("trace takes either POD ADDRESS or --from ADDRESS HOST:PORT")),
+    }
+}
+
+fn follow(
+    sender: Sender<'_>,
+    from: Option<IpAddr>,
+    to: IpAddr,
+    target: &Target,
+    records: &Records<'_>,
+    given: &args::trace::Trace,
+) -> Result<Trace, Error> {
+    let flow = Flow { from, to, protocol: target.protocol, from_port: 0, to_port: target.port };
+    if given.no_probe {
+        cnimble_trace::look(sender, flow, records)
+    } else {
+        cnimble_trace::probe(sender, flow, records, given.wait)
+    }
+}
+
+/// The receiver of a packet from outside: an address of this node, with a port.
+fn published_address(target: &Target) -> Result<IpAddr, Report> {
+    let ip = target
+        .host
+        .parse()
+        .map_err(|_| usage(format!("{} is no address: --from takes HOST:PORT", target.host)))?;
+    if target.port == 0 {
+        return Err(usage("--from takes an address with a port, such as 10.7.0.2:8080"));
+    }
+    Ok(ip)
 }
 
 fn failed(err: impl ToString) -> Report {
@@ -102,21 +146,27 @@ impl View for Trace {
                 out += &format!("  {:7}  {:places$}  {:names$}  try {}\n", "", "", "", plain::line(remedy));
             }
         }
-        out + conclusion(self)
+        out + &conclusion(self)
     }
 }
 
 fn headline(trace: &Trace) -> String {
     let port = trace.port.map(|port| format!(" port {port}")).unwrap_or_default();
-    let from = trace.from.map(|from| format!(" ({from})")).unwrap_or_default();
-    format!("{} from {}{from} to {}{port}\n", trace.protocol, plain::line(&trace.pod), trace.to)
+    let sender = match (&trace.pod, trace.from) {
+        (Some(pod), Some(from)) => format!("{} ({from})", plain::line(pod)),
+        (Some(pod), None) => plain::line(pod).to_string(),
+        (None, from) => from.map(|from| from.to_string()).unwrap_or_default(),
+    };
+    format!("{} from {sender} to {}{port}\n", trace.protocol, trace.to)
 }
 
-fn conclusion(trace: &Trace) -> &'static str {
-    match trace.outcome {
-        Outcome::Answered => "the answer came back\n",
-        Outcome::Passes => "no station stops it, and nothing was sent\n",
-        Outcome::Stopped => "it is stopped\n",
-        Outcome::Unknown => "no station is known to stop it, and some are unknown\n",
-    }
+fn conclusion(trace: &Trace) -> String {
+    let text = match (trace.outcome, trace.answer) {
+        (Outcome::Answered, Some(answer)) => return format!("the answer came back: {answer}\n"),
+        (Outcome::Answered, None) => "the answer came back",
+        (Outcome::Passes, _) => "no station stops it, and nothing was sent",
+        (Outcome::Stopped, _) => "it is stopped",
+        (Outcome::Unknown, _) => "no station is known to stop it, and some are unknown",
+    };
+    format!("{text}\n")
 }

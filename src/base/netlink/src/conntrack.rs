@@ -51,7 +51,7 @@ pub struct FirstPacket {
     pub source: IpAddr,
     /// The receiver's address, before any translation in this namespace.
     pub destination: IpAddr,
-    /// What tells this connection from others between these addresses.
+    /// The ports, or the identifier of an echo request.
     pub kind: PacketKind,
 }
 
@@ -60,9 +60,9 @@ pub struct FirstPacket {
 pub enum PacketKind {
     /// A protocol with ports.
     Ports {
-        /// The sender's port.
+        /// The port of the sender, before any translation in this namespace.
         source: u16,
-        /// The receiver's port.
+        /// The port of the receiver, before any translation in this namespace.
         destination: u16,
     },
     /// An echo request of ICMP or ICMPv6.
@@ -146,7 +146,7 @@ pub fn forget_connection(first: &FirstPacket) -> Result<bool> {
     let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(false) };
     match socket.ask("delete a connection", message, &mut |_| Ok(())) {
         Ok(()) => Ok(true),
-        // EINVAL is a kernel whose module nf_conntrack_netlink is not loaded, and which cannot load it.
+        // The kernel answers EINVAL if it cannot load the module nf_conntrack_netlink.
         Err(err) if err.is(Errno::ENOENT) || err.is(Errno::EINVAL) => Ok(false),
         Err(err) => Err(err),
     }

@@ -10,6 +10,7 @@ use super::link::Mac;
 const ETH_P_ALL: u16 = 0x0003;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
+const ETH_P_IPV6: u16 = 0x86dd;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +233,18 @@ impl Socket {
 
     /// Sends to the host of this hardware address; the kernel makes the frame's header.
     pub fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
-        let address = self.address(to);
+        self.send_to(&self.address(to), packet)
+    }
+
+    /// As [`send`](Self::send), for a packet that begins with the header of IPv4 or IPv6. The frame gets its type.
+    pub fn send_ip(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
+        let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let protocol = if is_v6 { ETH_P_IPV6 } else { ETH_P_IP };
+        let address = libc::sockaddr_ll { sll_protocol: protocol.to_be(), ..self.address(to) };
+        self.send_to(&address, packet)
+    }
+
+    fn send_to(&self, address: &libc::sockaddr_ll, packet: &[u8]) -> io::Result<()> {
         // SAFETY: packet and address are live, and of the lengths that are said.
         let sent = unsafe {
             libc::sendto(
@@ -240,7 +252,7 @@ impl Socket {
                 packet.as_ptr().cast(),
                 packet.len(),
                 0,
-                (&raw const address).cast(),
+                std::ptr::from_ref(address).cast(),
                 LENGTH,
             )
         };

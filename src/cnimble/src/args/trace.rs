@@ -1,6 +1,7 @@
 //! The arguments of `cnimble trace`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,13 +14,17 @@ use crate::names;
 pub(crate) struct Trace {
     /// The sender: a pod (`NAMESPACE/NAME`), a container ID or its beginning, a namespace of
     /// `ip netns` or its path, or an address
-    #[arg(add = ArgValueCompleter::new(names::attached))]
-    pub(crate) pod: String,
+    #[arg(value_name = "POD", required_unless_present = "from", add = ArgValueCompleter::new(names::attached))]
+    pub(crate) pod: Option<String>,
     /// The receiver: an address, another pod, `gateway` (the pod's default route) or `internet`
     /// (the host's default route). With a port it is TCP, or the protocol behind a slash; without
     /// one it is an echo request
-    #[arg(value_name = "ADDRESS[:PORT[/tcp|udp]]")]
-    pub(crate) to: String,
+    #[arg(value_name = "ADDRESS[:PORT[/tcp|udp]]", required_unless_present = "from")]
+    pub(crate) to: Option<String>,
+    /// Follow a packet from this host outside to a port of the node, HOST:PORT, in place of POD and
+    /// ADDRESS
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) from: Option<IpAddr>,
     /// Send nothing. Rules with conditions, and other hosts, are then unknown
     #[arg(long)]
     pub(crate) no_probe: bool,

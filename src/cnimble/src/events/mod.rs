@@ -222,7 +222,7 @@ fn about(entry: &Entry) -> About {
         pod: cnimble_doctor::tree::kubernetes_name(&entry.args),
         netns: entry.namespace().map(str::to_owned),
         addresses: cnimble_doctor::tree::given_addresses(entry),
-        ports: cnimble_doctor::ports(entry),
+        ports: cnimble_liveness::cache_entries::published_ports(entry),
     }
 }
 

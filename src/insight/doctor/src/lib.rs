@@ -36,7 +36,7 @@ use cnimble_runtime::Invoker;
 pub use attachments::Compared;
 pub use outcome::{Reach, Repair};
 pub use stations::Stopped;
-pub use warnings::{ports, shadowed};
+pub use warnings::shadowed;
 
 /// The node is the network namespace of the calling thread, and the files.
 pub struct Doctor<'a> {

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 
 use cnimble_cni::Error;
 use cnimble_liveness::Verdict;
+use cnimble_liveness::cache_entries::published_ports;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::nat::{self, Decision, Tables, Traffic};
 use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
-
-use super::warnings;
 
 /// A rule, and the networks with pods whose packets may meet it.
 struct Found {
@@ -34,7 +33,7 @@ pub(super) fn notes(node: &Node) -> Vec<String> {
 fn look(nft: &mut Nft, tables: &mut Tables, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
     let (list, result) = (entry.network_list()?, entry.cni_result()?.unwrap_or_default());
     let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
-    for traffic in configured::translated(&list, &addrs, &warnings::ports(entry)) {
+    for traffic in configured::translated(&list, &addrs, &published_ports(entry)) {
         let Some(decision) = nat::deciding(nft, tables, &traffic)? else { continue };
         let is_same =
             |of: &&mut Found| of.decision == decision && is_leaving(&of.traffic) == is_leaving(&traffic);

@@ -9,7 +9,7 @@ use cnimble_liveness::named::{NamedPod, Records};
 use cnimble_liveness::node::Node;
 use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
-use cnimble_trace::{Flow, Outcome, Protocol};
+use cnimble_trace::{Flow, Outcome, Protocol, Sender};
 
 use super::{Finding, Kind};
 
@@ -65,7 +65,7 @@ fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
 
 fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Option<String> {
     let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0 };
-    let trace = cnimble_trace::look(pod, flow, records)
+    let trace = cnimble_trace::look(Sender::Pod(pod), flow, records)
         .inspect_err(|err| log::warn!("the way of {} to {to} was not looked at: {err}", pod.name))
         .ok()?;
     if trace.outcome != Outcome::Stopped {

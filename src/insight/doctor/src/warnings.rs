@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use cnimble_cni::Error;
 use cnimble_cni::capability::PortMapping;
-use cnimble_cni::{Error, json};
 use cnimble_liveness::Verdict;
-use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::cache_entries::{Known, published_ports};
 use cnimble_liveness::node::Node;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
@@ -15,7 +15,6 @@ use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
 use cnimble_rules::forward;
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
-use cnimble_runtime::Entry;
 use ipnetwork::IpNetwork;
 
 /// Programs that occupy a port for the pod that it is published for (podman, Docker).
@@ -27,7 +26,7 @@ const FULL: u64 = 95;
 pub(super) fn warnings(node: &Node) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
     let mut published: Vec<(&Known, Vec<PortMapping>)> =
-        living.iter().map(|known| (*known, ports(&known.entry))).collect();
+        living.iter().map(|known| (*known, published_ports(&known.entry))).collect();
     published.retain(|(_, ports)| !ports.is_empty());
     let mut warnings = listeners(&published);
     let lists = published.iter().filter_map(|(known, _)| known.entry.network_list().ok());
@@ -43,15 +42,6 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     }
     warnings.extend(of_tables());
     warnings
-}
-
-/// The ports that the runtime published for an attachment. A network without a plugin that takes them publishes none.
-pub fn ports(entry: &Entry) -> Vec<PortMapping> {
-    if entry.network_list().is_ok_and(|list| !list.takes("portMappings")) {
-        return Vec::new();
-    }
-    let ports = entry.capability_args.get("portMappings");
-    ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
 /// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's

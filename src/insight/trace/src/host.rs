@@ -33,6 +33,11 @@ impl Walk<'_> {
     pub(crate) fn pass_host(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         self.check_rules(HookPoint::Prerouting, flow)?;
         self.check_nat(HookPoint::Prerouting, flow);
+        self.route_packet(arrival, flow)
+    }
+
+    /// As [`pass_host`](Self::pass_host), behind the rules of prerouting: the flow has the destination that they gave it.
+    pub(crate) fn route_packet(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         let route = match self.host.choose_route(&flow.packet(Some(arrival.index))) {
             Ok(route) => route,
             Err(err) => return Err(self.refused_by_host(arrival, flow, err)?),

@@ -1,5 +1,5 @@
-//! Why does this pod not reach that address (`cnimble trace`)? A packet is followed from its pod through the node to its
-//! receiver, and its answer back. Each [`Station`] is a place where the kernel decides about the packet.
+//! Why does this pod not reach that address (`cnimble trace`)? A packet is followed from its pod, or from a host outside,
+//! through the node to its receiver, and its answer back. Each [`Station`] is a place where the kernel decides about the packet.
 //!
 //! | module | stations |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `bridge` | the host's end, ports and VLANs of bridges, masters of macvlan and ipvlan |
 //! | `host` | routes, forwarding, reverse path, the link outwards |
 //! | `neighbour`, `masquerade`, `nat`, `rules` | neighbour entries of pods, translation, packet rules |
+//! | `published` | the way from outside to a published port |
 //! | `explain` | the rule or route behind a refusal of the routing tables |
 //! | `probe` | a packet that is sent, captured and traced |
 //!
@@ -21,6 +22,7 @@ mod nat;
 mod neighbour;
 mod pod;
 mod probe;
+mod published;
 mod rules;
 mod station;
 mod walk;
@@ -34,6 +36,7 @@ use serde::Serialize;
 
 use bridge::Crossed;
 use host::{Exit, Receiver};
+use probe::Origin;
 use walk::{HOST, Halt, Step, Walk};
 
 pub use flow::{Flow, Protocol, Target};
@@ -46,30 +49,51 @@ const CONFIRMATION: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
-    pub pod: String,
+    /// The name of the pod that sends the packet. `None` if it comes from outside.
+    pub pod: Option<String>,
     /// The source address, if the pod has a route.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,
     pub port: Option<u16>,
     pub outcome: Outcome,
+    /// What the answer to the probe was, if one came.
+    pub answer: Option<&'static str>,
     pub stations: Vec<Station>,
+}
+
+/// The sender of a packet.
+#[derive(Debug, Clone, Copy)]
+pub enum Sender<'a> {
+    Pod(&'a NamedPod),
+    /// A host outside with the address [`Flow::from`].
+    Outside,
+}
+
+impl<'a> Sender<'a> {
+    fn pod(self) -> Option<&'a NamedPod> {
+        match self {
+            Sender::Pod(pod) => Some(pod),
+            Sender::Outside => None,
+        }
+    }
 }
 
 /// Looks at all stations, and sends nothing. The calling thread is in the host's network namespace.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked. A station that has just gone is reported as unknown instead.
-pub fn look(pod: &NamedPod, flow: Flow, records: &Records<'_>) -> Result<Trace, Error> {
+pub fn look(sender: Sender<'_>, flow: Flow, records: &Records<'_>) -> Result<Trace, Error> {
     let mut walk = Walk::new(records, false)?;
-    let from = follow(&mut walk, pod, &flow)?;
+    let from = follow(&mut walk, sender, &flow)?;
     Ok(Trace {
-        pod: pod.name.clone(),
+        pod: sender.pod().map(|pod| pod.name.clone()),
         from,
         to: flow.to,
         protocol: flow.protocol,
         port: Some(flow.to_port).filter(|port| *port != 0),
         outcome: station::outcome(&walk.stations),
+        answer: None,
         stations: walk.stations,
     })
 }
@@ -79,9 +103,23 @@ pub fn look(pod: &NamedPod, flow: Flow, records: &Records<'_>) -> Result<Trace, 
 ///
 /// # Errors
 /// Fails as [`look`] does, or if the packet can't be captured.
-pub fn probe(pod: &NamedPod, flow: Flow, records: &Records<'_>, patience: Duration) -> Result<Trace, Error> {
-    let mut trace = look(pod, flow, records)?;
+pub fn probe(
+    sender: Sender<'_>,
+    flow: Flow,
+    records: &Records<'_>,
+    patience: Duration,
+) -> Result<Trace, Error> {
+    let mut trace = look(sender, flow, records)?;
     let Some(from) = trace.from else { return Ok(trace) };
+    // Without its rule a published port is one of the host, which refuses the probe. That would be taken for the pod's
+    // answer.
+    let lacks_rule =
+        trace.stations.last().is_some_and(|of| of.name == "published" && of.verdict == Verdict::Stops);
+    let origin = match (sender, trace.stations.iter().find_map(|station| station.tap.as_ref())) {
+        (Sender::Pod(pod), _) => Origin::Pod(pod),
+        (Sender::Outside, Some(tap)) if !lacks_rule => Origin::Link(tap.index),
+        (Sender::Outside, _) => return Ok(trace),
+    };
     let mut taps = Vec::new();
     for tap in trace.stations.iter().filter_map(|station| station.tap.as_ref()) {
         if !taps.contains(tap) {
@@ -90,12 +128,24 @@ pub fn probe(pod: &NamedPod, flow: Flow, records: &Records<'_>, patience: Durati
     }
     // The probe only confirms a fault that the look has found.
     let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
-    let evidence = probe::send(pod, &flow, from, taps, patience)?;
+    let evidence = match probe::send(origin, &flow, from, taps, patience) {
+        // The look stays, and says what is missing.
+        Err(err) if matches!(origin, Origin::Link(_)) => {
+            let text = format!("no packet from outside could be made, which takes Linux 5.12: {err}");
+            trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
+            trace.outcome = station::outcome(&trace.stations);
+            return Ok(trace);
+        }
+        sent => sent?,
+    };
     let mut walk = Walk::new(records, true)?;
-    follow(&mut walk, pod, &flow)?;
+    follow(&mut walk, sender, &flow)?;
     let hooked = walk.nft.hooked_chains().unwrap_or_default();
     trace.stations = walk.stations;
     trace.outcome = probe::join(&mut trace.stations, flow.to, &evidence, &hooked);
+    if trace.outcome == Outcome::Answered {
+        trace.answer = evidence.answer.or(Some("port unreachable: nothing listens there"));
+    }
     Ok(trace)
 }
 
@@ -132,9 +182,13 @@ fn next_hop(net: &mut Netlink, v4: bool) -> Result<Option<IpAddr>, Error> {
 }
 
 /// Walks there and back. Returns the source address.
-fn follow(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow) -> Result<Option<IpAddr>, Error> {
-    let mut from = None;
-    match walk_both(walk, pod, flow, &mut from) {
+fn follow(walk: &mut Walk<'_>, sender: Sender<'_>, flow: &Flow) -> Result<Option<IpAddr>, Error> {
+    let mut from = flow.from;
+    let walked = match sender {
+        Sender::Pod(pod) => walk_both(walk, pod, flow, &mut from),
+        Sender::Outside => walk.walk_inwards(flow),
+    };
+    match walked {
         Ok(()) | Err(Halt::Ended) => {}
         // A link or a namespace can go while it is looked at.
         Err(Halt::Failed(err)) if err.is_missing() => {

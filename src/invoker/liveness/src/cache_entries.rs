@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, json};
 use cnimble_runtime::{Cache, CacheError, Entry};
 use serde_json::Value;
@@ -61,6 +62,16 @@ pub fn host_links(entry: &Entry) -> Vec<&str> {
         json::get(interface, "sandbox").and_then(Value::as_str).is_none_or(str::is_empty)
     });
     on_host.filter_map(|interface| json::get(interface, "name")?.as_str()).collect()
+}
+
+/// Returns the ports that the runtime published for an attachment. A network without a plugin that takes them publishes
+/// none.
+pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
+    if entry.network_list().is_ok_and(|list| !list.takes("portMappings")) {
+        return Vec::new();
+    }
+    let ports = entry.capability_args.get("portMappings");
+    ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
 /// Returns `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.

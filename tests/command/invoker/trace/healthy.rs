@@ -10,7 +10,7 @@ use super::{FAR, FAR6, Site, document, stations};
 
 /// Asserts that the answer came back, and that no station has doubts.
 #[track_caller]
-fn assert_answered(traced: &Outcome) {
+pub(super) fn assert_answered(traced: &Outcome) {
     assert_eq!(traced.status, 0, "{}", traced.describe());
     assert_eq!(document(traced)["outcome"], "answered", "{}", traced.describe());
     let doubts = [stations(traced, "stops"), stations(traced, "unknown")].concat();

@@ -4,6 +4,7 @@
 mod doctor;
 mod faults;
 mod healthy;
+mod inwards;
 mod names;
 mod nat;
 

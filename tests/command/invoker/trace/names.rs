@@ -45,5 +45,8 @@ fn a_pod_is_found_by_all_its_names() {
         .success()
         .text();
     assert!(text.starts_with("icmp from abcxyz (10.214.1.3) to 10.214.1.1\n"), "{text}");
-    assert!(text.ends_with("the answer came back\n") && text.contains("the answer\n"), "{text}");
+    assert!(
+        text.ends_with("the answer came back: an echo reply\n") && text.contains("the answer\n"),
+        "{text}"
+    );
 }

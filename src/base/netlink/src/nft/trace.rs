@@ -22,6 +22,13 @@ use crate::{NetNs, Result};
 /// In front of all other chains, so that these are traced.
 const FIRST: i32 = i32::MIN;
 
+/// Behind the chains of others, so that these see a packet that [`Nft::drop_traced`] drops. Connection tracking comes
+/// last, at `i32::MAX` (NF_IP_PRI_CONNTRACK_CONFIRM).
+const LAST: i32 = i32::MAX - 1;
+
+/// The name of the chain of [`Nft::drop_traced`].
+pub const DROPPING_CHAIN: &str = "postrouting";
+
 /// One step of a traced packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceStep {
@@ -89,8 +96,8 @@ impl Expr {
 }
 
 impl Nft {
-    /// Makes the tables `name` of the families inet and bridge, which trace packets that match one of `matches`. They
-    /// go with this value's socket.
+    /// Makes the tables `name` of the families inet and bridge, which trace packets that match one of `matches`: packets
+    /// that arrive, and those that this namespace makes. The tables go with this value's socket.
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP or EINVAL on a kernel before 5.12.
@@ -109,11 +116,30 @@ impl Nft {
     fn trace_in(&mut self, table: Table<'_>, matches: &[Vec<Expr>]) -> Result<()> {
         let mut batch = Batch::new();
         batch.create_owned_table(table);
-        let chain = table.chain("prerouting");
-        batch.create_base_chain(chain, Hook { kind: "filter", hook: HookPoint::Prerouting, priority: FIRST });
+        for (name, hook) in [("prerouting", HookPoint::Prerouting), ("output", HookPoint::Output)] {
+            let chain = table.chain(name);
+            batch.create_base_chain(chain, Hook { kind: "filter", hook, priority: FIRST });
+            for condition in matches {
+                let mut rule = condition.clone();
+                rule.extend([Expr::immediate(REG1, &[1]), Expr::set_trace()]);
+                batch.add_rule(chain, &rule, "");
+            }
+        }
+        self.commit(&batch)
+    }
+
+    /// Drops packets that match one of `matches` before they leave the host, in the table `name` of the family inet that
+    /// [`trace_packets`](Self::trace_packets) has made. Their last step then names [`DROPPING_CHAIN`].
+    ///
+    /// # Errors
+    /// Fails if the table is not there, or belongs to another socket.
+    pub fn drop_traced(&mut self, name: &str, matches: &[Vec<Expr>]) -> Result<()> {
+        let chain = Table::new(Family::Inet, name).chain(DROPPING_CHAIN);
+        let mut batch = Batch::new();
+        batch.create_base_chain(chain, Hook { kind: "filter", hook: HookPoint::Postrouting, priority: LAST });
         for condition in matches {
             let mut rule = condition.clone();
-            rule.extend([Expr::immediate(REG1, &[1]), Expr::set_trace()]);
+            rule.push(Expr::verdict(Verdict::Drop));
             batch.add_rule(chain, &rule, "");
         }
         self.commit(&batch)

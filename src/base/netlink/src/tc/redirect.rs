@@ -4,8 +4,8 @@ use super::filter::{self, Effect, FIRST_ACTION, Key, U32};
 use super::{Handle, header_with, struct_of, write_kind};
 use crate::request::Mode;
 use crate::uapi::pkt_cls::{
-    TC_ACT_STOLEN, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_EGRESS_REDIR, TCA_MIRRED_PARMS, TCA_U32_ACT,
-    TCA_U32_CLASSID, TCA_U32_SEL,
+    TC_ACT_STOLEN, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_EGRESS_REDIR, TCA_INGRESS_REDIR, TCA_MIRRED_PARMS,
+    TCA_U32_ACT, TCA_U32_CLASSID, TCA_U32_SEL,
 };
 use crate::uapi::rtnetlink::RTM_NEWTFILTER;
 use crate::{IfPresent as _, Netlink, Request, Result};
@@ -15,10 +15,19 @@ const ALL: u16 = libc::ETH_P_ALL as u16;
 /// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress redirect dev TARGET`:
 /// sends all packets that `index` receives out of `target` instead. The link must have qdisc `ingress`.
 pub fn add(index: u32, name: &str, target: u32) -> Request {
-    let what = format!("redirect what {name} receives to link {target}");
+    new_filter(format!("redirect what {name} receives to link {target}"), index, TCA_EGRESS_REDIR, target)
+}
+
+/// As [`add`] with `action mirred ingress redirect`: `target` receives all packets that `index` receives.
+pub fn add_receiver(index: u32, name: &str, target: u32) -> Request {
+    new_filter(format!("let link {target} receive what {name} receives"), index, TCA_INGRESS_REDIR, target)
+}
+
+/// `action` is one of the constants TCA_*_REDIR of linux/tc_act/tc_mirred.h.
+fn new_filter(what: String, index: u32, action: u32, target: u32) -> Request {
     let header = header_with(index, Handle::UNSPEC, Handle::AT_INGRESS, filter::info(1, ALL));
     // `struct tc_mirred`: index, capabilities, action, two counters; then its own two.
-    let mirred = struct_of(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, target]);
+    let mirred = struct_of(&[0, 0, TC_ACT_STOLEN, 0, 0, action, target]);
     Request::written(what, Mode::Create, RTM_NEWTFILTER, &header, |w| {
         write_kind(w, U32, |w| {
             w.u32_ne(TCA_U32_CLASSID, Handle::new(1, 1).0);

@@ -278,6 +278,18 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     failures.outcome()
 }
 
+/// Returns the container that rules in the form of the Go plugins lead a port to: of either backend, and of both variants
+/// of iptables. `pod` is an address of the family in question.
+///
+/// # Errors
+/// Fails if the rules can't be read.
+pub fn holder_by_go_rules(nft: &mut Nft, mapping: Mapping, pod: IpNetwork) -> Result<Option<Holder>, Error> {
+    let nobody = Attachment { container_id: String::new(), ifname: String::new() };
+    let owner = Owner { network: String::new(), attachment: nobody };
+    let forward = Forward { mappings: vec![mapping], addrs: vec![pod], ..Forward::default() };
+    foreign::holder_of(nft, &owner, &forward)
+}
+
 /// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = nftables::check(nft, owner, forward).unwrap_or_else(|err| Some(err.to_string()));

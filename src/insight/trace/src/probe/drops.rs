@@ -30,10 +30,12 @@ impl Drop {
     }
 }
 
-/// Others may trace their own packets, so only packets that are known to be the probe or its answer count.
-pub(super) fn of(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
+/// Returns the drops of the probe and its answer, without those by the table that traces it. Others may trace their own
+/// packets, so a packet counts only if its header is known.
+pub(super) fn find(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
     let mut drops = Vec::new();
-    for step in steps.iter().filter(|step| step.dropped) {
+    let own = super::table_name();
+    for step in steps.iter().filter(|step| step.dropped && step.table != own) {
         let before: Vec<&TraceStep> = steps.iter().filter(|other| other.id == step.id).collect();
         let sighting = before.iter().find_map(|other| probe.recognize_transport(&other.transport));
         let answer = match sighting {

@@ -5,6 +5,7 @@
 //! those of any other packet do.
 
 mod drops;
+mod inject;
 mod join;
 mod packet;
 
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use cnimble_liveness::named::NamedPod;
 use cnimble_netlink::conntrack::{self, FirstPacket};
-use cnimble_netlink::nft::{Nft, TraceMonitor, TraceStep};
+use cnimble_netlink::nft::{DROPPING_CHAIN, Nft, TraceMonitor, TraceStep};
 use cnimble_netlink::packet::{Direction, Kind, Socket};
 use cnimble_netlink::raw::RawSocket;
 use cnimble_netlink::{Errno, Error, NetNs};
@@ -27,6 +28,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::flow::{Flow, Protocol};
 use super::station::Tap;
 
+use inject::Injector;
 pub(crate) use join::join;
 use packet::{Probe, Sighting};
 
@@ -45,7 +47,7 @@ const FIRST_PORT: u16 = 61_100;
 struct Watched {
     tap: Tap,
     socket: Socket,
-    /// It is the pod's that sends the probe, and not another pod's.
+    /// It is the one of the pod that sends the probe, and not another pod's.
     is_sender: bool,
     probe: bool,
     answer: bool,
@@ -56,7 +58,7 @@ struct Watched {
 pub(crate) struct Evidence {
     /// The links with a capture: whether the probe was there, and its answer.
     pub(crate) sights: Vec<(Tap, bool, bool)>,
-    /// The answer came back to the pod.
+    /// The answer came back to the sender, or as far as to the link that leads to a sender outside.
     pub(crate) answer: Option<&'static str>,
     /// A router or the receiver reported an error.
     pub(crate) error: Option<(IpAddr, &'static str)>,
@@ -80,9 +82,57 @@ impl Evidence {
     }
 }
 
-/// Sends a probe from the pod's namespace, and waits at most `patience` for its answer.
+/// The place that the probe comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    Pod(&'a NamedPod),
+    /// It arrives at this link of the host.
+    Link(u32),
+}
+
+/// The means to send the probe.
+enum Transmitter {
+    Pod(RawSocket),
+    Link(Injector),
+}
+
+impl Transmitter {
+    fn open(origin: Origin<'_>, probe: &Probe) -> Result<Self, Error> {
+        let (transport, is_v4) = (probe.flow.protocol.transport(), probe.flow.to.is_ipv4());
+        Ok(match origin {
+            Origin::Pod(pod) => {
+                let ns = NetNs::open(&pod.netns)?;
+                Transmitter::Pod(ns.enter(|| RawSocket::open(transport, is_v4))??)
+            }
+            Origin::Link(index) => Transmitter::Link(Injector::new(index, probe)?),
+        })
+    }
+
+    fn send(&self, probe: &Probe) -> Result<(), Error> {
+        match self {
+            Transmitter::Pod(socket) => socket.send(&probe.bytes(), probe.flow.to),
+            Transmitter::Link(injector) => injector.send(&probe.packet(&probe.bytes())),
+        }
+    }
+
+    /// Ends the connection that a receiver has begun. Without this it would repeat its answer to a SYN for half a minute.
+    fn reset(&self, probe: &Probe) {
+        // The kernel of a pod resets it by itself, because no program there waits for the answer.
+        let Transmitter::Link(injector) = self else { return };
+        if probe.flow.protocol == Protocol::Tcp
+            && let Err(err) = injector.send(&probe.packet(&probe.reset()))
+        {
+            log::debug!("the receiver waits for the end of the connection: {err}");
+        }
+    }
+}
+
+/// Sends a probe, and waits at most `patience` for its answer.
+///
+/// # Errors
+/// Fails if a namespace can't be entered, and for a probe from outside if the answer could not be held back.
 pub(crate) fn send(
-    pod: &NamedPod,
+    origin: Origin<'_>,
     flow: &Flow,
     from: IpAddr,
     taps: Vec<Tap>,
@@ -95,16 +145,19 @@ pub(crate) fn send(
     }
     let probe = Probe { flow, from, number };
     let mut evidence = Evidence::default();
-    let mut watched = watch(taps, pod, &probe, &mut evidence)?;
-    let mut tracer = trace_rules(&probe, &mut evidence);
-    let ns = NetNs::open(&pod.netns)?;
-    let socket = ns.enter(|| RawSocket::open(flow.protocol.transport(), flow.to.is_ipv4()))??;
+    let sender = match origin {
+        Origin::Pod(pod) => Some(&pod.netns),
+        Origin::Link(_) => None,
+    };
+    let mut watched = watch(taps, sender, &probe, &mut evidence)?;
+    let mut tracer = trace_rules(&probe, origin, &mut evidence)?;
+    let transmitter = Transmitter::open(origin, &probe)?;
     // A program at the pod's link can drop the probe before the capture sees it.
-    evidence.seen.insert((Some(pod.netns.clone()), probe.as_sent()));
+    evidence.seen.insert((sender.cloned(), probe.as_sent()));
     let begun = Instant::now();
     let mut steps = Vec::new();
     for deadline in [AGAIN.min(patience), patience] {
-        if let Err(err) = socket.send(&probe.bytes(), flow.to) {
+        if let Err(err) = transmitter.send(&probe) {
             evidence.unsent = Some(err);
             break;
         }
@@ -113,8 +166,9 @@ pub(crate) fn send(
         }
     }
     evidence.waited = begun.elapsed();
+    transmitter.reset(&probe);
     forget(&evidence.seen);
-    evidence.drops = drops::of(&steps, &probe);
+    evidence.drops = drops::find(&steps, &probe);
     evidence.sights = watched.into_iter().map(|of| (of.tap, of.probe, of.answer)).collect();
     Ok(evidence)
 }
@@ -148,7 +202,7 @@ fn random() -> Result<u32, Error> {
 /// Opens a capture on each link. One on a link that has gone is reported as missing.
 fn watch(
     taps: Vec<Tap>,
-    pod: &NamedPod,
+    sender: Option<&PathBuf>,
     probe: &Probe,
     evidence: &mut Evidence,
 ) -> Result<Vec<Watched>, Error> {
@@ -161,7 +215,7 @@ fn watch(
         };
         match socket {
             Ok(socket) => {
-                let is_sender = tap.netns.as_ref() == Some(&pod.netns);
+                let is_sender = sender.is_some() && tap.netns.as_ref() == sender;
                 watched.push(Watched { tap, socket, is_sender, probe: false, answer: false });
             }
             Err(err) => {
@@ -175,19 +229,55 @@ fn watch(
 /// A monitor, and the socket that owns the tables.
 type Tracer = Option<(TraceMonitor, Nft)>;
 
-fn trace_rules(probe: &Probe, evidence: &mut Evidence) -> Tracer {
+/// Begins to trace the probe and its answer through nf_tables. The answer to a probe from outside is dropped when it leaves
+/// the host, because the sender knows nothing of the probe.
+///
+/// # Errors
+/// Fails only for a probe from outside, which must not be sent then.
+fn trace_rules(probe: &Probe, origin: Origin<'_>, evidence: &mut Evidence) -> Result<Tracer, Error> {
     let begin = || {
         let monitor = TraceMonitor::open()?;
         let mut nft = Nft::open_here()?;
-        let name = format!("cnimble-trace-{}", std::process::id());
-        nft.trace_packets(&name, &probe.conditions())?;
+        let name = table_name();
+        let mut traced = probe.conditions();
+        if let Origin::Link(_) = origin {
+            traced.extend(probe.answer_conditions());
+        }
+        nft.trace_packets(&name, &traced)?;
+        if let Origin::Link(_) = origin {
+            nft.drop_traced(&name, &probe.answer_conditions())?;
+        }
         Ok::<_, Error>((monitor, nft))
     };
-    match begin() {
-        Ok(tracer) => Some(tracer),
-        Err(err) => {
+    match (begin(), origin) {
+        (Ok(tracer), _) => Ok(Some(tracer)),
+        (Err(err), Origin::Link(_)) => Err(err),
+        (Err(err), Origin::Pod(_)) => {
             evidence.missing.push(format!("rules were not traced, which takes Linux 5.12: {err}"));
-            None
+            Ok(None)
+        }
+    }
+}
+
+/// The table that marks the probe.
+fn table_name() -> String {
+    format!("cnimble-trace-{}", std::process::id())
+}
+
+/// Takes the answer that the probe's own table has dropped when it left the host.
+fn take_held_answer(steps: &[TraceStep], probe: &Probe, evidence: &mut Evidence) {
+    let table = table_name();
+    let is_held = |step: &&TraceStep| step.dropped && step.table == table && step.chain == DROPPING_CHAIN;
+    // The headers come with the first step of each chain.
+    for held in steps.iter().filter(is_held) {
+        let of_packet = steps.iter().filter(|step| step.id == held.id);
+        let sightings = of_packet.filter_map(|step| probe.recognize_held(&step.transport));
+        for sighting in sightings {
+            match sighting {
+                Sighting::Answer(text) => evidence.answer = Some(text),
+                Sighting::Error { text, .. } => evidence.error = Some((probe.flow.to, text)),
+                Sighting::Probe => {}
+            }
         }
     }
 }
@@ -218,8 +308,9 @@ fn wait(
                 Err(err) => return Err(err),
             }
         }
+        take_held_answer(steps, probe, evidence);
         let decided =
-            evidence.answer.is_some() || evidence.error.is_some() || !drops::of(steps, probe).is_empty();
+            evidence.answer.is_some() || evidence.error.is_some() || !drops::find(steps, probe).is_empty();
         if decided && !ready {
             return Ok(true);
         }

@@ -63,11 +63,44 @@ impl Probe {
             bytes.extend(number);
             bytes.extend(TEXT);
         }
-        let sum = self.checksum(&bytes).to_be_bytes();
-        if let Some(place) = bytes.get_mut(checksum_at..checksum_at + 2) {
+        self.put_checksum(&mut bytes, checksum_at);
+        bytes
+    }
+
+    /// The segment that ends the connection which a SYN has begun (RFC 9293, 3.5.3).
+    pub(crate) fn reset(&self) -> Vec<u8> {
+        let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
+        let [a, b, c, d] = self.number.wrapping_add(1).to_be_bytes();
+        let mut bytes = [&from[..], &to[..], &[a, b, c, d, 0, 0, 0, 0, 0x50, RST, 0, 0, 0, 0, 0, 0]].concat();
+        self.put_checksum(&mut bytes, 16);
+        bytes
+    }
+
+    fn put_checksum(&self, bytes: &mut [u8], at: usize) {
+        let sum = self.checksum(bytes).to_be_bytes();
+        if let Some(place) = bytes.get_mut(at..at + 2) {
             place.copy_from_slice(&sum);
         }
-        bytes
+    }
+
+    /// Puts the header of IP in front of a transport header.
+    pub(crate) fn packet(&self, transport: &[u8]) -> Vec<u8> {
+        let protocol = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+        let (from, to) = (octets(self.from), octets(self.flow.to));
+        if self.flow.to.is_ipv4() {
+            let [high, low] = u16::try_from(20 + transport.len()).unwrap_or(0).to_be_bytes();
+            // Version and length, the length of all, no fragment of another packet (DF), 64 hops.
+            let mut header = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            header.extend(from);
+            header.extend(to);
+            let sum = internet_checksum(&header).to_be_bytes();
+            if let Some(place) = header.get_mut(10..12) {
+                place.copy_from_slice(&sum);
+            }
+            return [&header, transport].concat();
+        }
+        let [high, low] = u16::try_from(transport.len()).unwrap_or(0).to_be_bytes();
+        [&[0x60, 0, 0, 0, high, low, protocol, 64], &from[..], &to[..], transport].concat()
     }
 
     /// RFC 1071, over a pseudo header but for ICMP of IPv4. The kernel computes that of ICMPv6.
@@ -80,17 +113,8 @@ impl Probe {
             all = [&from[..], &to[..], &length[..], &[0, 0, 0, number]].concat();
         }
         all.extend(bytes);
-        let words = all.chunks(2).map(|pair| match pair {
-            [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
-            [high] => u32::from(*high) << 8,
-            _ => 0,
-        });
-        let mut sum: u32 = words.sum();
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
         // Zero would mean that there is no checksum (RFC 768).
-        match !u16::try_from(sum).unwrap_or(0) {
+        match internet_checksum(&all) {
             0 if self.flow.protocol == Protocol::Udp => 0xffff,
             sum => sum,
         }
@@ -126,10 +150,54 @@ impl Probe {
                 vec![rule(vec![has(4, &number)]), rule(vec![has(8, &acknowledged)])]
             }
             Protocol::Udp => {
-                let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
-                vec![rule(vec![has(8, &number)]), rule(vec![has(0, &to), has(2, &from)])]
+                let from = self.flow.from_port.to_be_bytes();
+                // The port that the answer comes from may be translated behind this rule.
+                vec![rule(vec![has(8, &number)]), rule(vec![has(2, &from)])]
             }
         }
+    }
+
+    /// The conditions of rules that match the answer to a probe of TCP or UDP, and an error that quotes the probe.
+    pub(crate) fn answer_conditions(&self) -> Vec<Vec<Expr>> {
+        let is_v4 = self.flow.to.is_ipv4();
+        let (icmp, quoted_header, errors) = if is_v4 { (1, 20, ERRORS[0]) } else { (58, 40, ERRORS[1]) };
+        let load = |offset, length| Expr::payload(Header::Transport, offset, length, REG1);
+        let of_protocol = |number: u8| vec![Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])];
+        let mut answer = of_protocol(self.flow.protocol.transport().number(is_v4));
+        let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
+        answer.extend([load(0, 2), Expr::equal(REG1, &to), load(2, 2), Expr::equal(REG1, &from)]);
+        // The number is the sequence number of a SYN, or the first data of a datagram.
+        let number_at = if self.flow.protocol == Protocol::Tcp {
+            let acknowledged = self.number.wrapping_add(1).to_be_bytes();
+            answer.extend([load(8, 4), Expr::equal(REG1, &acknowledged)]);
+            4
+        } else {
+            8
+        };
+        let mut rules = vec![answer];
+        for kind in errors {
+            let mut error = of_protocol(icmp);
+            error.extend([load(0, 1), Expr::equal(REG1, &[*kind])]);
+            // An error has eight bytes in front of the header that it quotes.
+            error.extend([
+                load(8 + quoted_header + number_at, 4),
+                Expr::equal(REG1, &self.number.to_be_bytes()),
+            ]);
+            rules.push(error);
+        }
+        rules
+    }
+
+    /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched. An
+    /// error then quotes the probe, although the quotation is not a part of what the kernel tells.
+    pub(crate) fn recognize_held(&self, transport: &[u8]) -> Option<Sighting> {
+        if let Some(sighting) = self.recognize_transport(transport) {
+            return Some(sighting);
+        }
+        let is_v4 = self.flow.to.is_ipv4();
+        let (kind, code) = (*transport.first()?, *transport.get(1)?);
+        let is_error = ERRORS.get(usize::from(!is_v4))?.contains(&kind);
+        is_error.then(|| Sighting::Error { from: self.flow.to, text: error_text(is_v4, kind, code) })
     }
 
     /// Recognizes a packet that begins with the header of IP.
@@ -219,6 +287,20 @@ impl Probe {
         (self.recognize_transport(inner)? == Sighting::Probe)
             .then(|| Sighting::Error { from: source, text: error_text(v4, kind, code) })
     }
+}
+
+/// The sum of RFC 1071 that stands in a header.
+fn internet_checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| match pair {
+        [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
+        [high] => u32::from(*high) << 8,
+        _ => 0,
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or(0)
 }
 
 /// The words of RFC 792 and RFC 4443 for the usual errors.

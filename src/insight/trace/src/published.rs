@@ -1,0 +1,129 @@
+//! The way of a packet from outside to a port of the host, which leads to a pod if a pod publishes it.
+
+use std::net::IpAddr;
+
+use cnimble_liveness::cache_entries::{owner_of, published_ports};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::lookup::{Packet, RouteKind};
+use cnimble_netlink::nft::HookPoint;
+use cnimble_rules::listing::{self, Effect};
+use cnimble_rules::portmap::{self, Mapping};
+use cnimble_runtime::Entry;
+use ipnetwork::IpNetwork;
+
+use super::flow::Flow;
+use super::host::{Exit, Receiver};
+use super::pod::is_refusal;
+use super::station::Way;
+use super::walk::{HOST, Step, Walk};
+use super::walk_back;
+
+/// The end of a published port in a pod.
+struct Publication {
+    entry: Entry,
+    mapping: Mapping,
+    pod: IpNetwork,
+}
+
+impl Walk<'_> {
+    /// From the link of the host that the sender is behind to the receiver, and the way of the answer.
+    pub(crate) fn walk_inwards(&mut self, flow: &Flow) -> Step<()> {
+        let Some(sender) = flow.from else { return Ok(()) };
+        let arrival = self.arrival(sender)?;
+        self.check_host_link(&arrival)?;
+        self.check_rules(HookPoint::Prerouting, flow)?;
+        self.check_nat(HookPoint::Prerouting, flow);
+        let translated = self.translate(flow)?;
+        let receiver = match self.route_packet(&arrival, &translated)? {
+            Exit::Local => Receiver::Host,
+            Exit::Link(link, next_hop) => self.deliver(link, next_hop, &translated)?,
+        };
+        self.way = Way::Back;
+        walk_back(self, receiver, &translated.answer(sender))
+    }
+
+    /// The link that packets of a host outside are expected at: the one that the host's own route to it leaves by.
+    fn arrival(&mut self, sender: IpAddr) -> Step<Link> {
+        let packet = Packet { to: sender, from: None, input: None, transport: None };
+        let remedy = format!("ip route get {sender}");
+        match self.host.choose_route(&packet) {
+            Ok(route) if route.kind == RouteKind::Unicast => self.host_link(route.index),
+            Ok(_) => {
+                let text = format!("{sender} is an address of this node, and no host outside has it");
+                Err(self.stops_until(HOST, "source", text, remedy))
+            }
+            Err(err) if is_refusal(&err) => {
+                let text = format!("the host has no route to {sender}, so no answer can go there");
+                Err(self.stops_until(HOST, "route", text, remedy))
+            }
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// Returns the packet with the destination that the rules of the published port give it. A port that no pod on record
+    /// publishes stays as it is.
+    fn translate(&mut self, flow: &Flow) -> Step<Flow> {
+        if !self.own.iter().any(|(_, addr)| addr.net.ip() == flow.to) {
+            return Ok(*flow);
+        }
+        let port = format!("port {}/{}", flow.to_port, flow.protocol);
+        let Some(publication) = self.publication(flow) else {
+            self.passes(HOST, "published", format!("no pod on record publishes {port}"));
+            return Ok(*flow);
+        };
+        let (to, to_port) = (publication.pod.ip(), publication.mapping.container_port);
+        self.check_mapping(&publication, flow, &format!("{port} leads to {to} port {to_port}"))?;
+        Ok(Flow { to, to_port, ..*flow })
+    }
+
+    /// The pod on record that publishes the flow's port. Of two, the one that names the host's address, because its rule
+    /// comes first.
+    fn publication(&self, flow: &Flow) -> Option<Publication> {
+        let protocol = flow.protocol.to_string();
+        let mut found: Vec<(bool, Publication)> = Vec::new();
+        for entry in self.records.entries() {
+            let result = entry.cni_result().ok().flatten().unwrap_or_default();
+            let pod = result.ips.iter().map(|ip| ip.address).find(|ip| ip.is_ipv4() == flow.to.is_ipv4());
+            let Some(pod) = pod.filter(|_| self.records.find(&entry.container_id).is_ok()) else { continue };
+            for mapping in published_ports(entry).iter().filter_map(Mapping::of) {
+                let host_ip = mapping.host_ip.filter(|ip| !ip.is_unspecified());
+                let is_it = mapping.protocol.to_string() == protocol && mapping.host_port == flow.to_port;
+                if is_it && host_ip.is_none_or(|ip| ip == flow.to) {
+                    found.push((host_ip.is_none(), Publication { entry: entry.clone(), mapping, pod }));
+                }
+            }
+        }
+        found.sort_by_key(|(is_general, _)| *is_general);
+        found.into_iter().next().map(|(_, publication)| publication)
+    }
+
+    /// Whether the rule of a published port is there. `leads` says where it leads.
+    fn check_mapping(&mut self, publication: &Publication, flow: &Flow, leads: &str) -> Step<()> {
+        let Publication { entry, mapping, pod } = publication;
+        let owner = owner_of(entry);
+        let tag = owner.tag();
+        let is_mapping = |effect: &Effect| matches!(effect, Effect::PortMapping { host_port, .. } if *host_port == flow.to_port);
+        let listed = listing::list(&mut self.nft)?;
+        if listed.iter().any(|rule| rule.owner.is(&owner, &tag) && is_mapping(&rule.effect)) {
+            self.passes(HOST, "published", leads);
+            return Ok(());
+        }
+        let text = match portmap::holder_by_go_rules(&mut self.nft, *mapping, *pod) {
+            Ok(Some(holder)) if holder.container == entry.container_id => {
+                self.passes(HOST, "published", leads);
+                return Ok(());
+            }
+            Ok(Some(holder)) => format!("{leads} on record, and the rules lead it to {holder}"),
+            Ok(None) => format!("{leads} on record, and its rule is missing"),
+            Err(err) => {
+                self.unknown(
+                    HOST,
+                    "published",
+                    format!("{leads} on record, and the rules can't be read: {err}"),
+                );
+                return Ok(());
+            }
+        };
+        Err(self.stops_until(HOST, "published", text, "cnimble doctor --repair"))
+    }
+}
