@@ -12,6 +12,8 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --contender NAME=DIR  a directory with plugins; at least one, the first is the measure
                         for the ratios
   --pods N[,N...]       pods that are there already (default 1,300)
+  --services N          for the sections pods and traffic: packet rules on each node as kube-proxy writes
+                        them for so many Services (default none)
   --samples N           per verb, network and contender (default 30)
   --section NAME        pods (the default), concurrency, gc, leases, invoker, chain, kinds,
                         ports, growth, traffic, api, cluster or runtime; may be given several
@@ -35,6 +37,8 @@ pub(crate) struct Args {
     /// In ascending order.
     pub(crate) pods: Vec<usize>,
     pub(crate) samples: usize,
+    /// Services with packet rules on each node.
+    pub(crate) services: usize,
     pub(crate) json: Option<PathBuf>,
     pub(crate) markdown: Option<PathBuf>,
     pub(crate) state_dir: PathBuf,
@@ -54,6 +58,7 @@ impl Args {
             contenders: Vec::new(),
             pods: vec![1, 300],
             samples: 30,
+            services: 0,
             json: None,
             markdown: None,
             state_dir: std::env::temp_dir(),
@@ -99,6 +104,12 @@ impl Args {
                         .ok()
                         .filter(|n| *n > 0)
                         .ok_or_else(|| format!("--samples {text}: a number from 1 is wanted"))?;
+                }
+                "--services" => {
+                    let text = value()?;
+                    let number = text.parse().ok().filter(|number| *number < 65_000);
+                    args.services =
+                        number.ok_or_else(|| format!("--services {text}: a number below 65000 is wanted"))?;
                 }
                 "--only" => {
                     let text = value()?;
@@ -217,6 +228,7 @@ mod tests {
             &["--contender", "a=/x", "--pods", "1,,2"],
             &["--contender", "a=/x", "--pods", "1001"],
             &["--contender", "a=/x", "--samples", "0"],
+            &["--contender", "a=/x", "--services", "many"],
             &["--contender", "a=/x", "--only", "triple"],
             &["--contender", "a=/x", "--section", "lunch"],
             &["--contender", "a=/x", "--speed"],

@@ -32,6 +32,7 @@ mod process;
 mod report;
 mod sandbox;
 mod series;
+mod services;
 mod stats;
 mod ten;
 mod traffic;
@@ -174,6 +175,11 @@ fn many_pods_or_few(args: &Args, scenario: &Scenario, sandbox: &Sandbox, report:
         let tag = format!("pods{turn}");
         let hosts = contenders.iter().map(|contender| Host::named(sandbox, contender, scenario, &tag));
         let mut hosts = hosts.collect::<Result<Vec<_>>>()?;
+        if args.services > 0 {
+            for host in &hosts {
+                services::add(host.namespace(), args.services)?;
+            }
+        }
         for pods in numbers {
             measure(args, scenario, &mut hosts, pods, report)?;
         }

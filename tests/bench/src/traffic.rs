@@ -16,6 +16,7 @@ use crate::chain::{self, Node, Pod};
 use crate::load::{self, Outcome, Servers};
 use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
+use crate::services;
 use crate::{Contender, Result, announce, progress};
 
 /// The addresses of the node's uplink, and of the outer namespace.
@@ -56,6 +57,11 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     let contenders = contenders(args);
     let mut sites =
         contenders.iter().map(|one| Site::new(sandbox, one)).collect::<Result<Vec<Site<'_>>>>()?;
+    if args.services > 0 {
+        for site in &sites {
+            services::add(site.node.namespace(), args.services)?;
+        }
+    }
     for pods in args.pods.iter().copied().filter(|pods| *pods > 0) {
         announce(&format!("traffic, {pods} pods"));
         sites.retain_mut(|site| match site.fill(pods) {
