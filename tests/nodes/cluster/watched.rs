@@ -80,6 +80,22 @@ fn pages_tell_of_each_state_and_faults_of_other_nodes_are_no_illness() {
     assert!(node.conflist().exists());
 }
 
+/// Linux' own probes would take eleven minutes, or nearly five with the first one after 30 seconds.
+#[test]
+fn an_api_server_that_falls_silent_is_noticed() {
+    need!("ip", "nft");
+    let site = Site::new(1);
+    site.settled();
+    let node = &site.members[0];
+    node.is(200, "");
+    site.world.nft("add table ip silent");
+    site.world.nft("add chain ip silent input { type filter hook input priority 0; }");
+    site.world.nft("add rule ip silent input tcp dport 6443 drop");
+    node.is(200, "nodes are as they were told of last");
+    site.world.nft("delete table ip silent");
+    node.is(200, "");
+}
+
 #[test]
 fn a_service_manager_is_told_and_sigterm_takes_nothing_away() {
     need!("ip", "nft");
