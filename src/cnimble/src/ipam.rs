@@ -16,9 +16,18 @@ use super::style::{Paint, table};
 
 pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     match &given.task {
-        Task::Init(Network { network }) => {
-            let answer = ask(session, network, ["init"], &format!("can't set up network {network}")).await?;
-            session.done(&format!("{network} is set up"), &answer)
+        Task::Init { network: Network { network }, new, recover } => {
+            let setup = if *new {
+                Some("new")
+            } else if *recover {
+                Some("recover")
+            } else {
+                None
+            };
+            let task = std::iter::once("init").chain(setup);
+            let answer = ask(session, network, task, &format!("can't set up network {network}")).await?;
+            let rest = if *recover { "; nodes claim again what they own, then others" } else { "" };
+            session.done(&format!("{network} is set up{rest}"), &answer)
         }
         Task::Blocks(Network { network }) => {
             let answer =

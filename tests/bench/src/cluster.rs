@@ -108,7 +108,7 @@ impl Nodes<'_> {
     /// Sets up the cluster as an operator does.
     fn set_up(&self) -> Result<()> {
         let mut command = Command::new(self.contender.dir.join("cluster-local-etcd"));
-        command.arg("init");
+        command.args(["init", "new"]);
         let config = self.config("cluster-local", "operator", ETCD);
         process::timed_alone(command, config.to_string().as_bytes(), Stdio::null())
             .map_err(|err| format!("setting up: {err}"))?;

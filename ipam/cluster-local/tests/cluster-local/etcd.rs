@@ -163,6 +163,11 @@ impl<'h> Etcd<'h> {
         assert!(self.ctl("put").arg(key).arg(value).output().unwrap().status.success(), "{key}");
     }
 
+    /// Removes all that cnimble has written.
+    pub(super) fn empty(&self) {
+        assert!(self.ctl("del --prefix /cnimble/").output().unwrap().status.success());
+    }
+
     /// Returns the keys and values of a prefix, line by line.
     pub(super) fn get(&self, prefix: &str) -> String {
         let output = self.ctl("get --prefix").arg(prefix).output().unwrap();

@@ -30,7 +30,7 @@ fn a_verb_that_needs_etcd_ends_in_time_where_no_member_ever_answers() {
     }
     refused(plain.run("STATUS", "", "", None), 50, "etcd doesn't answer");
     plain.run("DEL", "p1", "", None).unwrap();
-    refused(plain.operate("init"), 11, "etcd doesn't answer");
+    refused(plain.operate("init new"), 11, "etcd doesn't answer");
     // For a closed port the message has the system's error.
     let closed = node(json!({"endpoints": ["http://127.0.0.64:2379"]}));
     refused(closed.add("p1"), 11, "etcd doesn't answer: http://127.0.0.64:2379: Connection refused");

@@ -361,7 +361,7 @@ fn no_address_has_two_owners_and_none_is_lost_under_load() {
     let node = Node::new(&host, MEMBERS, "n", &format!("10.9.0.0/{}", 32 - bits));
     let node = node.with("blockSize", 29.into()).offline(size.offline as u32);
     let etcd = Etcd::start(&host, MEMBERS);
-    node.operate("init").unwrap();
+    node.operate("init new").unwrap();
     let world = World::new(1100 * size.offline as u64, 1 << bits);
     let begun = Instant::now();
     std::thread::scope(|scope| {

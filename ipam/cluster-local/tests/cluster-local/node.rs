@@ -201,7 +201,7 @@ pub(super) fn cluster_of<'h>(
     let etcd = Etcd::start(host, members);
     let node = |name| Node::new(host, members, name, subnet).with("blockSize", block.into());
     let nodes: Vec<Node<'_>> = ["a", "b", "c"].map(node).into();
-    nodes[0].operate("init").unwrap();
+    nodes[0].operate("init new").unwrap();
     (etcd, nodes)
 }
 

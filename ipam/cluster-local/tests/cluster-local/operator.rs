@@ -32,8 +32,8 @@ fn the_command_sets_a_network_up_lists_its_blocks_and_releases_a_node() {
 
     let early = ipam(&host, &["blocks", file]).unwrap_err();
     assert!(early.contains("cnimble ipam init"), "{early}");
-    ipam(&host, &["init", file]).unwrap();
-    let again = ipam(&host, &["init", file]).unwrap_err();
+    ipam(&host, &["init", file, "--new"]).unwrap();
+    let again = ipam(&host, &["init", file, "--new"]).unwrap_err();
     assert!(again.contains("set up already"), "{again}");
     assert_eq!(ipam(&host, &["blocks", file]).unwrap(), json!([]));
 

@@ -13,7 +13,7 @@ use super::{Etcd, Node, address, assert_no_block_is_lost, refused, wanted};
 fn short_cluster<'h>(host: &'h Host, seconds: u32) -> (Etcd<'h>, [Node<'h>; 3]) {
     let etcd = Etcd::start(host, 1);
     let nodes = ["a", "b", "c"].map(|name| Node::new(host, 1, name, "10.9.0.0/16").offline(seconds));
-    nodes[0].operate("init").unwrap();
+    nodes[0].operate("init new").unwrap();
     (etcd, nodes)
 }
 
@@ -221,4 +221,47 @@ fn all_wait_for_the_longest_time_that_a_node_had_even_if_it_is_forgotten() {
     refused(other.operate("confirm"), 50, "for 3960 s");
     let wanted = wanted(&ip);
     refused(other.run("ADD", "p2", &wanted, None), 50, "restored from a backup");
+}
+
+/// The operator sets the network up again in an etcd that has lost everything.
+#[test]
+fn nodes_go_on_with_their_blocks_in_a_store_that_was_emptied() {
+    let host = Host::new();
+    let (etcd, [a, b, c]) = short_cluster(&host, 8);
+    a.added("p1");
+    b.added("p1");
+    let blocks = [owned(&a), owned(&b)];
+    etcd.empty();
+    refused(a.operate("confirm"), 50, "run `cnimble ipam init --recover`");
+    refused(c.add("new"), 50, "`cnimble ipam init --recover` if nodes have had addresses of it");
+    refused(c.operate("init"), 7, "or --recover if nodes have had addresses of it");
+    refused(a.operate("init new"), 7, "is not new, because this node has its share");
+    c.operate("init recover").unwrap();
+    refused(c.add("new"), 50, "nodes claim again what they own");
+    for node in [&a, &b] {
+        refused(node.operate("confirm"), 50, "nodes claim again what they own");
+        node.added("during");
+    }
+    go_on(&[&a, &b, &c]);
+    assert_eq!([owned(&a), owned(&b)], blocks);
+    c.added("new");
+    assert!(owned(&c).is_disjoint(&blocks[0]) && owned(&c).is_disjoint(&blocks[1]));
+    assert_no_block_is_lost(&[a, b, c]);
+}
+
+/// The operator has taken the cluster for a new one, on a node that has nothing of it.
+#[test]
+fn a_node_tells_that_a_network_is_not_new() {
+    let host = Host::new();
+    let (etcd, [a, b, c]) = short_cluster(&host, 8);
+    a.added("p1");
+    b.added("p1");
+    etcd.empty();
+    c.operate("init new").unwrap();
+    c.added("new");
+    refused(a.operate("confirm"), 50, "restored from a backup or replaced");
+    refused(c.run("ADD", "fixed", "IP=10.9.77.7", None), 50, "restored from a backup or replaced");
+    a.added("during");
+    go_on(&[&a, &b, &c]);
+    assert_no_block_is_lost(&[a, b, c]);
 }

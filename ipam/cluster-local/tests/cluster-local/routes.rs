@@ -193,6 +193,21 @@ fn agents_go_on_by_themselves_after_a_backup_of_etcd_is_restored() {
     site.all_reach_all();
 }
 
+/// An emptied etcd looks like one whose nodes have gone. Without routes all pods of other nodes would be lost.
+#[test]
+fn routes_stay_when_etcd_is_emptied() {
+    need!("ip", "nft", "etcd", "etcdctl");
+    let world = Site::world();
+    let site = Site::of_two(&world, BOTH);
+    let before: Vec<Vec<String>> = site.members.iter().map(Member::routes).collect();
+    assert!(before.iter().all(|routes| !routes.is_empty()));
+    site.etcd.empty();
+    site.members.iter().for_each(|member| member.says("etcd has lost network cnimble"));
+    let now: Vec<Vec<String>> = site.members.iter().map(Member::routes).collect();
+    assert_eq!(now, before);
+    site.all_reach_all();
+}
+
 #[test]
 fn a_node_without_a_way_to_it_is_a_condition_and_no_illness() {
     need!("ip", "nft", "etcd", "etcdctl");

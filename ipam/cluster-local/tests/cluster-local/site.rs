@@ -106,7 +106,7 @@ impl<'w> Site<'w> {
     pub(super) fn init(&self) {
         let first = &self.members[0];
         assert!(wait_until(PATIENCE, || first.conflist().exists()), "{}", first.log());
-        first.command("ipam init cnimble").success();
+        first.command("ipam init cnimble --new").success();
     }
 
     /// Releases the blocks of a removed node.

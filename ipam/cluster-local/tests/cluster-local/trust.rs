@@ -37,7 +37,7 @@ fn without_trust_etcd_is_refused_in_a_sentence_and_adds_go_on_from_the_nodes_blo
     let client = tls.client.clone();
     let _etcd = Etcd::start_with(&host, 1, Some(tls));
     let node = with(&Node::new(&host, 1, "a", "10.9.0.0/16"), &authority, Some(&client));
-    node.operate("init").unwrap();
+    node.operate("init new").unwrap();
     node.added("p1");
 
     let expired = authority.issue_for("IP:127.0.0.1", -1);
@@ -72,8 +72,8 @@ fn a_member_whose_certificate_has_another_name_is_refused() {
     etcd.member(0);
     let node = with(&Node::new(&host, 1, "a", "10.9.0.0/16"), &authority, Some(&client));
     let text = "isn't for the name or address in ipam.etcd.endpoints";
-    let named = || node.operate("init").is_err_and(|err| err["msg"].as_str().unwrap().contains(text));
-    assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, named), "{:?}", node.operate("init"));
+    let named = || node.operate("init new").is_err_and(|err| err["msg"].as_str().unwrap().contains(text));
+    assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, named), "{:?}", node.operate("init new"));
 }
 
 /// With authentication a client is the user that its certificate's common name names. docs/CLUSTER.md has
@@ -104,7 +104,7 @@ fn a_role_with_the_prefix_alone_is_enough() {
     }
     let node = |name: &str| with(&Node::new(&host, 1, name, "10.9.0.0/25"), &authority, Some(&client));
     let nodes = ["a", "b", "c"].map(node);
-    nodes[0].operate("init").unwrap();
+    nodes[0].operate("init new").unwrap();
     for node in &nodes {
         node.added("p1");
         node.operate("tend 192.0.2.1").unwrap();
@@ -130,7 +130,7 @@ fn a_role_with_the_prefix_alone_is_enough() {
                 etcd["prefix"] = "/other".into();
                 etcd
             })
-            .operate("init"),
+            .operate("init new"),
         11,
         "permission denied",
     );
@@ -157,7 +157,7 @@ fn replaced_certificates_are_used_without_a_restart() {
     let access =
         json!({"endpoints": ["https://127.0.0.11:2379"], "ca": ca, "certificate": certificate, "key": key});
     let node = Node::new(&host, 1, "a", "10.9.0.0/16").with("etcd", access);
-    node.operate("init").unwrap();
+    node.operate("init new").unwrap();
     let keys = dir.join("pods.json");
     std::fs::write(&keys, node.config["ipam"].to_string()).unwrap();
     let mut process = node.command(command());

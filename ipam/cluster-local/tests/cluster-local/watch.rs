@@ -176,3 +176,25 @@ fn a_watch_ends_when_its_member_is_paused() {
     assert!(wait_until(PATIENCE, || watch.all().contains("no answer")), "{}", watch.all());
     etcd.signal(0, Signal::SIGCONT);
 }
+
+/// Its nodes' routes stay. In a whole store those of a released node go.
+#[test]
+fn an_emptied_store_is_not_taken_for_one_without_nodes() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    nodes[1].added("p1");
+    nodes[2].added("p1");
+    let mut watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("three nodes", |nodes| nodes.as_object().is_some_and(|nodes| nodes.len() == 3));
+    nodes[0].operate("release c").unwrap();
+    watch.tells("a release", |nodes| nodes["c"].is_null() && nodes["b"]["blocks"].is_array());
+    etcd.empty();
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    assert!(wait_until(PATIENCE, || watch.all().contains("cnimble ipam init")), "{}", watch.all());
+    let nodes_told = watch.nodes();
+    assert!(nodes_told["a"].is_object() && nodes_told["b"].is_object(), "{}", watch.all());
+    let mut again = Watch::start(&host, &nodes[0], 0);
+    assert!(wait_until(PATIENCE, || !again.process.running()));
+    assert_eq!(again.nodes(), Value::Null);
+}

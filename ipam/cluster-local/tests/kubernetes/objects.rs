@@ -328,11 +328,11 @@ fn without_the_custom_resource_definitions_each_task_tells_how_to_apply_them() {
     let etcd = Etcd::start(&host, 1);
     let node = Node::new(&host, 1, "a", "10.9.0.0/16");
     etcd.server.undefine();
-    for task in ["init", "blocks", "confirm"] {
+    for task in ["init new", "blocks", "confirm"] {
         refused(node.operate(task), 50, "kubectl apply -k deploy/cluster-local");
     }
     etcd.server.revive();
-    node.operate("init").unwrap();
+    node.operate("init new").unwrap();
     node.added("p1");
 }
 
@@ -345,10 +345,13 @@ fn a_pool_begins_again_with_the_size_of_its_blocks_alone() {
     nodes[0].run("ADD", "p2", "IP=10.9.0.63", None).unwrap();
     etcd.server.remove("ippools", only(&etcd, "ippools"));
     for size in [25, 27] {
-        refused(nodes[1].clone().with("blockSize", size.into()).operate("init"), 7, "of another size");
+        let other = nodes[1].clone().with("blockSize", size.into());
+        refused(other.operate("init recover"), 7, "of another size");
     }
-    nodes[1].operate("init").unwrap();
-    nodes[0].operate("confirm").unwrap();
+    refused(nodes[1].operate("init new"), 7, "the API server has blocks of it");
+    nodes[1].operate("init recover").unwrap();
+    refused(nodes[0].operate("confirm"), 50, "nodes claim again what they own");
+    nodes[0].added("p3");
 }
 
 #[test]

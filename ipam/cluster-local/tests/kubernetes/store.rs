@@ -68,6 +68,15 @@ impl<'h> Etcd<'h> {
         self.server.restore(backup);
     }
 
+    /// Removes all objects, whatever their finalizers are.
+    pub(super) fn empty(&self) {
+        for plural in ["ippools", "nodeclaims", "blocks"] {
+            for object in self.server.objects(plural) {
+                self.server.remove(plural, object);
+            }
+        }
+    }
+
     /// Returns objects as etcd's keys and values, line by line.
     pub(super) fn get(&self, prefix: &str) -> String {
         let shown = |(key, value): &(String, Value)| format!("{key}\n{value}\n");

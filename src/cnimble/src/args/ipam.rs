@@ -20,11 +20,21 @@ pub(crate) struct Network {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Set up a network in etcd, once for the cluster
+    /// Set up a network in an empty store, once for the cluster
     ///
-    /// Nodes claim addresses only in an etcd that has been set up.
-    #[command(after_long_help = examples!["cnimble ipam init pods"])]
-    Init(Network),
+    /// Nodes claim addresses only in a store that has been set up. One that was lost looks like a new one, so tell which
+    /// it is: in a new one the addresses of running pods are free.
+    #[command(after_long_help = examples!["cnimble ipam init pods --new", "cnimble ipam init pods --recover"])]
+    Init {
+        #[command(flatten)]
+        network: Network,
+        /// The cluster is new: no pod has an address of the network
+        #[arg(long, conflicts_with = "recover")]
+        new: bool,
+        /// The store was lost: nodes claim again what they own, before any node claims a block
+        #[arg(long)]
+        recover: bool,
+    },
     /// List the blocks and single addresses with their nodes
     #[command(after_long_help = examples!["cnimble ipam blocks pods"])]
     Blocks(Network),

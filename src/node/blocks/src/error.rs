@@ -6,8 +6,17 @@ pub enum BlocksError {
     /// No member of etcd answers with a quorum, or no API server. Another try may succeed.
     #[error("{0} doesn't answer: {1}")]
     Away(&'static str, String),
-    #[error("{0} has nothing of network {1}: run `cnimble ipam init` once for the cluster")]
+    #[error(
+        "{0} has nothing of network {1}: run `cnimble ipam init --new` once for a new cluster, or \
+         `cnimble ipam init --recover` if nodes have had addresses of it"
+    )]
     Uninitialised(&'static str, String),
+    /// Same, for a node that has seen the network in the store.
+    #[error(
+        "{0} has lost network {1}: run `cnimble ipam init --recover` once for the cluster, and each node claims \
+         again what it owns"
+    )]
+    Lost(&'static str, String),
     #[error(
         "{0} was restored from a backup or replaced ({1}): it may not know every block yet, so none is claimed"
     )]
@@ -33,9 +42,10 @@ impl From<BlocksError> for Error {
             BlocksError::Away(..) | BlocksError::Contended => Code::TRY_AGAIN_LATER,
             BlocksError::Full(_) | BlocksError::Taken { .. } => Code::NO_ADDRESS,
             BlocksError::BlockSize { .. } => Code::INVALID_CONFIG,
-            BlocksError::Uninitialised(..) | BlocksError::Restored(..) | BlocksError::Identity { .. } => {
-                Code::NOT_AVAILABLE
-            }
+            BlocksError::Uninitialised(..)
+            | BlocksError::Lost(..)
+            | BlocksError::Restored(..)
+            | BlocksError::Identity { .. } => Code::NOT_AVAILABLE,
         };
         Error::new(code, err.to_string())
     }

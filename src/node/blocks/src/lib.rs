@@ -18,7 +18,7 @@ mod vanished;
 mod watch;
 
 pub use error::BlocksError;
-pub use task::Task;
+pub use task::{Setup, Task};
 pub use tend::Asked;
 
 pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use cnimble_blocks::{Asked, Task};
+use cnimble_blocks::{Asked, Setup, Task};
 use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
@@ -68,7 +68,9 @@ fn task(args: &[String]) -> Option<Task> {
             Some(Task::Tend(Asked { ips, ..Asked::default() }))
         }
         ["watch", epoch, revision] => Some(Task::Watch((epoch.parse().ok()?, revision.parse().ok()?))),
-        ["init"] => Some(Task::Init),
+        ["init"] => Some(Task::Init(None)),
+        ["init", "new"] => Some(Task::Init(Some(Setup::New))),
+        ["init", "recover"] => Some(Task::Init(Some(Setup::Recover))),
         ["blocks"] => Some(Task::Blocks),
         ["release", node] => Some(Task::Release((*node).to_owned())),
         _ => None,

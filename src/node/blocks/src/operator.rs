@@ -3,20 +3,69 @@
 use std::net::IpAddr;
 
 use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::{self, Share};
 
-use crate::record::Owner;
+use crate::record::{Fence, Owner, unix_now};
 use crate::store::Store;
+use crate::task::Setup;
 use crate::{BlocksError, Result};
 
 /// Sets a network up, once. Nodes refuse to work with a store without it.
-pub(crate) async fn init<S: Store>(cluster: &Cluster) -> Result<()> {
+///
+/// A store that was lost looks like a new one. In it a block of living pods is free, so the operator tells which it is.
+pub(crate) async fn init<S: Store>(cluster: &Cluster, setup: Option<Setup>) -> Result<()> {
+    let refused = |why: String| Err(BlocksError::Local(cnimble_cni::Error::config(why)));
+    let again = format!("network {} is set up already", cluster.network);
     let mut session = S::connect(cluster).await?;
-    if session.init(cluster).await? {
-        Ok(())
-    } else {
-        let why = format!("network {} is set up already", cluster.network);
-        Err(BlocksError::Local(cnimble_cni::Error::config(why)))
+    let share = Share::read(&cluster.base.store)?;
+    let setup = match setup {
+        _ if session.read_fence().await?.is_some() => return refused(again),
+        Some(setup) => setup,
+        None => {
+            return refused(format!(
+                "{} has nothing of network {}: give --new for a new cluster, or --recover if nodes have had \
+                 addresses of it",
+                S::NAME,
+                cluster.network
+            ));
+        }
+    };
+    if setup == Setup::New {
+        if !session.all_owners().await?.is_empty() {
+            let why = format!("network {} is not new, because {} has blocks of it", cluster.network, S::NAME);
+            return refused(format!("{why}: give --recover"));
+        }
+        if let Some(what) = trace(cluster, share.as_ref())? {
+            return refused(format!(
+                "network {} is not new, because this node has {what} in {}: give --recover, or remove that \
+                 directory on each node when no pod has an address of it",
+                cluster.network,
+                cluster.base.store.display()
+            ));
+        }
     }
+    if session.init(cluster, fence(cluster, share.as_ref(), setup)).await? { Ok(()) } else { refused(again) }
+}
+
+/// Returns what this node has of a network that was set up before. An agent makes a share before the network is set up.
+fn trace(cluster: &Cluster, share: Option<&Share>) -> Result<Option<&'static str>> {
+    if share.is_some_and(|share| share.registered || !share.owned.is_empty() || share.seen() > (0, 0)) {
+        return Ok(Some("its share of the addresses"));
+    }
+    Ok(if share::leases(cluster)?.is_empty() { None } else { Some("leases") })
+}
+
+/// Returns the first fence of a network. After a loss nothing is claimed at first, as after a restored backup.
+fn fence(cluster: &Cluster, share: Option<&Share>, setup: Setup) -> Fence {
+    let (host_bits, offline) = (cluster.host_bits, cluster.offline_ms());
+    let new = Fence { host_bits, offline, ..Fence::default() };
+    if setup == Setup::New {
+        return new;
+    }
+    let longest = share.map_or(0, |share| share.longest);
+    let epoch = unix_now().max(share.map_or(0, |share| share.epoch + 1));
+    let suspect = Some("`cnimble ipam init --recover` has set the network up again".to_owned());
+    Fence { epoch, suspect, offline: offline.max(longest), ..new }
 }
 
 /// Returns the first address of each block, and each single address, with whether it is a single one and its owner.

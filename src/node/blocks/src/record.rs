@@ -78,6 +78,16 @@ pub(crate) enum Change {
     Host(String, Option<Vec<IpAddr>>),
 }
 
+impl Change {
+    /// Whether there is none any more.
+    pub(crate) fn removes(&self) -> bool {
+        match self {
+            Change::Block(_, owner) | Change::Single(_, owner) => owner.is_none(),
+            Change::Host(_, ips) => ips.is_none(),
+        }
+    }
+}
+
 /// Returns milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

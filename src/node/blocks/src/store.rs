@@ -53,8 +53,8 @@ pub(crate) trait Store: Sized {
 
     async fn connect(cluster: &Cluster) -> Result<Self>;
 
-    /// Sets a network up. Returns false if it is set up already.
-    async fn init(&mut self, cluster: &Cluster) -> Result<bool>;
+    /// Sets a network up with a fence of this state. Returns false if it is set up already.
+    async fn init(&mut self, cluster: &Cluster, fence: Fence) -> Result<bool>;
 
     /// Reads the fence. `None` if the network isn't set up.
     async fn read_fence(&mut self) -> Result<Option<Fence>>;
@@ -159,7 +159,14 @@ pub(crate) trait Store: Sized {
     async fn begin(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let fence = session.read_fence().await?;
-        let fence = fence.ok_or_else(|| BlocksError::Uninitialised(Self::NAME, cluster.network.clone()))?;
+        let fence = fence.ok_or_else(|| {
+            let network = cluster.network.clone();
+            if seen > (0, 0) {
+                BlocksError::Lost(Self::NAME, network)
+            } else {
+                BlocksError::Uninitialised(Self::NAME, network)
+            }
+        })?;
         if fence.host_bits != cluster.host_bits {
             return Err(BlocksError::BlockSize {
                 cluster: 32 - fence.host_bits,
@@ -185,12 +192,14 @@ pub(crate) trait Store: Sized {
     }
 
     /// Checks that the store answers, and that the fence is unchanged but for a longer time `offline`.
-    async fn look(&mut self) -> Result<()> {
+    async fn look(&mut self, cluster: &Cluster) -> Result<()> {
         let before = self.fence().clone();
-        if self.read_fence().await?.map(|fence| Fence { offline: before.offline, ..fence }) == Some(before) {
-            Ok(())
-        } else {
-            Err(self.restored("the fence has changed"))
+        match self.read_fence().await? {
+            None => Err(BlocksError::Lost(Self::NAME, cluster.network.clone())),
+            Some(fence) => {
+                let is_same = Fence { offline: before.offline, ..fence } == before;
+                if is_same { Ok(()) } else { Err(self.restored("the fence has changed")) }
+            }
         }
     }
 

@@ -18,6 +18,15 @@ use crate::{BlocksError, Result, operator, watch};
 
 const DEADLINE: Duration = Duration::from_secs(12);
 
+/// The state in which a network is set up in an empty store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setup {
+    /// No node has had an address of it.
+    New,
+    /// The store has lost it, and nodes claim again what they own.
+    Recover,
+}
+
 #[derive(Debug)]
 pub enum Task {
     /// A set needs as many free addresses.
@@ -29,7 +38,7 @@ pub enum Task {
     Tend(Asked),
     /// The node's agent follows all owners from this epoch and revision on.
     Watch((u64, i64)),
-    Init,
+    Init(Option<Setup>),
     Blocks,
     Release(String),
 }
@@ -83,7 +92,7 @@ impl Task {
                 Ok(json!(tended).to_string())
             }
             Task::Watch(_) => Ok(String::new()),
-            Task::Init => operator::init::<S>(cluster).await.map(done),
+            Task::Init(setup) => operator::init::<S>(cluster, *setup).await.map(done),
             Task::Blocks => {
                 let all = operator::list::<S>(cluster).await?;
                 let rows = all.iter().map(|(first, is_single, owner)| {

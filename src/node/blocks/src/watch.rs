@@ -21,6 +21,8 @@ use crate::{BlocksError, Result};
 const SETTLE: Duration = Duration::from_millis(50);
 /// Between reads of the store, and lines to the agent, without changes. A member without a quorum reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
+/// Until the next look at a store that did not answer, while a removal waits to be told.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Serialize)]
 struct Shares<'s> {
@@ -104,38 +106,69 @@ pub(crate) async fn follow<S: Store>(
     let epoch = session.fence().epoch;
     sent(say(&state.line(cluster, epoch)?))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
-    let (mut due, mut told, mut missed) = (None, state.revision, false);
+    let mut pending = Pending { due: None, removes: false, missed: false };
+    let mut told = state.revision;
     loop {
         tokio::select! {
             next = changes.next() => {
                 let (changes, revision) = next?;
-                for change in changes {
-                    if state.take(change) {
-                        due = due.or(Some(Instant::now() + SETTLE));
-                    }
-                }
+                changes.into_iter().for_each(|change| pending.take(&mut state, change));
                 state.revision = state.revision.max(revision.unwrap_or(0));
             }
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                sent(say(&state.line(cluster, epoch)?))?;
-                (due, told) = (None, state.revision);
-            }
-            _ = look.tick() => {
-                match session.look().await {
-                    // A server that is busy for a moment. Another start would read everything again.
-                    Err(BlocksError::Away(..)) if !missed => {
-                        missed = true;
-                        continue;
-                    }
-                    outcome => outcome?,
+            () = tokio::time::sleep_until(pending.due.unwrap_or_else(Instant::now)), if pending.due.is_some() => {
+                // An emptied store looks like one whose nodes have gone. Only its fence tells them apart.
+                if pending.removes && !pending.check(&mut session, cluster).await? {
+                    pending.due = Some(Instant::now() + AGAIN);
+                    continue;
                 }
-                missed = false;
-                // The agent remembers the revision.
-                let line = if told < state.revision { state.line(cluster, epoch)? } else { String::new() };
-                sent(say(&line))?;
+                sent(say(&state.line(cluster, epoch)?))?;
+                (pending.due, pending.removes) = (None, false);
                 told = state.revision;
             }
+            _ = look.tick() => {
+                if !pending.check(&mut session, cluster).await? {
+                    continue;
+                }
+                // The agent remembers the revision. Changes that wait are told by their own branch.
+                let is_news = told < state.revision && pending.due.is_none();
+                let line = if is_news { state.line(cluster, epoch)? } else { String::new() };
+                sent(say(&line))?;
+                told = if is_news { state.revision } else { told };
+            }
         }
+    }
+}
+
+/// Changes that the agent hasn't been told of.
+struct Pending {
+    /// When they are told.
+    due: Option<Instant>,
+    /// Whether one of them removes something.
+    removes: bool,
+    /// Whether the store did not answer at the last look.
+    missed: bool,
+}
+
+impl Pending {
+    fn take(&mut self, state: &mut State, change: Change) {
+        let removes = change.removes();
+        if state.take(change) {
+            self.removes |= removes;
+            self.due = self.due.or(Some(Instant::now() + SETTLE));
+        }
+    }
+
+    /// Looks whether the store still is the same. Returns false if it didn't answer for the first time: another start
+    /// would read everything again, and a server may be busy for a moment.
+    async fn check<S: Store>(&mut self, session: &mut S, cluster: &Cluster) -> Result<bool> {
+        match session.look(cluster).await {
+            Err(BlocksError::Away(..)) if !self.missed => self.missed = true,
+            outcome => {
+                outcome?;
+                self.missed = false;
+            }
+        }
+        Ok(!self.missed)
     }
 }
 
@@ -146,6 +179,8 @@ async fn begin<S: Store>(cluster: &Cluster, seen: (u64, i64)) -> Result<(S, Stat
     let mut session = S::open(cluster, seen.max(known), at).await?;
     let mut state = State::default();
     let changes = session.watch(|change| _ = state.take(change)).await?;
+    // A store that was emptied meanwhile has no nodes in these lists.
+    session.look(cluster).await?;
     state.revision = session.revision();
     Ok((session, state, changes))
 }

@@ -41,12 +41,14 @@ pub(crate) struct Entry {
     value: Vec<u8>,
     /// The revision of its last change.
     revision: i64,
+    /// The revision at which it was made.
+    created: i64,
 }
 
 impl From<&KeyValue> for Entry {
     fn from(kv: &KeyValue) -> Self {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
-        Entry { key, value: kv.value().to_vec(), revision: kv.mod_revision() }
+        Entry { key, value: kv.value().to_vec(), revision: kv.mod_revision(), created: kv.create_revision() }
     }
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Etcd {
     /// The fence's value, to the letter, which every transaction compares.
     sealed: Vec<u8>,
     fence: Fence,
+    /// The revision at which the fence was made.
+    created: i64,
     revision: i64,
 }
 
@@ -132,7 +136,8 @@ impl Etcd {
     async fn connect_to(etcd: &config::Etcd, url: &str, keys: Keys) -> Result<Self> {
         let options = options(etcd, url)?;
         let client = in_time("connection", Client::connect([url], Some(options))).await?;
-        let mut session = Etcd { client, keys, sealed: Vec::new(), fence: Fence::default(), revision: 0 };
+        let (sealed, fence) = (Vec::new(), Fence::default());
+        let mut session = Etcd { client, keys, sealed, fence, created: 0, revision: 0 };
         // Linearizable: a member without a quorum doesn't answer.
         session.get(&session.keys.fence()).await?;
         Ok(session)

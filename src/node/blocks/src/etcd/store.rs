@@ -69,9 +69,8 @@ impl Store for Etcd {
         }
     }
 
-    async fn init(&mut self, cluster: &Cluster) -> Result<bool> {
-        let (host_bits, offline) = (cluster.host_bits, cluster.offline_ms());
-        let fence = self.identified(Fence { host_bits, offline, ..Fence::default() }).await?;
+    async fn init(&mut self, _cluster: &Cluster, fence: Fence) -> Result<bool> {
+        let fence = self.identified(fence).await?;
         match self.seal(fence).await {
             Ok(()) => Ok(true),
             Err(BlocksError::Contended) => Ok(false),
@@ -82,6 +81,7 @@ impl Store for Etcd {
     async fn read_fence(&mut self) -> Result<Option<Fence>> {
         let Some(entry) = self.get(&self.keys.fence()).await? else { return Ok(None) };
         (self.sealed, self.fence) = (entry.value.clone(), parse(&entry)?);
+        self.created = entry.created;
         Ok(Some(self.fence.clone()))
     }
 
@@ -93,7 +93,13 @@ impl Store for Etcd {
         self.revision
     }
 
-    async fn difference(&mut self, _seen: (u64, i64), _at: u64) -> Result<Option<String>> {
+    async fn difference(&mut self, seen: (u64, i64), _at: u64) -> Result<Option<String>> {
+        // The operator took the cluster for a new one.
+        if seen.0 == self.fence.epoch && seen.1 > 0 && seen.1 < self.created {
+            let why =
+                format!("network was set up at revision {}, and {} was seen before", self.created, seen.1);
+            return Ok(Some(format!("its {why}")));
+        }
         let mut why = None;
         for _ in 0..LOOKS {
             let (id, offset) = self.offset().await?;
@@ -150,7 +156,8 @@ impl Store for Etcd {
         if !self.commit(conditions, operations).await? {
             return Ok(None);
         }
-        self.record(Entry { key, value, revision: self.revision }).map(Some)
+        let (revision, created) = (self.revision, self.revision);
+        self.record(Entry { key, value, revision, created }).map(Some)
     }
 
     async fn announce(&mut self, own: &mut Record<Entry>, ips: &[IpAddr]) -> Result<bool> {

@@ -110,7 +110,7 @@ impl Store for Kubernetes {
         Ok(Kubernetes { connection, pool, fence, object, own, listed: None, revision: 0 })
     }
 
-    async fn init(&mut self, cluster: &Cluster) -> Result<bool> {
+    async fn init(&mut self, cluster: &Cluster, fence: Fence) -> Result<bool> {
         for entry in self.all(Kind::Block, &self.labels(None)).await? {
             let Block { first, last, .. } = spec(&entry)?;
             let is_block = cluster.block_of(first) == first && cluster.last_of(first) == last;
@@ -129,7 +129,7 @@ impl Store for Kubernetes {
             "metadata": {"name": self.pool},
             "spec": {"blockSize": 32 - cluster.host_bits, "subnets": subnets.collect::<Vec<_>>()},
         });
-        objects::set_fence(&mut pool, &Fence { offline: cluster.offline_ms(), ..Fence::default() });
+        objects::set_fence(&mut pool, &fence);
         Ok(self.create(Kind::Pool, &pool).await?.is_some())
     }
 
