@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use cnimble_cni as cni;
+use cnimble_cni::list::Injection;
 use cnimble_doctor::{Diagnosis, Doctor, Reach};
 use cnimble_liveness::{Evidence, data_dirs};
 use cnimble_plugin::Plugin;
@@ -17,7 +18,7 @@ use super::output::View;
 use super::plugin_files::PluginFiles;
 use super::report::{Exit, Report, fail_with, must_be_root};
 use super::style::{self, Paint};
-use super::{Session, args, plain};
+use super::{Session, args, etcd, plain};
 
 /// The plugins that can repair an attachment, or are often chained with such plugins.
 static PLUGINS: &[&dyn Plugin] = &[
@@ -75,6 +76,7 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let Diagnosis {
         living, blind: not_looked_at, unchecked: not_checked, mut warnings, notes, stopped, ..
     } = diagnosis;
+    warnings.extend(store_faults(session).await);
     warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     let lasting = finding::count_lasting(&findings);
     let healthy = found + failed + lasting + warnings.len() == 0 && plugins.is_well();
@@ -93,6 +95,19 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
         0 => Some(Exit::Found),
         _ => Some(Exit::Left),
     })
+}
+
+/// Returns what an ADD that needs the cluster's store would meet, for each network with cluster-local.
+async fn store_faults(session: &Session) -> Vec<String> {
+    let mut faults = Vec::new();
+    for network in session.conf.list().map(|listing| listing.networks).unwrap_or_default() {
+        let Some(plugin) = etcd::plugin_of(&network.list) else { continue };
+        let config = network.list.configuration(plugin, &Injection::default()).to_string();
+        if let Err(err) = etcd::look(session.invoker.path(), &config).await {
+            faults.push(format!("network {}: {err}", network.list.name));
+        }
+    }
+    faults
 }
 
 /// Creates the doctor. If no lease directory is given, it uses the usual ones and those of the networks.

@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use cnimble_cni::list::ListEntry;
-use cnimble_cni::{NetworkList, json};
+use cnimble_cni::{Code, Error, NetworkList, json};
 
 pub(super) const PLUGIN: &str = "cluster-local";
 /// It is installed beside the plugins.
@@ -30,6 +30,24 @@ pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
 /// Returns the path of the program, or why it can't be run.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
     program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
+}
+
+/// Asks the store what an ADD would meet that needs it.
+///
+/// # Errors
+/// Fails with the error of that ADD.
+pub(super) async fn look(path: &[PathBuf], config: &str) -> Result<(), Error> {
+    let failed = |why: String| Error::new(Code::TRY_AGAIN_LATER, why);
+    let program = must_have(path).map_err(failed)?;
+    let output = run(&program, ["look"], config).await;
+    let output = output.map_err(|err| failed(format!("{}: {err}", program.display())))?;
+    if output.status.success() { Ok(()) } else { Err(error_of(&program, &output)) }
+}
+
+/// Returns the error that the program has printed.
+pub(super) fn error_of(program: &Path, output: &Output) -> Error {
+    let other = || format!("{} failed ({})", program.display(), output.status);
+    Error::from_json(&output.stdout).unwrap_or_else(|| Error::new(Code::TRY_AGAIN_LATER, other()))
 }
 
 /// Passes the configuration of a network. The program is killed if the child is dropped.

@@ -80,6 +80,25 @@ fn pages_tell_of_each_state_and_faults_of_other_nodes_are_no_illness() {
     assert!(node.conflist().exists());
 }
 
+/// A server whose store was lost lists no node. All pods would lose their routes.
+#[test]
+fn a_list_without_any_node_changes_nothing() {
+    need!("ip", "nft");
+    let mut site = Site::new(2);
+    site.settled();
+    let node = &mut site.members[0];
+    let before = node.routes();
+    node.agent = None;
+    site.api.delete("default/node1");
+    site.api.delete("default/node2");
+    node.start("");
+    node.is(503, "it lists no node");
+    assert_eq!(node.routes(), before);
+    site.api.put(object(1));
+    site.api.put(object(2));
+    site.settled();
+}
+
 /// Linux' own probes would take eleven minutes, or nearly five with the first one after 30 seconds.
 #[test]
 fn an_api_server_that_falls_silent_is_noticed() {

@@ -8,6 +8,7 @@ mod chaos;
 mod etcd;
 mod fences;
 mod hangs;
+mod health;
 mod late;
 mod load;
 mod local;

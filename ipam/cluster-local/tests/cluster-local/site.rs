@@ -276,6 +276,15 @@ impl Member {
         assert!(wait_until(PATIENCE, fits), "{words}: {}\n{}", now(), self.log());
     }
 
+    /// Waits until `/readyz` reports a failure with these words. A new process would meet the same, so the agent lives.
+    pub(super) fn unready(&self, words: &str) {
+        let now = || self.get("/readyz").unwrap_or_default();
+        let fits = || now().starts_with("HTTP/1.1 503 ") && now().contains(words);
+        assert!(wait_until(PATIENCE, fits), "{words}: {}\n{}", now(), self.log());
+        let life = self.get("/livez").unwrap_or_default();
+        assert!(life.starts_with("HTTP/1.1 200 ") && life.ends_with("ok\n"), "{life}");
+    }
+
     fn get(&self, path: &str) -> Option<String> {
         get(&self.host.dir().join("sock"), path)
     }

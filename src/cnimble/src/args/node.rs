@@ -62,7 +62,7 @@ pub(crate) struct Node {
     /// Remove routes, masquerading and the network's file, and exit
     #[arg(long, conflicts_with_all = ["once", "dry_run", "server"])]
     pub(crate) remove: bool,
-    /// Serve /metrics, /healthz and /nodes on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
+    /// Serve /metrics, /livez, /readyz and /nodes on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
     #[arg(long, value_name = "WHERE", default_value = "/run/cnimble/node.sock")]
     pub(crate) listen: Listen,
     /// The time between two checks of the host without a change

@@ -19,7 +19,7 @@ pub(crate) struct Run {
     /// Take the pods down on exit
     #[arg(long)]
     pub(crate) teardown_on_exit: bool,
-    /// Serve /metrics, /healthz and /pods on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
+    /// Serve /metrics, /livez, /readyz and /pods on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
     /// [default: cnimble.sock in the run directory]
     #[arg(long, value_name = "WHERE")]
     pub(crate) listen: Option<Listen>,

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use cnimble_cni::PluginConfig;
 use cnimble_cni::list::{Injection, NetworkList};
 use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::Share;
 use cnimble_os::files::IfPresent;
 use cnimble_runtime::ConfDir;
 
@@ -25,6 +26,14 @@ pub(super) struct Network {
     pub(super) store: PathBuf,
     /// A confirmation is valid for this time.
     pub(super) offline: Duration,
+}
+
+impl Network {
+    /// Whether the node may give addresses without the store.
+    pub(super) fn is_valid(&self) -> bool {
+        let share = Share::read(&self.store).ok().flatten();
+        share.is_some_and(|share| share.is_valid().unwrap_or(false))
+    }
 }
 
 /// The networks at the last reading.

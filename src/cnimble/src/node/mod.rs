@@ -57,7 +57,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     if given.once || given.dry_run {
         if let (Nodes::Etcd(shares), false) = (&follower, given.dry_run) {
             let told = spare::tend(shares.network(), &path, routed.as_ref(), &[]).await;
-            told.map_err(|why| failed(&why))?;
+            told.map_err(|why| failed(&why.to_string()))?;
         }
         follower.once().await?;
         return once(session, given, agent, &shared);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use cnimble_agent::conflist::Conflist;
 use cnimble_agent::{Known, Shared, shares};
-use cnimble_cni::{Error, NetworkList};
+use cnimble_cni::{Code, Error, NetworkList};
 
 use super::super::etcd;
 use super::configured::{self, Network};
@@ -69,10 +69,11 @@ impl Shares {
         loop {
             let begun = Instant::now();
             let why = match self.follow(Until::End).await {
-                Ok(()) => "the program has ended".to_owned(),
+                Ok(()) => Error::new(Code::TRY_AGAIN_LATER, "the program has ended"),
                 Err(why) => why,
             };
-            if self.shared.troubled(why) {
+            self.shared.known().refused = why.code == Code::NOT_AVAILABLE;
+            if self.shared.troubled(why.to_string()) {
                 self.changed.send_replace(());
             }
             sleep(wait).await;
@@ -85,12 +86,14 @@ impl Shares {
     /// # Errors
     /// Fails if etcd can't be asked.
     pub(super) async fn once(&mut self) -> Result<(), String> {
-        self.follow(Until::Nodes).await
+        self.follow(Until::Nodes).await.map_err(|err| err.to_string())
     }
 
-    async fn follow(&mut self, until: Until) -> Result<(), String> {
-        let program = etcd::must_have(&self.path)?;
-        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", program.display());
+    async fn follow(&mut self, until: Until) -> Result<(), Error> {
+        let program = etcd::must_have(&self.path).map_err(|why| Error::new(Code::DELEGATE, why))?;
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::new(Code::TRY_AGAIN_LATER, format!("{}: {why}", program.display()))
+        };
         let (epoch, revision) = self.seen;
         let args = ["watch".to_owned(), epoch.to_string(), revision.to_string()];
         let child = etcd::start(&program, args, &self.network.config).await;
@@ -116,7 +119,7 @@ impl Shares {
             }
         }
         let status = child.wait().await.map_err(|err| failed(&err))?;
-        Err(Error::from_json(rest.as_bytes()).map_or_else(|| failed(&status), |err| err.to_string()))
+        Err(Error::from_json(rest.as_bytes()).unwrap_or_else(|| failed(&status)))
     }
 
     fn take(&self, nodes: cnimble_agent::Nodes) {

@@ -10,17 +10,20 @@ use serde_json::{Map, Value};
 use tokio::time::sleep;
 
 use cnimble_agent::{Shared, uplink_addresses};
-use cnimble_cni::Error;
+use cnimble_cni::{Code, Error};
 use cnimble_leases::cluster::share::NAMESAKE;
 use cnimble_runtime::ConfDir;
 
 use super::super::etcd;
 use super::configured::{Configured, Network};
-use super::status::Status;
+use super::status::{Status, Trouble};
 
 const LOOK: Duration = Duration::from_secs(1);
 /// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
+
+/// The interval between looks at a store that had all of the node: each is three requests.
+const RARELY: Duration = Duration::from_secs(300);
 
 /// The interval after a failure of etcd, once etcd answers again.
 const SOON: Duration = Duration::from_secs(5);
@@ -31,7 +34,21 @@ pub(super) enum Outcome {
     /// The subnet has no free block.
     Short,
     /// The program returned this error.
-    Failed(String),
+    Failed(Error),
+}
+
+impl Outcome {
+    /// Returns what an ADD meets now, if it isn't an address.
+    fn trouble(&self, network: &Network) -> Option<Trouble> {
+        let Outcome::Failed(err) = self else {
+            let why = format!("the cluster has no free block of addresses for network {}", network.name);
+            return (*self == Outcome::Short).then_some(Trouble { why, fails: false });
+        };
+        // A full pool is full for the next agent, too: a roll-out goes on.
+        let is_full = err.code == Code::NO_ADDRESS;
+        let fails = !is_full && (err.code == Code::NOT_AVAILABLE || !network.is_valid());
+        Some(Trouble { why: format!("network {}: {err}", network.name), fails })
+    }
 }
 
 /// What the program reports.
@@ -48,6 +65,8 @@ struct Seen {
     changed: Option<SystemTime>,
     outcome: Outcome,
     namesakes: usize,
+    /// The last look at the store, and what it met.
+    looked: (Instant, Option<Error>),
 }
 
 impl Seen {
@@ -115,16 +134,29 @@ pub(super) async fn keep(
             // etcd knows the other boots: without it they stay as they were.
             let before = last.map_or(0, |last| last.namesakes);
             let failed = |why| Tended { outcome: Outcome::Failed(why), namesakes: before };
-            let Tended { outcome, namesakes } =
-                tend(network, &path, routed, &nodes).await.unwrap_or_else(failed);
+            let tended = tend(network, &path, routed, &nodes).await;
+            let Tended { mut outcome, namesakes } = tended.unwrap_or_else(failed);
+            let looked = match last.map(|last| last.looked.clone()) {
+                // The agent's watch tells of the store.
+                _ if routed.is_some() => (Instant::now(), None),
+                Some(looked) if looked.0.elapsed() < RARELY && looked.1.is_none() => looked,
+                _ => (Instant::now(), etcd::look(&path, &network.config).await.err()),
+            };
+            // The store may have lost what the node goes on with.
+            if let (Outcome::Done, Some(err)) = (&outcome, &looked.1) {
+                outcome = Outcome::Failed(err.clone());
+            }
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
             }
             if namesakes > before {
                 log::warn!("network {}: {NAMESAKE}", network.name);
             }
-            seen.insert(network.name.clone(), Seen { at: Instant::now(), changed, outcome, namesakes });
+            let at = Instant::now();
+            seen.insert(network.name.clone(), Seen { at, changed, outcome, namesakes, looked });
         }
+        let troubles = networks.iter().filter_map(|of| seen.get(&of.name)?.outcome.trouble(of)).collect();
+        status.troubles(troubles);
         status.namesakes(seen.values().map(|seen| seen.namesakes).max().unwrap_or(0));
         sleep(LOOK).await;
     }
@@ -150,22 +182,22 @@ pub(super) async fn tend(
     path: &[PathBuf],
     routed: Option<&Routed>,
     nodes: &[String],
-) -> Result<Tended, String> {
+) -> Result<Tended, Error> {
+    let other = |why: String| Error::new(Code::TRY_AGAIN_LATER, why);
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
-    let program = etcd::must_have(path)?;
+    let program = etcd::must_have(path).map_err(other)?;
     let known = ips.iter().flatten().map(IpAddr::to_string);
     let args = std::iter::once("tend".to_owned()).chain(known);
     let mut config: Map<String, Value> =
-        serde_json::from_str(&network.config).map_err(|err| err.to_string())?;
+        serde_json::from_str(&network.config).map_err(|err| other(err.to_string()))?;
     config.insert("nodes".to_owned(), nodes.into());
     let output = etcd::run(&program, args, &Value::from(config).to_string())
         .await
-        .map_err(|err| format!("{}: {err}", program.display()))?;
+        .map_err(|err| other(format!("{}: {err}", program.display())))?;
     if !output.status.success() {
-        let told = Error::from_json(&output.stdout).map(|err| err.to_string());
-        return Err(told.unwrap_or_else(|| format!("{} failed ({})", program.display(), output.status)));
+        return Err(etcd::error_of(&program, &output));
     }
-    ips?;
+    ips.map_err(other)?;
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);

@@ -51,6 +51,14 @@ impl Source {
     }
 }
 
+/// What an ADD meets now instead of an address, or may meet soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) why: String,
+    /// Whether somebody has to act on this node or its store. A full pool isn't such a fault.
+    pub(super) fails: bool,
+}
+
 #[derive(Clone)]
 pub(super) struct Status {
     nodes: Shared,
@@ -60,6 +68,7 @@ pub(super) struct Status {
     writes: Counter,
     /// Other boots that use this node's name at the same time.
     namesakes: Gauge,
+    troubles: Arc<Mutex<Vec<Trouble>>>,
 }
 
 impl Status {
@@ -71,6 +80,7 @@ impl Status {
             looks: Counter::default(),
             writes: Counter::default(),
             namesakes: Gauge::default(),
+            troubles: Arc::default(),
         }
     }
 
@@ -81,6 +91,24 @@ impl Status {
     /// Records the number of other boots that use this node's name.
     pub(super) fn namesakes(&self, number: usize) {
         self.namesakes.set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    /// Records what ADDs of the networks with cluster-local meet.
+    pub(super) fn troubles(&self, troubles: Vec<Trouble>) {
+        *self.troubles.lock().unwrap_or_else(PoisonError::into_inner) = troubles;
+    }
+
+    /// Returns the sentences of these troubles.
+    fn told(&self, fails: bool) -> Vec<String> {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.iter().filter(|trouble| trouble.fails == fails).map(|trouble| trouble.why.clone()).collect()
+    }
+
+    /// Returns why an ADD that needs the store fails, until somebody acts.
+    fn failing(&self) -> BTreeSet<String> {
+        let known = self.nodes.known();
+        let refused = known.trouble.clone().filter(|_| known.refused);
+        refused.into_iter().chain(self.told(true)).collect()
     }
 
     /// Records the start of a look.
@@ -166,6 +194,12 @@ impl Pages for Status {
             ("routes", "Routes to other nodes' pods", last.report.routes),
             ("conditions", "Faults of nodes", last.report.conditions.len()),
             ("failures", "Failures on this host", last.report.failures.len()),
+            (
+                "store_faults",
+                "Reasons why an ADD that needs the store fails until somebody acts",
+                self.failing().len(),
+            ),
+            ("networks_short", "Networks without a spare block of addresses", self.told(false).len()),
         ] {
             registry.register(name, help, gauge(value));
         }
@@ -180,7 +214,8 @@ impl Pages for Status {
     /// A fault of another node doesn't make this node unhealthy.
     fn health(&self) -> Result<String, String> {
         let last = self.last();
-        let failures = last.trouble.iter().chain(&last.report.failures).cloned().collect::<Vec<_>>();
+        let mut failures = last.trouble.iter().chain(&last.report.failures).cloned().collect::<Vec<_>>();
+        failures.extend(self.failing());
         if !failures.is_empty() {
             return Err(plain::text(&failures.join("\n")));
         }
@@ -193,13 +228,14 @@ impl Pages for Status {
         // Routes stay meanwhile, and a restarted process could not reach the server either.
         let trouble = self.nodes.known().trouble.clone();
         let trouble = trouble.map(|why| format!("nodes are as they were told of last: {why}\n"));
+        let short: String = self.told(false).iter().map(|why| format!("{why}\n")).collect();
         let namesake = if self.namesakes.get() > 0 { format!("{NAMESAKE}\n") } else { String::new() };
         let conditions = &last.report.conditions;
         let told = conditions.iter().take(TOLD).map(|(node, why)| format!("node {node}: {why}\n"));
         let more = conditions.len().saturating_sub(TOLD);
         let more = if more > 0 { format!("{more} more: /nodes\n") } else { String::new() };
         Ok(plain::text(&format!(
-            "ok\n{}{namesake}{}{more}",
+            "ok\n{}{short}{namesake}{}{more}",
             trouble.unwrap_or_default(),
             told.collect::<String>()
         )))

@@ -26,6 +26,10 @@ pub(crate) trait Pages: Send + Sync + 'static {
     fn metrics(&self) -> (String, &'static str);
     /// The error says why the state isn't healthy.
     fn health(&self) -> Result<String, String>;
+    /// The error says why only a new process would help.
+    fn life(&self) -> Result<(), String> {
+        Ok(())
+    }
     /// The path of the page with the managed objects, such as `/pods`.
     fn name(&self) -> &'static str;
     fn list(&self) -> String;
@@ -109,8 +113,16 @@ async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<impl Pages
     }
 }
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
+fn told(state: Result<String, String>) -> Response<Full<Bytes>> {
+    match state {
+        Ok(text) => page(StatusCode::OK, TEXT, text),
+        Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+    }
+}
+
 async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
     const JSON: &str = "application/json";
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
@@ -125,13 +137,11 @@ async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response
                 Err(err) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{err}\n")),
             }
         }
-        "/healthz" => match pages.health() {
-            Ok(text) => page(StatusCode::OK, TEXT, text),
-            Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
-        },
+        "/livez" => told(pages.life().map(|()| "ok\n".to_owned())),
+        "/healthz" | "/readyz" => told(pages.health()),
         path if path == pages.name() => page(StatusCode::OK, JSON, pages.list()),
         _ => {
-            let text = format!("there are /metrics, /healthz and {}\n", pages.name());
+            let text = format!("there are /metrics, /livez, /readyz, /healthz and {}\n", pages.name());
             page(StatusCode::NOT_FOUND, TEXT, text)
         }
     }

@@ -62,10 +62,12 @@ impl Pages for Status {
         (self.metrics.text(&self.board, problems, &self.network), metrics::CONTENT_TYPE)
     }
 
+    fn life(&self) -> Result<(), String> {
+        if self.board.age() > HANGS { Err("the sync loop hangs".to_owned()) } else { Ok(()) }
+    }
+
     fn health(&self) -> Result<String, String> {
-        if self.board.age() > HANGS {
-            return Err("the sync loop hangs".to_owned());
-        }
+        self.life()?;
         if let Some(trouble) = &self.board.overall().borrow().trouble {
             return Err(trouble.clone());
         }

@@ -25,6 +25,8 @@ pub struct Known {
     pub listed: bool,
     /// The reason why the server cannot be asked now.
     pub trouble: Option<String>,
+    /// Whether the server answers, but an ADD that needs it fails until somebody acts.
+    pub refused: bool,
     /// The addresses of the API server, as last resolved.
     pub servers: BTreeSet<IpAddr>,
 }
@@ -129,12 +131,17 @@ impl Follower {
             }
         };
         let version = self.nodes.list(&self.connection, each).await?;
+        if nodes.is_empty() && version.is_some() {
+            // This host is a node. A server that has lost its store lists none, and all pods' routes would go.
+            let reason = "it lists no node, so it has lost them".to_owned();
+            return Err(Error::Answer { url, reason });
+        }
         if version.is_some() {
             // If the server's name cannot be resolved now, the addresses stay.
             let servers = self.connection.addresses().await;
             let mut known = self.shared.known();
             let servers = if servers.is_empty() { std::mem::take(&mut known.servers) } else { servers };
-            *known = Known { nodes, listed: true, trouble: None, servers };
+            *known = Known { nodes, listed: true, servers, ..Known::default() };
             drop(known);
             self.changed.send_replace(());
         }

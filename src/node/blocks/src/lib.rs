@@ -7,6 +7,7 @@ mod error;
 mod etcd;
 mod file;
 mod kubernetes;
+mod look;
 mod node;
 mod operator;
 mod record;

@@ -63,6 +63,7 @@ fn task(args: &[String]) -> Option<Task> {
         ["address", ip] => Some(Task::Address(ip.parse().ok()?)),
         ["confirm"] => Some(Task::Confirm),
         ["tidy"] => Some(Task::Tidy),
+        ["look"] => Some(Task::Look),
         ["tend", ips @ ..] => {
             let ips = ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?;
             Some(Task::Tend(Asked { ips, ..Asked::default() }))

@@ -14,7 +14,7 @@ use crate::kubernetes::Kubernetes;
 use crate::node::{Node, Turn};
 use crate::store::Store;
 use crate::tend::{Asked, tended};
-use crate::{BlocksError, Result, operator, watch};
+use crate::{BlocksError, Result, look, operator, watch};
 
 const DEADLINE: Duration = Duration::from_secs(12);
 
@@ -34,6 +34,8 @@ pub enum Task {
     Address(IpAddr),
     Confirm,
     Tidy,
+    /// Tells what an ADD would meet that needs the store, and changes nothing of the node.
+    Look,
     /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
     Tend(Asked),
     /// The node's agent follows all owners from this epoch and revision on.
@@ -91,6 +93,7 @@ impl Task {
                 let tended = Node::<S>::open(cluster).await?.tend(asked).await?;
                 Ok(json!(tended).to_string())
             }
+            Task::Look => look::look::<S>(cluster).await.map(done),
             Task::Watch(_) => Ok(String::new()),
             Task::Init(setup) => operator::init::<S>(cluster, *setup).await.map(done),
             Task::Blocks => {
