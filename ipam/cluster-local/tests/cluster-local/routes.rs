@@ -26,7 +26,7 @@ fn routes_follow_the_blocks(options: &str) {
     site.join(1);
     // The file is written before etcd is asked.
     assert!(wait_until(PATIENCE, || site.members[0].conflist().exists()), "{}", site.members[0].log());
-    site.members[0].says("run `cnimble ipam init`");
+    site.members[0].says("run `cnimble ipam init --new` once for a new cluster");
     site.init();
     site.join(2);
     site.join(3);

@@ -64,7 +64,7 @@ fn a_node_keeps_its_block_through_an_upgrade_without_a_boot() {
     let identity = json!({"machine": "m", "name": "a", "instance": "i", "boot": boot.trim(), "offline": 3_600_000, "turn": 3});
     let owned = json!([{"first": "10.9.7.0", "last": "10.9.7.55"}]);
     let share =
-        json!({"identity": identity, "registered": true, "revision": 1, "confirmed": 0, "owned": owned});
+        json!({"identity": identity, "registered": true, "revision": 2, "confirmed": 0, "owned": owned});
     std::fs::create_dir_all(node.store()).unwrap();
     std::fs::write(node.store().join(".cnimble-share"), share.to_string()).unwrap();
     etcd.put("/cnimble/ipam/net/nodes/a", &identity.to_string());
