@@ -69,13 +69,13 @@ impl Identity {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry<T> {
     Absent,
-    /// Not a regular file, or larger than any lease.
+    /// Something that is no regular file, or a file larger than any lease.
     Foreign,
     Regular(T),
 }
 
 impl<T> Entry<T> {
-    /// The same with another form of the regular file.
+    /// Returns the same entry with another form of the regular file.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Entry<U> {
         match self {
             Entry::Absent => Entry::Absent,

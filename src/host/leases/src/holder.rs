@@ -13,7 +13,8 @@ pub enum Holder {
     Container(String),
     /// Empty or garbage: the address is free.
     Broken,
-    /// Not a file, or one that is far too large. It may be foreign, so the address is taken.
+    /// Something that is no file, or a file that is far too large. Another program may have made it, so the address
+    /// counts as taken.
     Unknown,
 }
 

@@ -33,13 +33,13 @@ use nix::sys::time::TimeSpec;
 use crate::files::Identity;
 use crate::{INDEX, boot, files};
 
-/// With fewer leases there is no index: reading them is as quick.
+/// The least number of leases for which there is an index. Reading fewer leases is as quick.
 pub(crate) const MANY: usize = 64;
 
 /// Changes with the format.
 const MAGIC: u64 = u64::from_le_bytes(*b"cnimidx2");
 const HEADER: usize = 80;
-/// Where in the header the number of entries is, behind all fields that are compared.
+/// The offset of the number of entries in the header. It comes behind all fields that are compared.
 const COUNT: usize = 72;
 const SLOT: usize = 32;
 /// Slots in which an entry may lie, from its own slot on.
@@ -134,7 +134,7 @@ impl Index {
         Ok(window)
     }
 
-    /// Where the window of `key` begins in the file.
+    /// Returns the offset in the file at which the window of `key` begins.
     fn place(&self, key: u64) -> u64 {
         HEADER as u64 + home(key, self.slots) * SLOT as u64
     }
@@ -274,7 +274,7 @@ fn entry(slot: &[u8]) -> Option<Entry> {
     Some((key, ip))
 }
 
-/// For fuzzers: an index with these bytes for entries, an entry put in and taken out.
+/// Puts an entry into an index with these bytes for entries, and takes it out. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(file: File, entries: &[u8], key: u64, ip: IpAddr) -> io::Result<()> {
     let length = length_for(1).unwrap_or_default();

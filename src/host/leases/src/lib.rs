@@ -24,7 +24,7 @@ use std::net::IpAddr;
 /// Begins the names of unfinished files. It names no address, and the reference passes over it.
 pub const TEMPORARY: &str = ".cnimble-new-";
 
-/// It names no address, and the reference finds no lease in it.
+/// The name of the index beside the leases. It is no address, and the Go plugin finds no lease in the file.
 pub const INDEX: &str = ".cnimble-index";
 
 /// The addresses that pods had (`keepFor`). The reference finds no lease in it.

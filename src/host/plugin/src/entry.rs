@@ -26,7 +26,7 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
     main_like(plugins, args, None)
 }
 
-/// As [`main`], for plugins with the features of this release of the Go reference plugins.
+/// Does what [`main`] does, for plugins with the features of this release of the Go reference plugins.
 #[doc(hidden)]
 pub fn main_like(
     plugins: &'static [&'static dyn Plugin],

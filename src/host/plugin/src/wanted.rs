@@ -33,9 +33,9 @@ pub enum Aim {
     Note,
     /// The same for items outside the pod.
     NoteHost,
-    /// Those outside the pod are put back.
+    /// Items outside the pod are put back.
     RepairHost,
-    /// All are put back.
+    /// All items are put back.
     RepairAll,
 }
 

@@ -19,7 +19,7 @@ pub struct Listed {
 pub enum RuleOwner {
     /// [`Owner::comment`], whole or cut.
     Comment(String),
-    /// As iptables rules name it.
+    /// The names in the comment of a rule of iptables.
     Container { network: String, container_id: String },
 }
 

@@ -18,7 +18,7 @@ const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
     (Table::new(Family::Bridge, "cni_spoofcheck"), "prerouting"),
 ];
-/// Before everything else that looks at frames, as in `spoof`.
+/// The priority of the base chain, before everything else that looks at frames, as in `spoof`.
 const PRIORITY: i32 = -300;
 const PREFIX: &str = "cni-br-iface-";
 
@@ -26,7 +26,8 @@ fn chain_name(attachment: &Attachment) -> String {
     format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
 }
 
-/// As the releases up to 1.9.1, which find the rule of the base chain by its comment. Idempotent.
+/// Adds the rules as the Go releases up to 1.9.1 do, which find the rule of the base chain by its comment. A repetition
+/// changes nothing.
 pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<()> {
     let [(table, base), _] = PLACES;
     let chain = chain_name(attachment);

@@ -25,7 +25,7 @@ pub(super) struct Spoof;
 const CHAIN: &str = "prerouting";
 const PORTS: &str = "ports";
 const SOURCES: &str = "sources";
-/// Before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
+/// The priority of the chain, before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
 const PRIORITY: i32 = -300;
 
 impl Layout for Spoof {
@@ -160,7 +160,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     Ok(())
 }
 
-/// Also accepts the Go plugins' rules. Fails with code 103 and the missing object.
+/// Fails with code 103 and the missing object if the MAC is not checked. Rules of the Go plugins count as well.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
     let missing = missing(nft, owner, port, mac).map_err(explain)?;
     let Some(missing) = missing else { return Ok(()) };

@@ -21,7 +21,7 @@ pub(super) use super::command::FAMILIES;
 /// A variant of iptables. Each has tables of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variant {
-    /// Of the command iptables, whichever that is.
+    /// The variant of the command iptables, whichever that is.
     Usual,
     Nft,
     Legacy,
@@ -85,7 +85,7 @@ pub(super) fn remove_chains(
     })
 }
 
-/// If a jump to it exists by now, the kernel refuses, and all stays.
+/// Removes a chain without a jump to it. If a jump exists by now, the kernel refuses, and all stays.
 pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     let mut batch = Batch::new();

@@ -18,7 +18,7 @@ use pools::Pools;
 const PREFIX: &str = "/cnimble/ipam";
 /// The length of an IPv4 block's prefix unless `ipam.blockSize` says otherwise.
 const BLOCK_SIZE: u8 = 26;
-/// For how many seconds a node goes on without the store unless `offline` says otherwise.
+/// The default of `offline` in seconds: a node gives addresses for this time without the store.
 const OFFLINE: u32 = 3600;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Cluster {
     /// A block has two to the power of this many addresses.
     pub host_bits: u32,
     pub node: String,
-    /// For how long the node gives addresses after the store has confirmed its share.
+    /// The time for which the node gives addresses after the store has confirmed its share.
     pub offline: Duration,
     /// Whether pods reach all others by their gateway.
     pub routed: bool,
@@ -57,7 +57,7 @@ pub struct Etcd {
     pub ca: Option<PathBuf>,
     /// The client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// In front of all keys, without a slash at its end.
+    /// The prefix of all keys in etcd, without a slash at its end.
     pub prefix: String,
 }
 

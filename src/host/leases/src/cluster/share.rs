@@ -21,7 +21,7 @@ use crate::boot;
 use crate::range::{Range, RangeSet};
 use crate::store::Directory;
 
-/// It names no address.
+/// The name of the share's file, which stands beside the leases. It is no address, so nothing takes it for a lease.
 pub const SHARE: &str = ".cnimble-share";
 /// A process locks this file before it changes the share. Its modification time is that of the last try.
 pub const LOCK: &str = ".cnimble-share-lock";
@@ -43,7 +43,7 @@ pub struct Identity {
     pub instance: String,
     /// The boot that the share is of.
     pub boot: String,
-    /// For how many milliseconds addresses are given after a confirmation. It may fall, but never rise.
+    /// The time in milliseconds for which addresses are given after a confirmation. It may fall, but never rise.
     pub offline: u64,
     /// Counts the confirmations. A transaction of an earlier one that a slow member of etcd still holds finds another
     /// number, and does nothing.
@@ -58,7 +58,7 @@ pub struct Identity {
 pub struct Owned {
     pub first: IpAddr,
     pub last: IpAddr,
-    /// Since when it was seen without leases, by [`now`].
+    /// The time since which it was seen without leases, by [`now`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
 }
@@ -79,11 +79,11 @@ impl Owned {
 pub struct Other {
     /// The instance of its share.
     pub instance: String,
-    /// Its latest turn that this boot has seen.
+    /// The latest turn of the other boot that this boot has seen.
     pub turn: u64,
-    /// When this boot last looked, by [`now`].
+    /// The time at which this boot looked last, by [`now`].
     pub since: u64,
-    /// For how many milliseconds it had this turn until then. It never counts more than has passed.
+    /// The time in milliseconds for which the other boot had this turn until then. Never more than has passed counts.
     pub before: u64,
     /// Whether it has taken a turn during this boot.
     pub active: bool,
@@ -110,7 +110,7 @@ pub struct Used {
     pub count: usize,
     #[serde(default)]
     pub blocks: usize,
-    /// When it was written, by [`now`].
+    /// The time at which it was written, by [`now`].
     pub at: u64,
 }
 
@@ -127,20 +127,21 @@ pub struct Share {
     pub identity: Identity,
     /// Whether the store has had the node's record.
     pub registered: bool,
-    /// Which content of the store that was: another number after a backup was restored.
+    /// The content of the store that was seen. It has another number after a backup was restored.
     #[serde(default)]
     pub epoch: u64,
     /// The latest revision that the store has answered with.
     pub revision: i64,
-    /// When that was, in milliseconds since 1970.
+    /// The time of that answer, in milliseconds since 1970.
     #[serde(default)]
     pub answered: u64,
     /// The longest time `offline` of a node in milliseconds.
     #[serde(default)]
     pub longest: u64,
-    /// When the store was last asked to confirm the share, with success; by [`now`], in the identity's boot.
+    /// The time of the last question that the store answered by confirming the share, by [`now`] in the identity's
+    /// boot.
     pub confirmed: u64,
-    /// In the order of the claims.
+    /// What the node owns, in the order of the claims.
     pub owned: Vec<Owned>,
     /// The node's own addresses that the store has; empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]

@@ -34,7 +34,7 @@ use ranges::{RangeFields, range_sets};
 
 const PLUGIN: &str = "host-local";
 
-/// Where the networks' directories are unless `ipam.dataDir` says otherwise.
+/// The default of `ipam.dataDir`: the networks' directories are below it.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The configuration, as ADD, CHECK and STATUS use it.
@@ -42,12 +42,12 @@ pub const DATA_DIR: &str = "/var/lib/cni/networks";
 pub struct Config {
     /// Pools: an attachment gets one address of each.
     pub sets: Vec<RangeSet>,
-    /// Without repetitions, the most important first.
+    /// The wanted addresses without repetitions, the most important first.
     pub requested: Vec<IpAddr>,
     pub routes: Vec<Route>,
     pub resolv_conf: Option<PathBuf>,
     pub store: PathBuf,
-    /// For how many seconds after its release a pod gets its address again; 0 is never.
+    /// The time in seconds after its release in which a pod gets its address again; 0 is never.
     pub keep_for: u64,
     /// Whether STATUS fails when a set has no address left.
     pub not_ready_when_full: bool,
@@ -127,7 +127,8 @@ pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
     store_path_and_keep_for(config).map(|(path, _)| path)
 }
 
-/// With the seconds of `keepFor`; 0 if they are invalid. Fails as [`store_path`] does.
+/// Returns the network's directory with the seconds of `keepFor`, which are 0 if the key is invalid. Fails as
+/// [`store_path`] does.
 pub fn store_path_and_keep_for(config: &PluginConfig) -> Result<(PathBuf, u64), Error> {
     let ipam = config.decode::<StoreOnly>()?.ipam.ok_or_else(no_ipam)?;
     Ok((join(ipam.data_dir.as_deref(), &config.name)?, ipam.keep_for.as_u64().unwrap_or(0)))

@@ -25,7 +25,7 @@ use crate::Call;
 pub struct NewInterface {
     pub kind: Kind,
     pub master: Option<Master>,
-    /// In bytes, or `None` for the kernel's default.
+    /// The MTU in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
     pub mac: Option<Mac>,
 }

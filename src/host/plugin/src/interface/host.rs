@@ -34,7 +34,7 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
-/// For a link of this ADD, before it is up. The setting ends with the link.
+/// Makes a link of this ADD ignore router advertisements, before it is up. The setting ends with the link.
 pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());

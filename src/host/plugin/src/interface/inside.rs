@@ -98,10 +98,10 @@ fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, E
 enum Verdict {
     Ours,
     Another,
-    /// The same container's in another network, as a plugin that delegates makes it.
+    /// An attachment of the same container to another network owns it, as a plugin that delegates makes it.
     Sibling,
     Different,
-    /// Only the name supports ownership, and there is no evidence against it.
+    /// It has the right name, which alone proves nothing, and there is no evidence against it.
     Unknown,
 }
 

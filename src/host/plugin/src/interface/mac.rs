@@ -8,7 +8,7 @@ use crate::Call;
 /// A text with its place, and the code of its error.
 type Text<'a> = (&'a str, &'static str, Code);
 
-/// In the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
+/// Returns the wanted MAC in the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
 pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
     let args = call.args()?;
     first([

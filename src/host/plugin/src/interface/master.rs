@@ -114,7 +114,7 @@ impl Wanted {
 }
 
 impl Master {
-    /// With a larger MTU than the master's, frames are lost. Fails with code 7 then.
+    /// Fails with code 7 if the MTU is larger than the master's, because frames would be lost.
     pub fn allows(&self, mtu: Option<u32>) -> Result<(), Error> {
         within(&self.link, mtu)
     }

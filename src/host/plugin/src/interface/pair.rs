@@ -19,7 +19,7 @@ const NAMES: u32 = 8;
 pub struct NewPair {
     pub master: Option<u32>,
     pub up: bool,
-    /// In bytes, or `None` for the kernel's default.
+    /// The MTU of both ends in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
     /// `None` for a random one.
     pub mac: Option<Mac>,
@@ -49,7 +49,7 @@ impl Pair {
         link::set(self.host.index, &self.host.name, &change)
     }
 
-    /// The same for a port of a bridge, which must be down. It receives nothing itself: the bridge takes every frame,
+    /// Claims a port of a bridge, which must be down. The port receives nothing itself: the bridge takes every frame,
     /// also those to reserved addresses ([`port::claim`]). So it needs no link-local address, which would cost a
     /// duplicate address detection, and a route that the kernel adds after those of all other ports.
     pub fn claim_port(&self, owner: &Owner, flags: Port) -> Request {

@@ -26,7 +26,8 @@ pub enum HostEnd {
     Routed,
 }
 
-/// By its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is found under any name.
+/// Finds the host's end by its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is
+/// found under any name.
 pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
@@ -73,8 +74,9 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     Ok(owners.into_iter().filter(is_there).collect())
 }
 
-/// By its name, unless its alias names another attachment. An alias without an attachment is no evidence: an ADD was
-/// killed before it wrote one, or another program has replaced it. A name of 32 bits is no coincidence.
+/// Finds the link by its name, unless its alias names another attachment. An alias without an attachment is no
+/// evidence: an ADD was killed before it wrote one, or another program has replaced it. A name of 32 bits is no
+/// coincidence.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let mut unmarked = None;
     for name in pair::host_names(owner) {
@@ -106,7 +108,7 @@ fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Optio
     Ok(None)
 }
 
-/// By its alias or MAC, if it has another name than ADD gave it.
+/// Finds the link by its alias or MAC, if it has another name than ADD gave it.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {

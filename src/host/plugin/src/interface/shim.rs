@@ -33,7 +33,7 @@ const LINK_LOCAL: u128 = 0xfe80 << 112;
 #[derive(Debug, Clone, Copy)]
 pub struct Shim {
     kind: Kind,
-    /// In bytes, or `None` for the master's.
+    /// The MTU in bytes, or `None` for the master's.
     mtu: Option<u32>,
 }
 

@@ -18,9 +18,9 @@ pub struct Upper {
     pub kind: Kind,
     /// `None` for a kind without one.
     pub master: Option<master::Wanted>,
-    /// In bytes, or `None` for the master's.
+    /// The MTU in bytes, or `None` for the master's.
     pub mtu: Option<u32>,
-    /// It may be larger than the master's.
+    /// Whether the MTU may be larger than the master's.
     pub mtu_is_free: bool,
     /// `None` for the kernel's choice.
     pub mac: Option<Mac>,

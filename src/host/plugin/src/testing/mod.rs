@@ -85,7 +85,8 @@ impl Trial {
         trial
     }
 
-    /// The same with a previous plugin: the pod has `eth0` with an address, and calls have its result as prevResult.
+    /// Returns a trial with a previous plugin: the pod has `eth0` with an address, and calls have its result as
+    /// prevResult.
     pub fn chained(program: impl Into<PathBuf>, config: Value) -> Self {
         let mut trial = Self::new(program, config);
         let mut host = Netlink::open_in(&trial.host).unwrap();

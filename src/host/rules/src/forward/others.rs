@@ -96,7 +96,7 @@ pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Erro
     Ok(usual.max(way_in(nft, family, Variant::Legacy, pods)?))
 }
 
-/// The same in one variant.
+/// Returns the way that one variant of iptables leaves to the pods.
 pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods) -> Result<Way, Error> {
     let table = filter(family);
     if variant != Variant::Legacy {

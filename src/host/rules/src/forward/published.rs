@@ -78,7 +78,7 @@ pub(crate) fn comment(rule: &str) -> Option<&str> {
     Some(rule.split_once("--comment \"")?.1.split_once('"')?.0)
 }
 
-/// The same for iptables-legacy.
+/// Removes the chosen rules of iptables-legacy.
 pub fn remove_legacy(choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Failures::default();
     for family in xtables::FAMILIES {

@@ -79,7 +79,7 @@ enum End {
 pub(super) enum Pods {
     Refused,
     Accepted,
-    /// It will, in front of everything if nothing leads to it yet.
+    /// An ADD will make it accept them, by a jump in front of everything if nothing leads to it yet.
     Added,
 }
 

@@ -75,7 +75,7 @@ impl HandOver {
         if self.policies.is_empty() { None } else { without_iptables() }
     }
 
-    /// The same without policies, which stay in our table.
+    /// Returns the pods without policies, which stay in our table.
     #[must_use]
     pub fn without_policies(self) -> Self {
         HandOver { pods: self.pods, ..HandOver::default() }

@@ -23,7 +23,7 @@ struct Keys {
 #[derive(Debug)]
 pub struct Settings {
     pub wanted: bool,
-    /// As configured. `None` lets this crate choose.
+    /// The configured backend. `None` lets this crate choose.
     pub backend: Option<String>,
     pub translation: Translation,
     families: Families,

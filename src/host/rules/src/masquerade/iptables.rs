@@ -88,7 +88,7 @@ struct Line {
 enum Place {
     First,
     Last,
-    /// It is there and must go: the translation of a former life.
+    /// The line must be removed. It belongs to an earlier ADD of the container, with another translation.
     Nowhere,
 }
 
@@ -173,7 +173,7 @@ impl Rules {
     }
 }
 
-/// For fuzzers: adds what is missing to a table; then nothing is.
+/// Adds what is missing to a table, after which nothing may be missing. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
     let wanted = || Rules::new(owner, Family::Ipv4, &[&addr], super::translation::PLAIN);

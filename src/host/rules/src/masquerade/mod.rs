@@ -62,7 +62,7 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
     }
 }
 
-/// Which addresses of a pod are masqueraded (`ipMasqFamily`).
+/// The families of a pod's addresses that are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
     #[default]
@@ -130,7 +130,8 @@ pub fn remove<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>)
     failures.outcome()
 }
 
-/// Also accepts the Go plugins' objects, which have no exceptions. Fails with code 103 and the missing object.
+/// Fails with code 103 and the missing object if the masquerading is not there. Objects of the Go plugins, which have
+/// no exceptions, count as well.
 pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) -> Result<(), Error> {
     let Sources { addrs, translation } = sources.into();
     for addr in addrs {

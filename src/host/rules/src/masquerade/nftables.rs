@@ -45,7 +45,7 @@ use crate::packet::{network_name, network_named};
 pub(crate) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
-/// It drops only what connection tracking calls invalid.
+/// The chain that drops what connection tracking calls invalid, and nothing else.
 pub(crate) const GUARD: &str = "masq-guard";
 const INVALID: &str = "masq-invalid";
 const FILTER: i32 = 0;

@@ -16,7 +16,7 @@ use crate::packet::{network_name, network_named};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Translation {
     pub(super) exclude: Vec<IpNetwork>,
-    /// At most one of each family.
+    /// The source addresses that replace the pod's, at most one of each family.
     addresses: Vec<IpAddr>,
 }
 

@@ -99,9 +99,9 @@ impl Traffic {
 /// The effect of a rule on packets that meet it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// They are not translated: ACCEPT, RETURN and so on.
+    /// The packets are not translated. The text is the target: ACCEPT, RETURN and so on.
     Exempts(&'static str),
-    /// They are translated by this target.
+    /// The packets are translated by this target.
     Translates(String),
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for Decision {
 }
 
 impl Decision {
-    /// What the rule may do to packets of this traffic, which `packets` names for people.
+    /// Says what the rule may do to packets of this traffic, which `packets` names for people.
     pub fn consequence(&self, traffic: &Traffic, packets: &str) -> String {
         let rule = format!("{self}, made by {}", whose::maker(self.family, "nat", &self.chain));
         match (&self.effect, traffic.gets_a_source()) {

@@ -16,7 +16,7 @@ use cnimble_cni::{NetworkList, json};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, Netlink};
 
-/// As in `type`.
+/// The plugin's name, as in the key `type`.
 const PLUGIN: &str = "bridge";
 
 pub const KIND: &str = "bridge";
@@ -55,14 +55,14 @@ pub fn is_left_over(host: &mut Netlink, link: &Link) -> netlink::Result<bool> {
 /// The alias of a bridge that the plugin made.
 pub const OURS: &str = "bridge, made by cnimble";
 
-/// The same, for a network with `removeUnusedBridge`.
+/// The alias of a bridge for a network with `removeUnusedBridge`.
 pub const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
 
-/// The same, for a network with `uplink`, which leads to other hosts.
+/// The alias of a bridge for a network with `uplink`, which leads to other hosts.
 pub const UPLINKED: &str = "bridge with an uplink, made by cnimble";
 pub const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
 
-/// The same, with an uplink that was down before, and goes down with the bridge.
+/// The alias of a bridge with an uplink that was down before, and goes down with the bridge.
 pub const WAKES_UPLINK: &str = "bridge with an uplink that was down, made by cnimble, goes with its last pod";
 
 /// Whether the plugin made this bridge, and nobody has changed its alias since.

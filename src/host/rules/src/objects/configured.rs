@@ -12,9 +12,9 @@ use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{NetworkList, json};
 
 pub const ACCEPTING: &str = "firewall";
-/// Their pods send through the host's rules.
+/// The plugins whose pods send through the host's rules.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
-/// It publishes ports.
+/// The plugin that publishes ports.
 pub const PUBLISHING: &str = "portmap";
 
 /// The settings in a network's configuration that are needed to hand over the rules of its pods to the Go plugins.

@@ -208,7 +208,7 @@ fn takes(to: &Destination, mapping: &Mapping) -> bool {
     may_take(to, mapping) && overlaps(to.address, mapping)
 }
 
-/// The same as far as the rule names its packets.
+/// Returns whether a rule may take the mapping's packets, as far as it names its packets.
 fn may_take(to: &Destination, mapping: &Mapping) -> bool {
     to.protocol.is_none_or(|protocol| protocol == mapping.protocol.number())
         && (to.ports.is_empty() || to.ports.iter().any(|ports| ports.contains(&mapping.host_port)))

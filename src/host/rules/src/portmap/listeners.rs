@@ -29,7 +29,7 @@ pub fn shadowed(forward: &Forward) -> cnimble_netlink::Result<Vec<(Mapping, List
     Ok(found)
 }
 
-/// The same for ports as a runtime publishes them, and the addresses of the pod.
+/// Does what [`shadowed`] does, for ports as a runtime publishes them and the addresses of the pod.
 ///
 /// # Errors
 /// Fails if the kernel refuses to list its sockets.

@@ -13,9 +13,9 @@ use cnimble_netlink::link::Filter;
 use cnimble_netlink::{IfPresent, Netlink, sysctl};
 
 const OFF: &str = "0";
-/// On, as others say.
+/// The value that other programs write to switch it on.
 const ON: &str = "1";
-/// On by us.
+/// The value that we write to switch it on. It tells ours from that of others.
 const OURS: &str = "2";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) fn open(
     }
 }
 
-/// For mappings without a note: it stays on.
+/// Switches it on for mappings without a note. It stays on after them.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {
@@ -73,7 +73,8 @@ pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     if is_ours(link)? { sysctl::write(&key(link), OFF).map(|()| true) } else { Ok(false) }
 }
 
-/// The same for a link with a note. A kernel that wants a 0 or a 1 has no value of ours, so the note alone tells.
+/// Switches it off on a link with a note, and returns whether it was on by us. A kernel that takes only 0 or 1 has no
+/// value of ours, so the note alone tells.
 pub(super) fn close_noted(link: &str) -> cnimble_netlink::Result<bool> {
     let is_on = value(link).if_present()?.is_some_and(|value| value == ON);
     if !is_on {
@@ -91,7 +92,8 @@ fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
     Ok(value(link).if_present()?.is_some_and(|value| value == OURS))
 }
 
-/// Without links to one pod alone, which the kernel removes with the pod.
+/// Returns the links on which we have switched it on. Links to one pod alone are left out, because the kernel removes
+/// them with the pod.
 pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     let mut opened = Vec::new();
     for link in Netlink::open()?.links(&Filter::default())? {

@@ -112,7 +112,7 @@ impl fmt::Display for Mapping {
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
     pub mappings: Vec<Mapping>,
-    /// At most one of each family, with the prefix length of its network.
+    /// The pod's addresses, at most one of each family, with the prefix length of its network.
     pub addrs: Vec<IpNetwork>,
     /// Whether hairpin and localhost work (`snat`).
     pub snat: bool,
@@ -290,7 +290,7 @@ pub fn holder_by_go_rules(nft: &mut Nft, mapping: Mapping, pod: IpNetwork) -> Re
     foreign::holder_of(nft, &owner, &forward)
 }
 
-/// Also accepts the Go plugins' objects. Fails with code 103 and the missing object.
+/// Fails with code 103 and the missing object if a port is not mapped. Objects of the Go plugins count as well.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = nftables::check(nft, owner, forward).unwrap_or_else(|err| Some(err.to_string()));
     if let Some(missing) = missing

@@ -32,9 +32,9 @@ pub struct Trace {
 /// A port that leads to two containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contested {
-    /// As people write it, `8080/tcp` for example.
+    /// The port as people write it, `8080/tcp` for example.
     pub port: String,
-    /// Where our mapping leads.
+    /// The address that our mapping leads to.
     pub address: IpAddr,
     /// The other container.
     pub container: String,

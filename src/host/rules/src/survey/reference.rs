@@ -139,7 +139,7 @@ impl Forwarded {
     }
 }
 
-/// For fuzzers: the chains in such rules, each with the one that leads to it.
+/// Returns the chains in such rules, each with the one that leads to it. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     rules.iter().for_each(|rule| drop((published::comment(rule), sources(rule))));
@@ -240,7 +240,7 @@ fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
     rule.constants().filter_map(|bytes| address(bytes, family)).collect()
 }
 
-/// Only of the family's length.
+/// Reads an address. Returns `None` unless it has the family's length.
 fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     let ip = match family {
         Family::Ipv4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),

@@ -36,7 +36,7 @@ pub(super) fn holder(element: &Element) -> Option<Holder> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
     All,
-    /// Those that are wanted in another set. The kernel itself refuses the very same key in the very same set.
+    /// Ports that are wanted in another set. The kernel itself refuses the very same key in the very same set.
     OfOtherSets,
 }
 

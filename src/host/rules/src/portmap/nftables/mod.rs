@@ -126,7 +126,8 @@ struct Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// Before the mappings come: not one packet for a Service may take the new way.
+    /// Excludes the addresses of Services. This comes before the mappings, so that not one packet for a Service takes
+    /// the new way.
     fn keep_off_services(&self, nft: &mut Nft, made: &mut Changes) -> netlink::Result<()> {
         if self.services.is_empty() {
             return Ok(());
@@ -199,7 +200,7 @@ pub(super) fn refuse_taken(
     }
 }
 
-/// If the configuration leads to all of the owner's elements, lists nothing.
+/// Removes the owner's elements, and returns them. No set is listed if the configuration leads to all of them.
 pub(super) fn remove(
     nft: &mut Nft,
     owner: &Owner,

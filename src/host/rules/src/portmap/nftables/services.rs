@@ -159,7 +159,7 @@ pub(super) fn remove(nft: &mut Nft) -> Result<()> {
     Ok(())
 }
 
-/// What CHECK misses.
+/// Returns the missing object for CHECK, or `None` if all addresses of Services are excluded.
 pub(super) fn missing(nft: &mut Nft, rules: &[Rule]) -> Result<Option<String>> {
     let services = local()?;
     for family in [V4, V6] {
