@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Error, json};
 
 pub(crate) const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
-/// In releases of libcni from before the specification was final.
+/// The key in releases of libcni from before the specification was final.
 pub(crate) const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
 
 /// A container's interface in a network: the key of GC and of leases. It names files and objects in the kernel, so it

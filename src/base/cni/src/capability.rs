@@ -79,13 +79,13 @@ fn protocol<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String,
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Bandwidth {
-    /// To the container, in bits per second.
+    /// The rate to the container, in bits per second.
     pub ingress_rate: u64,
-    /// To the container at once, in bits.
+    /// The burst to the container, in bits.
     pub ingress_burst: u64,
-    /// From the container, in bits per second.
+    /// The rate from the container, in bits per second.
     pub egress_rate: u64,
-    /// From the container at once, in bits.
+    /// The burst from the container, in bits.
     pub egress_burst: u64,
 }
 

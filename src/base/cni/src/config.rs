@@ -37,7 +37,7 @@ pub struct PluginConfig {
     /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing may be cleaned. A key with
     /// `null` or `[]` is an empty list: nothing is valid.
     pub valid_attachments: Option<Vec<Attachment>>,
-    /// Without the lists of attachments.
+    /// The whole configuration without the lists of attachments.
     document: Value,
 }
 

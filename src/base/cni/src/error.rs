@@ -78,7 +78,7 @@ impl Error {
         Error { code, msg: msg.into(), details: String::new() }
     }
 
-    /// The same error with `details`; earlier details stay in front.
+    /// Adds `details` to the error, behind earlier details.
     #[must_use]
     pub fn details(mut self, details: impl AsRef<str>) -> Self {
         let details = details.as_ref();
@@ -91,14 +91,14 @@ impl Error {
         self
     }
 
-    /// The same error with another code.
+    /// Gives the error another code.
     #[must_use]
     pub fn with_code(mut self, code: Code) -> Self {
         self.code = code;
         self
     }
 
-    /// The same error with what was being done in front: `what: msg`.
+    /// Puts what was being done in front of the message: `what: msg`.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.msg = format!("{what}: {}", self.msg);

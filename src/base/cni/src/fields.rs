@@ -187,7 +187,7 @@ pub(super) fn display<T: fmt::Display, S: serde::Serializer>(
 pub struct RequestedIp {
     /// The IP address.
     pub ip: IpAddr,
-    /// Its prefix length, if given.
+    /// The prefix length of the address, if it is given.
     pub prefix: Option<u8>,
 }
 

@@ -31,7 +31,7 @@ impl Owner {
         self.comment_with("")
     }
 
-    /// The same with a note like `, mac: …` behind the tag, where it isn't cut.
+    /// Returns the comment with a note like `, mac: …` behind the tag, where it isn't cut.
     pub fn comment_with(&self, note: &str) -> String {
         let Attachment { container_id, ifname } = &self.attachment;
         let names = format!(", net: {}, if: {ifname}, id: {container_id}", self.network);

@@ -29,7 +29,7 @@ pub fn is_on_link(via: IpAddr, ips: &[IpConfig], routes: &[Route]) -> bool {
 /// The gateways that a plugin makes reachable for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateways {
-    /// Those in a network of the pod, and those of [`is_on_link`].
+    /// Gateways in a network of the pod are on the link, and those of [`is_on_link`].
     InNetworks,
     /// Each address's gateway, as with ptp, which routes to it.
     All,

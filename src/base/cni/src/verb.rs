@@ -16,7 +16,7 @@ pub enum Verb {
     Gc,
     /// Could the plugin serve ADD now?
     Status,
-    /// Which versions of the protocol does it speak?
+    /// The plugin says which versions of the protocol it speaks.
     Version,
 }
 

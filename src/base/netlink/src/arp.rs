@@ -124,7 +124,7 @@ fn prober(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
     (sender.is_unspecified() && target == address).then_some(mac)
 }
 
-/// Of an ARP packet of Ethernet and IPv4: the sender, and the address that it is about.
+/// Reads an ARP packet of Ethernet and IPv4: the sender, and the address that it is about.
 fn read(packet: &[u8]) -> Option<(Mac, Ipv4Addr, Ipv4Addr)> {
     if packet.get(..6)? != [0, 1, 8, 0, 6, 4] {
         return None;

@@ -25,7 +25,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The same from the other end of the cable.
+    /// Returns the counters as the other end of the cable would count.
     #[must_use]
     pub fn of_the_other_end(self) -> Self {
         Counters {

@@ -33,7 +33,7 @@ impl Error {
         }
     }
 
-    /// The same with an explanation.
+    /// Adds an explanation to the error.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = reason.into();
@@ -46,7 +46,7 @@ impl Error {
         Error { explained: true, ..self.reason(sentence) }
     }
 
-    /// The same with the byte of the request that the kernel objects to.
+    /// Adds the byte of the request that the kernel objects to.
     #[must_use]
     pub(crate) fn pointed(self, pointed: Option<u32>) -> Self {
         Error { pointed, ..self }

@@ -13,9 +13,9 @@ use super::wire::{self, Ack, Malformed, Message, Parsed};
 #[derive(Debug)]
 pub(crate) enum Listed<T> {
     Whole(Vec<T>),
-    /// It changed meanwhile (NLM_F_DUMP_INTR), so objects may be missing or doubled.
+    /// The list changed meanwhile (NLM_F_DUMP_INTR), so objects may be missing or doubled.
     Changed,
-    /// It has more objects than the caller reads. The kernel has not written its end.
+    /// The list has more objects than the caller reads. The kernel has not written its end.
     TooLong,
 }
 
@@ -44,7 +44,8 @@ impl Socket {
         })
     }
 
-    /// With NLM_F_DUMP. `None` if the list changed meanwhile (NLM_F_DUMP_INTR): entries may then be missing or doubled.
+    /// Lists objects (NLM_F_DUMP). Returns `None` if the list changed meanwhile (NLM_F_DUMP_INTR), because entries may
+    /// then be missing or doubled.
     pub(crate) fn list<T, I: IntoIterator<Item = T>>(
         &mut self,
         what: &str,
@@ -57,7 +58,7 @@ impl Socket {
         }
     }
 
-    /// As [`list`](Self::list), and stops reading behind `longest` objects.
+    /// Does what [`list`](Self::list) does, and stops reading behind `longest` objects.
     pub(crate) fn list_up_to<T, I: IntoIterator<Item = T>>(
         &mut self,
         longest: usize,

@@ -41,7 +41,7 @@ const RETURN: i32 = -5;
 pub struct Rule {
     /// The chain of the rule.
     pub chain: String,
-    /// Its number in the chain, from 1.
+    /// The number of the rule in its chain, from 1.
     pub number: usize,
     /// The networks that it is for.
     pub ends: Ends,

@@ -26,13 +26,13 @@ const AT_ONCE: usize = 1024;
 /// A notification about a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkNotice {
-    /// It is new, or has changed. The kernel doesn't tell of a new alias while the link is down.
+    /// The link is new, or has changed. The kernel doesn't tell of a new alias while the link is down.
     Seen(Box<Link>),
     /// The link has been deleted, or has gone to another namespace.
     Gone {
         /// The index of the link.
         index: u32,
-        /// Its alias; empty for none.
+        /// The alias of the link; empty for none.
         alias: String,
     },
 }
@@ -44,7 +44,7 @@ pub struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// From now on, those of the current namespace.
+    /// Begins to listen for links of the current namespace.
     pub fn open() -> Result<Self> {
         Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
@@ -80,7 +80,7 @@ pub struct RouteMonitor {
 }
 
 impl RouteMonitor {
-    /// From now on, those of the current namespace.
+    /// Begins to listen for routes of the current namespace.
     pub fn open() -> Result<Self> {
         Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
@@ -113,7 +113,7 @@ pub struct AddressMonitor {
 }
 
 impl AddressMonitor {
-    /// From now on, those of the current namespace.
+    /// Begins to listen for addresses of the current namespace.
     pub fn open() -> Result<Self> {
         Ok(AddressMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR])? })
     }
@@ -146,7 +146,7 @@ pub struct RuleMonitor {
 }
 
 impl RuleMonitor {
-    /// From now on, those of the current namespace.
+    /// Begins to listen for rules of nf_tables of the current namespace.
     pub fn open() -> Result<Self> {
         Ok(RuleMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])? })
     }
@@ -170,7 +170,7 @@ impl AsFd for RuleMonitor {
     }
 }
 
-/// With room for a flood.
+/// Opens a socket that gets notifications of these groups, with room for a flood.
 pub(super) fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     let mut socket = Socket::open(protocol)?;
     socket.expect_many();

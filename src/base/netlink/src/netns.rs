@@ -146,7 +146,7 @@ impl NetNs {
         NetNs::open(path).map(Some).default_for(&GONE)
     }
 
-    /// As [`find`](Self::find); `None` also if it is this one.
+    /// Does what [`find`](Self::find) does, and returns `None` also if it is this namespace.
     ///
     /// # Errors
     /// As those of [`find`](Self::find); the kernel's.
@@ -162,7 +162,7 @@ impl NetNs {
         Ok(NetNs { fd: file.into(), home: None })
     }
 
-    /// With the namespace of all threads of the process, so that entering this one needn't find out.
+    /// Names the namespace of all threads of the process, so that entering this one needn't find out.
     #[must_use]
     pub fn with_home(mut self, home: Option<Arc<NetNs>>) -> Self {
         self.home = home;

@@ -28,9 +28,9 @@ pub enum Kind {
 pub enum Direction {
     /// This namespace sent it by the interface.
     Sent,
-    /// It came in.
+    /// The packet came in.
     Received,
-    /// It came in with the hardware address of another host. Only a port of a bridge takes such a frame.
+    /// The packet came in with the hardware address of another host. Only a port of a bridge takes such a frame.
     Foreign,
 }
 
@@ -146,9 +146,9 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 /// The protocol of a packet socket: IPv4, or any (ETH_P_IP, ETH_P_ALL of linux/if_ether.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listens {
-    /// As a DHCP client does.
+    /// The socket gets IPv4, as that of a DHCP client.
     Ipv4,
-    /// As some DHCP clients, and programs that record packets do.
+    /// The socket gets all packets, as those of some DHCP clients and of programs that record packets.
     Everything,
 }
 
@@ -236,7 +236,8 @@ impl Socket {
         self.send_to(&self.address(to), packet)
     }
 
-    /// As [`send`](Self::send), for a packet that begins with the header of IPv4 or IPv6. The frame gets its type.
+    /// Sends a packet that begins with the header of IPv4 or IPv6, as [`send`](Self::send) does. The frame gets its
+    /// type.
     pub fn send_ip(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
         let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
         let protocol = if is_v6 { ETH_P_IPV6 } else { ETH_P_IP };

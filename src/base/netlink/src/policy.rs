@@ -31,7 +31,7 @@ pub struct PolicyRule {
     pub input: Option<String>,
     /// A mark of the packet with a mask.
     pub mark: Option<(u32, u32)>,
-    /// Its effect on its packets.
+    /// The effect of the rule on its packets.
     pub action: RuleAction,
     /// Whether it has conditions or effects that these fields lack: `not`, ports, an output link, a suppressed prefix.
     pub more: bool,

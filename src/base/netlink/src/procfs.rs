@@ -22,7 +22,7 @@ pub(super) fn mount() -> Result<OwnedFd> {
     mount_private("proc", MountAttrFlags::empty())
 }
 
-/// With `more` flags than the usual ones.
+/// Mounts a file system for this process alone, with `more` flags than the usual ones.
 pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd> {
     let mounted = || {
         let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;

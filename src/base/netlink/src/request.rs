@@ -15,7 +15,7 @@ use super::wire::{self, Writer};
 pub struct Request {
     pub(super) what: String,
     pub(super) bytes: Result<Vec<u8>, Error>,
-    /// For kernels that don't echo the new link.
+    /// The name of the new link, for kernels that don't echo it.
     pub(super) makes: Option<String>,
     /// The master that the new link gets right after the echo, which therefore lacks it.
     pub(super) master: Option<u32>,
@@ -26,9 +26,9 @@ pub(super) enum Mode {
     Change,
     Create,
     CreateEchoed,
-    /// In front of others of the kind.
+    /// The object comes in front of others of the kind.
     Prepend,
-    /// Behind others of the kind.
+    /// The object comes behind others of the kind.
     Append,
     Replace,
 }

@@ -77,7 +77,8 @@ pub fn append_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
     new("add", route, link, Mode::Append, protocol.into())
 }
 
-/// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which goes with it.
+/// Adds a route as the kernel makes it to the network of an address (`proto kernel`), which goes with the address. It
+/// comes in front of others, as with [`prepend`].
 pub fn restore(route: &NewRoute, link: &str) -> Request {
     let of_address = NewRoute { scope: route.scope.or(Some(RouteScope::Link.into())), ..route.clone() };
     new("restore", &of_address, link, Mode::Prepend, RouteProtocol::Kernel)

@@ -134,7 +134,7 @@ impl Socket {
         self.patience(PATIENCE)
     }
 
-    /// For tests: few notifications are too many.
+    /// Shrinks the buffer so that few notifications are too many. Tests call it.
     #[cfg(test)]
     pub(super) fn shrink_receive_buffer(&self) {
         self.inner.set_rx_buf_sz(1).unwrap();

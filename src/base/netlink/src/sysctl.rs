@@ -108,7 +108,7 @@ pub fn is_mounted_read_only() -> bool {
     statvfs(ROOT).is_ok_and(|mount| mount.flags().contains(FsFlags::ST_RDONLY))
 }
 
-/// In one piece: a second write would be a second value.
+/// Writes the value in one piece, because a second write would be a second value.
 fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refusal> {
     let length = file.and_then(|mut file| file.write(value.as_bytes()))?;
     if length == value.len() { Ok(()) } else { Err(Refusal::Short(length, value.len())) }

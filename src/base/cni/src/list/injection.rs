@@ -29,8 +29,8 @@ impl<'a> Injection<'a> {
         Injection { valid_attachments, ..Injection::default() }
     }
 
-    /// For STATUS, `capabilities` stay, as with libcni: by them alone can a plugin tell that something is to come with
-    /// each attachment (host-local's ranges).
+    /// Returns the injection of STATUS. `capabilities` stay in the configuration, as with libcni. By them alone can a
+    /// plugin tell that something is to come with each attachment, such as host-local's ranges.
     pub fn status() -> Self {
         Injection { capabilities: true, ..Injection::default() }
     }

@@ -250,7 +250,7 @@ impl CniResult {
     }
 }
 
-/// Only maps with keys other than text could fail here, and no form has one.
+/// Returns the form as JSON. Only a map with keys other than text could fail here, and no form has one.
 fn value_of<T: Serialize>(form: &T) -> Value {
     serde_json::to_value(form).unwrap_or_default()
 }

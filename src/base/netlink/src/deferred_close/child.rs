@@ -15,7 +15,7 @@ pub(super) struct Task<'t> {
 /// linux/sched.h, since Linux 7.1: the kernel reaps the child, with any parent.
 const CLONE_AUTOREAP: u64 = 1 << 34;
 
-/// As far as Linux 5.3 has it (linux/sched.h).
+/// `struct clone_args`, as far as Linux 5.3 has it (linux/sched.h).
 #[repr(C)]
 #[derive(Default)]
 struct CloneArgs {

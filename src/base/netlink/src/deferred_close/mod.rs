@@ -67,7 +67,7 @@ pub(crate) fn keep(socket: BorrowedFd<'_>) {
     }
 }
 
-/// To be called last: has a child wait for those sockets that none holds yet.
+/// Has a child wait for those sockets that none holds yet. This must be called last.
 pub fn finish() {
     let unheld = || {
         let held = held();

@@ -71,7 +71,7 @@ pub(super) fn read(kind: &str, data: &[u8]) -> Parsed<Option<Kind>> {
 }
 
 impl Kind {
-    /// As in `ip link add … type`, and in [`Link::kind`](super::Link::kind).
+    /// Returns the name as in `ip link add … type`, and in [`Link::kind`](super::Link::kind).
     pub fn name(self) -> &'static str {
         match self {
             Kind::Dummy => "dummy",
@@ -149,7 +149,7 @@ pub struct NewLink<'a> {
     pub mtu: Option<u32>,
     /// Hardware address; `None` is the kernel's choice.
     pub mac: Option<Mac>,
-    /// Its group; `None` is the default, 0.
+    /// The group of the link; `None` is the default, 0.
     pub group: Option<u32>,
     /// Length of the transmit queue, in packets; `None` is the kernel's.
     pub txqlen: Option<u32>,

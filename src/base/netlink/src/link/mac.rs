@@ -44,7 +44,7 @@ impl Mac {
         Mac(bytes)
     }
 
-    /// As [`random`](Self::random), for a port of a bridge: `fe:…`. A bridge without a MAC of its own takes the lowest
+    /// Returns a random MAC for a port of a bridge: `fe:…`. A bridge without a MAC of its own takes the lowest
     /// of its ports', which this is not.
     pub fn random_port() -> Mac {
         let mut mac = Mac::random();

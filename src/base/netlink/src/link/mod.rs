@@ -97,7 +97,8 @@ pub struct Change<'a> {
     /// `name` if that is taken there. Otherwise it is renamed to `name` afterwards, so an EEXIST may mean that it has
     /// been moved. The namespace must stay open until the request has been carried out.
     pub netns: Option<BorrowedFd<'a>>,
-    /// Its index where it is moved to, which must be free there (EBUSY). Kernels before 5.13 ignore it.
+    /// The index in the namespace that the link is moved to. It must be free there (EBUSY). Kernels before 5.13 ignore
+    /// it.
     pub index: Option<u32>,
     pub promisc: Option<bool>,
     pub allmulti: Option<bool>,
@@ -123,7 +124,7 @@ fn named(what: String, mode: Mode, names: &[&str], message: RouteNetlinkMessage)
     }
 }
 
-/// By the kernel's dev_valid_name().
+/// Returns why the kernel's dev_valid_name() refuses the name, or `None` for a good one.
 pub(crate) fn bad_name(name: &str) -> Option<&'static str> {
     match name {
         "" => Some("the name is empty"),
@@ -251,11 +252,11 @@ impl Change<'_> {
     }
 }
 
-/// Which links to list; both filters run in the kernel.
+/// Chooses links for a list. Both filters run in the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Filter<'a> {
-    /// Only ports of this bridge.
+    /// Lists only ports of this bridge.
     pub master: Option<u32>,
-    /// Only links of this kind.
+    /// Lists only links of this kind.
     pub kind: Option<&'a str>,
 }

@@ -123,7 +123,7 @@ pub struct Vlan {
     pub id: u16,
     /// Untagged frames that come in belong to it.
     pub pvid: bool,
-    /// Its frames go out untagged.
+    /// Whether frames of this VLAN go out untagged.
     pub untagged: bool,
 }
 

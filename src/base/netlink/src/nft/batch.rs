@@ -79,7 +79,7 @@ impl Batch {
         self.steps.push(Step { what, table });
     }
 
-    /// With the batch's beginning and end.
+    /// Returns the number of messages, with the batch's beginning and end.
     pub(super) fn messages(&self) -> u32 {
         u32::try_from(self.steps.len() + 1).unwrap_or(u32::MAX)
     }

@@ -33,7 +33,7 @@ enum Loaded {
 }
 
 impl Rule {
-    /// Where packets go to that it is for.
+    /// Returns the destination of the packets that the rule is for.
     pub fn destination(&self) -> Destination {
         let mut to = Destination::default();
         let mut loaded = Loaded::Other;

@@ -30,7 +30,7 @@ impl Element {
         Element { data: Some(data), ..Element::new(key, comment) }
     }
 
-    /// From the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
+    /// Reads the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let key = attrs.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?;
         let data = attrs.nested(NFTA_SET_ELEM_DATA).unwrap_or_default();

@@ -100,9 +100,9 @@ pub(super) enum Value {
     Verdict(Verdict),
     Text(String),
     Bytes(Vec<u8>),
-    /// Not written. The kernel reports 0, or nothing if it is older.
+    /// The attribute is not written. The kernel reports 0, or nothing if it is older.
     Zero,
-    /// Not written, and not reported.
+    /// The attribute is neither written nor reported.
     Absent,
 }
 use Value::{Absent, Number, Register, Zero};
@@ -253,7 +253,7 @@ impl Expr {
         )
     }
 
-    /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
+    /// Writes `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_LIST_ELEM, |w| {
             w.text(NFTA_EXPR_NAME, self.name);

@@ -157,7 +157,7 @@ impl Key {
     }
 }
 
-/// As /etc/protocols has it, for those with ports.
+/// Returns the name of a protocol with ports, as in /etc/protocols. Another one gets its number.
 pub fn protocol_name(number: u8) -> String {
     match i32::from(number) {
         libc::IPPROTO_TCP => "tcp".to_owned(),

@@ -63,7 +63,7 @@ use super::{Error, IfPresent as _, NetNs, Result};
 /// How a kernel refuses a question for nf_tables that has none.
 const LACKING: [Errno; 4] = [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL];
 
-/// For how long a changed listing is begun again. One takes well below a millisecond.
+/// The time for which a changed listing is begun again. One listing takes well below a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A NETLINK_NETFILTER socket in one namespace, for nf_tables.

@@ -206,7 +206,7 @@ impl HookPoint {
     }
 }
 
-/// As nft(8) writes it.
+/// Writes the hook as nft(8) does.
 impl fmt::Display for HookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

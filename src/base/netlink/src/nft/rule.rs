@@ -23,7 +23,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// From the attributes of a reply (`NFTA_RULE_*`).
+    /// Reads the attributes of a reply (`NFTA_RULE_*`).
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let list = attrs.nested(NFTA_RULE_EXPRESSIONS).unwrap_or_default();
         let expressions: Vec<(String, Vec<u8>)> = list

@@ -19,11 +19,11 @@ use crate::uapi::nfnetlink::{NF_DROP, NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NF
 use crate::wire::{Attributes, Message, u8_at};
 use crate::{NetNs, Result};
 
-/// In front of all other chains, so that these are traced.
+/// The priority in front of all other chains, so that these are traced.
 const FIRST: i32 = i32::MIN;
 
-/// Behind the chains of others, so that these see a packet that [`Nft::drop_traced`] drops. Connection tracking comes
-/// last, at `i32::MAX` (NF_IP_PRI_CONNTRACK_CONFIRM).
+/// The priority behind the chains of others, so that these see a packet that [`Nft::drop_traced`] drops. Connection
+/// tracking comes last, at `i32::MAX` (NF_IP_PRI_CONNTRACK_CONFIRM).
 const LAST: i32 = i32::MAX - 1;
 
 /// The name of the chain of [`Nft::drop_traced`].

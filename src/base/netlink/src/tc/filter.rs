@@ -10,7 +10,7 @@ use crate::uapi::rtnetlink::{RTM_GETTFILTER, RTM_NEWTFILTER};
 use crate::wire::{self, Attributes, Message, Parsed, u32_ne};
 use crate::{Netlink, Result};
 
-/// In every kernel that limits traffic; some minimal ones lack the shorter `matchall`.
+/// The kind of filter that each kernel with traffic limits has. Some minimal kernels lack the shorter `matchall`.
 pub(super) const U32: &str = "u32";
 
 pub(super) const FIRST_ACTION: u16 = 1;
@@ -26,7 +26,7 @@ pub(super) fn info(priority: u16, protocol: u16) -> u32 {
 pub(super) struct Key {
     pub(super) mask: u32,
     pub(super) value: u32,
-    /// From the beginning of the IP header.
+    /// The offset from the beginning of the IP header.
     pub(super) offset: u32,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
 }
 
 impl Netlink {
-    /// In the kernel's order.
+    /// Lists the filters of a link, in the kernel's order.
     pub(super) fn filters<T>(
         &mut self,
         index: u32,

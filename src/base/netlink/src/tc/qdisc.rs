@@ -14,7 +14,7 @@ use crate::{Netlink, Request, Result};
 /// A qdisc of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qdisc {
-    /// Its kind: `tbf`, `noqueue`, …
+    /// The kind of the qdisc: `tbf`, `noqueue`, …
     pub kind: String,
     /// The major number of its handle; 0 if the kernel has put it there by itself.
     pub major: u16,

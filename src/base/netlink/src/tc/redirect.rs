@@ -18,7 +18,7 @@ pub fn add(index: u32, name: &str, target: u32) -> Request {
     new_filter(format!("redirect what {name} receives to link {target}"), index, TCA_EGRESS_REDIR, target)
 }
 
-/// As [`add`] with `action mirred ingress redirect`: `target` receives all packets that `index` receives.
+/// Makes `target` receive all packets that `index` receives: [`add`] with `action mirred ingress redirect`.
 pub fn add_receiver(index: u32, name: &str, target: u32) -> Request {
     new_filter(format!("let link {target} receive what {name} receives"), index, TCA_INGRESS_REDIR, target)
 }

@@ -27,10 +27,10 @@ const ETH_P_IPV6: u16 = libc::ETH_P_IPV6 as u16;
 const IPV4_PRIORITY: u16 = 16;
 const IPV6_PRIORITY: u16 = 15;
 
-/// Where the addresses stand in `struct iphdr` (linux/ip.h).
+/// The offsets of the addresses in `struct iphdr` (linux/ip.h).
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
-/// Where the addresses stand in `struct ipv6hdr` (linux/ipv6.h).
+/// The offsets of the addresses in `struct ipv6hdr` (linux/ipv6.h).
 const IPV6_SOURCE: u32 = 8;
 const IPV6_DESTINATION: u32 = 24;
 

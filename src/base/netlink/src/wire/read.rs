@@ -9,7 +9,7 @@ use crate::uapi::netlink::{NLA_TYPE_MASK, NLATTR, NLMSGHDR};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// What a reader finds in bytes from the kernel.
+/// The result of reading bytes from the kernel.
 pub(crate) type Parsed<T> = Result<T, Malformed>;
 
 /// A message: the fields of `struct nlmsghdr`, and what follows it.

@@ -33,7 +33,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// More bytes than this on stdout are a failure.
     pub stdout: usize,
-    /// So many bytes of stderr are kept, the first ones; `None` is stderr of our own.
+    /// The number of bytes of stderr that are kept, the first ones. With `None` the child has our own stderr.
     pub stderr: Option<usize>,
 }
 
@@ -51,11 +51,11 @@ pub struct Output {
 /// Why there is no [`Output`]. The program has ended in any case, and is reaped.
 #[derive(Debug)]
 pub enum Failure {
-    /// It can't be started.
+    /// The program can't be started.
     Start(io::Error),
-    /// It can't be talked to or waited for.
+    /// The program can't be talked to or waited for.
     Talk(io::Error),
-    /// It printed more than this many bytes.
+    /// The program printed more than this many bytes.
     TooMuch(usize),
     /// A signal came first, or the time after one is over.
     Stopped(Error),

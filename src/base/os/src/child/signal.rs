@@ -17,7 +17,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use cnimble_cni::{Code, Error};
 
-/// From the signal on, for the program that it cut short and for all of the undo's.
+/// The time after a signal for the program that it cut short, and for all steps of the undo.
 const UNDO: Duration = Duration::from_millis(500);
 
 pub(super) const STOPPING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXCPU];
@@ -57,7 +57,7 @@ pub fn check() -> Result<(), Error> {
     }
 }
 
-/// From now on [`check`] succeeds again: undo and cleaning must not be cut short.
+/// Makes [`check`] succeed again, because undo and cleaning must not be cut short.
 pub fn forget() {
     RECEIVED.store(0, Ordering::Relaxed);
 }
@@ -69,7 +69,7 @@ pub fn cut() {
     }
 }
 
-/// Until when others may take their time; `None` is as long as they like.
+/// Returns the time until which other programs may work. `None` is no limit.
 pub fn deadline() -> Option<Instant> {
     DEADLINE.lock().ok().and_then(|deadline| *deadline)
 }

@@ -103,7 +103,7 @@ fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut V
     }
 }
 
-/// In little-endian bytes, which every bus accepts.
+/// Writes a call in little-endian bytes, which every bus accepts.
 pub(super) fn encode(method: &Method<'_>, arguments: &Arguments, serial: u32) -> Vec<u8> {
     const NO_AUTO_START: u8 = 2;
     let Arguments { signature, body } = arguments;

@@ -28,10 +28,10 @@ const LARGE: u64 = 20_000;
 /// Notes of the former directory that go with each new one. It is empty long before the next is large.
 const SHARE: usize = 16;
 
-/// For so long a note counts. No runtime waits longer before it repeats a DEL.
+/// The time for which a note counts. No runtime waits longer before it repeats a DEL.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// For so long a note of the former directory counts. A new ADD doesn't remove it.
+/// The time for which a note of the former directory counts. A new ADD doesn't remove it.
 const MAX_OLD_AGE: Duration = Duration::from_secs(3600);
 
 /// A note is written beside ends of other DELs, which remove the directory.

@@ -17,9 +17,9 @@ use nix::sys::stat::Mode;
 /// Whether the last part of a path may be a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// For what administrators write: configurations are often links.
+    /// Follows links, for files of administrators: configurations are often links.
     Follow,
-    /// For what we wrote ourselves, which never is one.
+    /// Refuses links, for files that we wrote ourselves, which are never links.
     Refuse,
 }
 
@@ -140,7 +140,7 @@ pub fn is_absent(err: &io::Error) -> bool {
     matches!(err.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
-/// For requests about files that may be missing.
+/// Makes a missing file a value, for requests about files that may be missing.
 pub trait IfPresent<T> {
     /// `None` without the file.
     ///

@@ -19,7 +19,7 @@ pub struct NewBridge<'a> {
     pub mac: Mac,
     /// Whether the bridge has `vlan_filtering 1`.
     pub vlan_filtering: bool,
-    /// Its group; `None` is the default, 0. The kernel ignores an alias at the creation, but not the group.
+    /// The group of the link; `None` is the default, 0. The kernel ignores an alias at the creation, but not the group.
     pub group: Option<u32>,
 }
 

@@ -11,9 +11,9 @@ pub(super) const NAME: &str = "ipvlan";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum IpvlanMode {
-    /// It answers ARP and neighbour solicitations itself.
+    /// The interface answers ARP and neighbour solicitations itself.
     L2 = IPVLAN_MODE_L2,
-    /// Its parent routes for it; no broadcasts.
+    /// The parent routes for the interface, which gets no broadcasts.
     L3 = IPVLAN_MODE_L3,
     /// L3 through the host's netfilter.
     L3s = IPVLAN_MODE_L3S,
@@ -23,7 +23,7 @@ impl IpvlanMode {
     /// All modes, for texts of errors.
     pub const ALL: [IpvlanMode; 3] = [IpvlanMode::L2, IpvlanMode::L3, IpvlanMode::L3s];
 
-    /// As in `ip link add … type ipvlan mode …`.
+    /// Returns the name as in `ip link add … type ipvlan mode …`.
     pub fn name(self) -> &'static str {
         match self {
             IpvlanMode::L2 => "l2",

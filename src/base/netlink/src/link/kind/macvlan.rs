@@ -29,7 +29,7 @@ pub enum MacvlanMode {
     Bridge = MACVLAN_MODE_BRIDGE,
     /// Pods do not hear each other.
     Private = MACVLAN_MODE_PRIVATE,
-    /// They hear each other by way of a switch that sends frames back.
+    /// The macvlans of a parent hear each other by way of a switch that sends frames back.
     Vepa = MACVLAN_MODE_VEPA,
     /// One macvlan has its parent to itself.
     Passthru = MACVLAN_MODE_PASSTHRU,
@@ -40,7 +40,7 @@ impl MacvlanMode {
     pub const ALL: [MacvlanMode; 4] =
         [MacvlanMode::Bridge, MacvlanMode::Private, MacvlanMode::Vepa, MacvlanMode::Passthru];
 
-    /// As in `ip link add … type macvlan mode …`.
+    /// Returns the name as in `ip link add … type macvlan mode …`.
     pub fn name(self) -> &'static str {
         match self {
             MacvlanMode::Bridge => "bridge",

@@ -13,7 +13,7 @@ use crate::link::{Mac, new_link, with};
 pub struct NewVeth<'a> {
     /// Name of the end in this namespace.
     pub name: &'a str,
-    /// Its hardware address; `None` is the kernel's choice.
+    /// The hardware address of this end; `None` is the kernel's choice.
     pub mac: Option<Mac>,
     /// The index of the master.
     pub master: Option<u32>,
@@ -23,7 +23,7 @@ pub struct NewVeth<'a> {
     pub mtu: Option<u32>,
     /// Name of the other end.
     pub peer_name: &'a str,
-    /// Its hardware address; `None` is the kernel's choice.
+    /// The hardware address of the other end; `None` is the kernel's choice.
     pub peer_mac: Option<Mac>,
     /// The namespace that the other end is born in.
     pub peer_ns: BorrowedFd<'a>,
