@@ -119,14 +119,14 @@ pub struct Finding {
     action: Action,
 }
 
-/// Who can repair a finding.
+/// The program or person that can repair a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cure {
     /// [`Doctor::repair`] with any reach.
     Host,
     /// [`Doctor::repair`] with [`Reach::Pods`].
     Pod,
-    /// Only the runtime, or the creator of the pod.
+    /// Only the runtime can, or the creator of the pod.
     Runtime,
 }
 
@@ -179,7 +179,7 @@ pub struct Diagnosis {
     /// Parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
     pub warnings: Vec<String>,
-    /// What decides about pods' packets, and is no fault.
+    /// Rules of others that decide about pods' packets, which is no fault.
     pub notes: Vec<String>,
     /// Pods whose packets are stopped on the node, one of each network.
     pub stopped: Vec<Stopped>,

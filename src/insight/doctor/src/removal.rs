@@ -24,7 +24,7 @@ use super::{Doctor, Finding, Reach, Repair, links, stale_rules};
 /// Another network that may use the same bridge or the same leases.
 #[derive(Debug)]
 pub struct Other {
-    /// Its file, or the attachment whose record has its configuration.
+    /// The network's file, or the attachment whose record has its configuration.
     pub place: String,
     pub list: NetworkList,
 }
@@ -37,7 +37,7 @@ pub struct Others {
     pub unread: Vec<String>,
 }
 
-/// What was removed, and what was kept.
+/// The objects that were removed, and those that were kept.
 #[derive(Debug, Default)]
 pub struct Removal {
     pub removed: Vec<String>,

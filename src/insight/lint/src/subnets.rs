@@ -27,7 +27,8 @@ enum Segment<'a> {
     Master(&'a str, i128),
 }
 
-/// Of two networks, only the later one is reported. `networks` are in the order of their files' names.
+/// Reports what a network cannot share with an earlier one: its name, and addresses. `networks` are in the order of
+/// their files' names.
 pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Finding> {
     let Some(own) = net(document) else { return Vec::new() };
     let before = networks.iter().take_while(|other| other.file.path != document.file.path);

@@ -15,18 +15,18 @@ use super::pod::{Departure, PodEnd};
 use super::station::{Station, Verdict};
 use super::walk::{HOST, Step, Walk, link_fault};
 
-/// Where a packet is after it has left a pod.
+/// The receiver of a packet that has left a pod.
 pub(crate) enum Crossed {
     /// The host has received it by this link.
     Host(Link),
     /// A bridge has handed it to another pod.
     Pod(Box<PodEnd>),
-    /// It has left by this link without the host's IP layer, which sees no answer either.
+    /// The packet has left by this link without the host's IP layer, which sees no answer either.
     Outside(String),
 }
 
 impl Walk<'_> {
-    /// From a pod's link to the next receiver.
+    /// Follows the packet from a pod's link to the next receiver.
     pub(crate) fn cross(&mut self, departure: &Departure) -> Step<Crossed> {
         let end = &departure.end;
         let Some(host_end) = end.host_end.clone() else { return self.cross_master(departure) };
@@ -203,7 +203,7 @@ impl Walk<'_> {
         Ok(end.filter(|end| end.host_end.as_ref().is_some_and(|of| of.master == Some(bridge.index))))
     }
 
-    /// From one port of a bridge to another one.
+    /// Follows the packet from one port of a bridge to another one.
     fn check_between(&mut self, other: &PodEnd, bridge: &Link, port: Option<BridgePort>) -> Step<()> {
         let Some(end) = &other.host_end else { return Ok(()) };
         let end = end.clone();

@@ -82,7 +82,7 @@ pub(crate) fn table_name(table: u32) -> String {
     known.map_or_else(|| table.to_string(), |(_, name)| (*name).to_owned())
 }
 
-/// As `ip rule show` prints it.
+/// Returns the rule as `ip rule show` prints it.
 fn in_words(rule: &PolicyRule) -> String {
     let mut text = format!("{}:", rule.priority);
     match rule.from {

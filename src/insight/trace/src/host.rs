@@ -12,11 +12,11 @@ use super::flow::Flow;
 use super::pod::{PodEnd, is_refusal};
 use super::walk::{HOST, Halt, Step, Walk, down_links};
 
-/// Where the host sends a packet.
+/// The way by which the host sends a packet.
 pub(crate) enum Exit {
     /// The host itself is the receiver.
     Local,
-    /// By this link, to the next hop.
+    /// The packet leaves by this link, to the next hop.
     Link(Link, IpAddr),
 }
 
@@ -36,7 +36,8 @@ impl Walk<'_> {
         self.route_packet(arrival, flow)
     }
 
-    /// As [`pass_host`](Self::pass_host), behind the rules of prerouting: the flow has the destination that they gave it.
+    /// Does what [`pass_host`](Self::pass_host) does behind the rules of prerouting. The flow has the destination that
+    /// they gave it.
     pub(crate) fn route_packet(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         let route = match self.host.choose_route(&flow.packet(Some(arrival.index))) {
             Ok(route) => route,
@@ -143,7 +144,7 @@ impl Walk<'_> {
         self.stops_until(HOST, "source", text, show)
     }
 
-    /// For IPv6 one switch counts for all links, and a look-up of a route does not tell of it.
+    /// Checks whether IPv6 is forwarded. One switch counts for all links, and a look-up of a route does not tell of it.
     fn check_ipv6_forwarding(&mut self, flow: &Flow) -> Step<()> {
         if flow.to.is_ipv4() || self.host.forwards(false)? {
             return Ok(());
@@ -152,7 +153,7 @@ impl Walk<'_> {
         Err(self.stops_until(HOST, "forwarding", text, "sysctl -w net.ipv6.conf.all.forwarding=1"))
     }
 
-    /// From the link that the host sends by to the receiver.
+    /// Follows the packet from the link that the host sends by to the receiver.
     pub(crate) fn deliver(&mut self, link: Link, next_hop: IpAddr, flow: &Flow) -> Step<Receiver> {
         let pod = match self.records.find_address(flow.to) {
             Ok(pod) if next_hop == flow.to => PodEnd::with_address(&mut self.host, &pod, flow.to)?,

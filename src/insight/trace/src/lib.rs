@@ -57,7 +57,7 @@ pub struct Trace {
     pub protocol: Protocol,
     pub port: Option<u16>,
     pub outcome: Outcome,
-    /// What the answer to the probe was, if one came.
+    /// The answer to the probe in words, if one came.
     pub answer: Option<&'static str>,
     pub stations: Vec<Station>,
 }
@@ -98,8 +98,8 @@ pub fn look(sender: Sender<'_>, flow: Flow, records: &Records<'_>) -> Result<Tra
     })
 }
 
-/// As [`look`], and sends a packet and waits for its answer. The look is made again after it, because the packet makes
-/// the kernel ask for neighbours.
+/// Looks as [`look`] does, sends a packet and waits for its answer. The look is made again after it, because the packet
+/// makes the kernel ask for neighbours.
 ///
 /// # Errors
 /// Fails as [`look`] does, or if the packet can't be captured.

@@ -35,7 +35,8 @@ impl Walk<'_> {
         found.filter(|(decision, _)| matches!(decision.effect, Effect::Exempts(_)))
     }
 
-    /// Only the first packet of a connection meets these rules, so answers do not.
+    /// Returns the rule that decides about the packet. Only the first packet of a connection meets these rules, so
+    /// there is none for an answer.
     fn decision(&mut self, hook: Hook, flow: &Flow) -> Result<Option<(Decision, String)>, Error> {
         if self.way == Way::Back {
             return Ok(None);

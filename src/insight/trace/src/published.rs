@@ -26,7 +26,7 @@ struct Publication {
 }
 
 impl Walk<'_> {
-    /// From the link of the host that the sender is behind to the receiver, and the way of the answer.
+    /// Follows the packet from the link of the host that the sender is behind to the receiver, and its answer back.
     pub(crate) fn walk_inwards(&mut self, flow: &Flow) -> Step<()> {
         let Some(sender) = flow.from else { return Ok(()) };
         let arrival = self.arrival(sender)?;

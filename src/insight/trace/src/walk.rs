@@ -84,7 +84,7 @@ impl<'a> Walk<'a> {
         Halt::Ended
     }
 
-    /// As [`stops`](Self::stops), with a command that shows or mends it.
+    /// The packet ends at this station, and `remedy` is a command that shows or mends it.
     pub(crate) fn stops_until(
         &mut self,
         place: &str,

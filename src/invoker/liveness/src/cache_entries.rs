@@ -15,7 +15,7 @@ use super::{Verdict, data_dirs};
 pub struct Known {
     pub entry: Entry,
     pub verdict: Verdict,
-    /// Its cache is one with entries that are judged.
+    /// Whether its cache is one with entries that are judged.
     pub own: bool,
     pub cache: PathBuf,
 }

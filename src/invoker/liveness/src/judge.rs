@@ -99,7 +99,7 @@ pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
     Ok(attached)
 }
 
-/// From the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace
+/// Reads the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace
 /// without an end on the host. Either is removed with that namespace.
 fn life_of_link(link: &Link) -> Option<Life> {
     let tag = survey::tag(&link.alias)?;

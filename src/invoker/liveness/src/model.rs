@@ -123,7 +123,7 @@ fn of(parts: &[&[Step]]) -> Vec<Step> {
     parts.concat()
 }
 
-/// By a runtime that takes no lock.
+/// The steps of an ADD by a runtime that takes no lock.
 fn foreign() -> Vec<Step> {
     ADD.into()
 }

@@ -195,7 +195,7 @@ pub fn short_name<'a>(container_id: &'a str, netns: Option<&'a str>) -> &'a str 
     }
 }
 
-/// What `ip netns` calls the namespace with this path.
+/// Returns the name of `ip netns` for the namespace with this path.
 fn named_namespace(path: &str) -> Option<&str> {
     NETNS_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'))
 }

@@ -22,7 +22,7 @@ pub struct Life {
     /// [`Owner::tag`]; unknown for a lease that names no interface.
     pub tag: Option<String>,
     pub network: Option<String>,
-    /// With whether the ID is complete.
+    /// The container's ID, and whether it is complete.
     pub container: Option<(String, bool)>,
     pub ifname: Option<String>,
     pub addrs: Vec<IpAddr>,
@@ -165,7 +165,7 @@ impl Node {
         }
     }
 
-    /// The same for the container in a comment or an alias.
+    /// Returns whether the container in a comment or an alias is listed.
     pub fn is_listed_in(&self, comment: &str) -> bool {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
@@ -199,7 +199,7 @@ impl Node {
         self.unless_blind(why)
     }
 
-    /// The same for an object with a container's ID: only the cache and leases know of containers.
+    /// Judges an object with a container's ID. Only the cache and leases know of containers.
     pub fn by_container(&self, addrs: &[IpAddr], why: String) -> Verdict {
         if addrs.is_empty() && !self.has_cache {
             return Verdict::Doubt(

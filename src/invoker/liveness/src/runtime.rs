@@ -28,7 +28,7 @@ pub struct Sandbox {
 pub struct Detail {
     pub ready: bool,
     pub ips: Vec<IpAddr>,
-    /// If the runtime tells.
+    /// The path of the namespace, if the runtime tells it.
     pub netns: Option<PathBuf>,
     pub host_network: bool,
 }

@@ -209,7 +209,7 @@ impl Invoker {
         convert(value, network.version).map_err(bad)
     }
 
-    /// In reverse. Returns all failures.
+    /// Calls DEL of the plugins in reverse. Returns all failures.
     pub(super) async fn del_chain(
         &self,
         network: &NetworkList,
@@ -253,7 +253,7 @@ impl Invoker {
         Ok(Answer { file, stdout })
     }
 
-    /// On a thread that may block: it makes files.
+    /// Records an attachment, on a thread that may block, because this makes files.
     async fn record(&self, entry: Entry) -> Result<(), CacheError> {
         let cache = self.cache.clone();
         let path = cache.path(entry.key());
@@ -269,7 +269,7 @@ impl Invoker {
 pub struct Added {
     /// The interfaces, addresses, routes and name servers.
     pub result: CniResult,
-    /// The same in the network's version, with the keys that no version has.
+    /// The result in the network's version, with the keys that no version has.
     pub document: Value,
 }
 

@@ -72,9 +72,9 @@ impl ConfDir {
         Ok(load(files, load_file))
     }
 
-    /// As [`ConfDir::list`], in the order of the files' names alone: so the kubelet and the runtimes look for the
-    /// default network. A list has to end in `.conflist`: elsewhere they look for one plugin, find no type, and skip
-    /// the file.
+    /// Lists as [`ConfDir::list`] does, in the order of the files' names alone. So the kubelet and the runtimes look
+    /// for the default network. A list has to end in `.conflist`: elsewhere they look for one plugin, find no type, and
+    /// skip the file.
     ///
     /// # Errors
     /// Fails as [`ConfDir::list`] does.

@@ -19,7 +19,7 @@ pub struct Execution<'a> {
     pub verb: Verb,
     /// The container. Empty for GC, STATUS and VERSION.
     pub container_id: &'a str,
-    /// From before the process was started until its answer was there.
+    /// The time from before the process was started until its answer was there.
     pub took: Duration,
     /// The error, if it failed.
     pub error: Option<&'a PluginError>,

@@ -16,7 +16,7 @@ use cnimble_cni::{NetworkList, Verb, Version, json};
 use super::chain::convert;
 use super::{Attach, Entry, Invoker, Lookup};
 
-/// What is known of an attachment.
+/// The configuration that a verb uses for an attachment, and the result of its ADD.
 pub(super) struct Recorded<'n> {
     /// The configuration to go by.
     pub(super) network: Cow<'n, NetworkList>,

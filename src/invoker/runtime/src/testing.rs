@@ -36,7 +36,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// With recorders of these names.
+    /// Returns a bench with recorders of these names.
     pub fn new(plugins: &[&str]) -> Self {
         let bench = Bench { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(bench.path().join("bin")).unwrap();

@@ -26,7 +26,7 @@ pub struct Network {
     pub places: Vec<Place>,
 }
 
-/// Where pods are joined to the host.
+/// The pods on one bridge or master of the host, or those without either.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
@@ -83,7 +83,7 @@ pub struct Pod {
     pub problem: Option<String>,
 }
 
-/// What became of the interface in the pod.
+/// The state of the interface in the pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
     /// The interface is up, and so is its end on the host.

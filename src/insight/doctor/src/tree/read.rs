@@ -14,10 +14,10 @@ use cnimble_runtime::{Cache, CacheError};
 use super::model::{HostLink, Network, Place, Pod, Port, State, Tree};
 use super::pods;
 
-/// Where to look besides the kernel.
+/// The sources of a tree besides the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
-    /// Of two entries for one attachment the first counts.
+    /// The caches with records. Of two entries for one attachment the first counts.
     pub caches: &'a [Cache],
     /// Networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
@@ -60,8 +60,8 @@ pub enum TreeError {
     Cache(#[from] CacheError),
 }
 
-/// Only reads, in the host's network namespace. Takes about 1 ms for each pod. Unless the host's links or the cache
-/// can't be listed, a failure is noted in the tree.
+/// Reads the tree in the host's network namespace, and changes nothing. This takes about 1 ms for each pod. A failure
+/// is noted in the tree, unless the host's links or the cache can't be listed.
 pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut host = Host::read()?;
     let mut tree = Tree::default();

@@ -119,7 +119,7 @@ impl Sheet {
         (bottom, right)
     }
 
-    /// From the bridge to the pod, with the port's name above it.
+    /// Draws the line from the bridge to the pod, with the port's name above it.
     fn wire(&mut self, label: &str, joined: bool, (from, to): (usize, usize), y: usize) {
         let y = y + LINE + PAD / 2;
         if joined {

@@ -13,7 +13,7 @@ use crate::{Finding, Findings, Node, Rule};
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
-    /// Without the key, the first address of the subnet.
+    /// The gateway. Without the key it is the first address of the subnet.
     pub(crate) gateway: IpAddr,
     /// The addresses that `exclude` leaves, as numbers, both ends included.
     spans: Vec<(u128, u128)>,

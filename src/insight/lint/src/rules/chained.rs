@@ -85,7 +85,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Findings) {
     }
 }
 
-/// As with sysctl(8), the first separator decides.
+/// Returns the path of a key below /proc/sys. The first separator decides about its form, as with sysctl(8).
 fn file_of(key: &str) -> String {
     let written = key.strip_prefix('/').unwrap_or(key);
     match written.find(['.', '/']).and_then(|at| written.get(at..)) {

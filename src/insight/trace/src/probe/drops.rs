@@ -14,7 +14,7 @@ pub(crate) struct Drop {
     pub(crate) rule: Option<u64>,
     /// The chains of this packet, in their order. The last base chain among them tells the hook.
     pub(crate) chains: Vec<(Family, String, String)>,
-    /// It was the answer that was dropped.
+    /// Whether it was the answer that was dropped.
     pub(crate) answer: bool,
 }
 

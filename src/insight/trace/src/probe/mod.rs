@@ -47,7 +47,7 @@ const FIRST_PORT: u16 = 61_100;
 struct Watched {
     tap: Tap,
     socket: Socket,
-    /// It is the one of the pod that sends the probe, and not another pod's.
+    /// Whether it is the link of the pod that sends the probe, and not another pod's.
     is_sender: bool,
     probe: bool,
     answer: bool,
@@ -86,7 +86,7 @@ impl Evidence {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
     Pod(&'a NamedPod),
-    /// It arrives at this link of the host.
+    /// The probe arrives at this link of the host.
     Link(u32),
 }
 

@@ -96,7 +96,7 @@ pub trait Execute: fmt::Debug + Send + Sync {
     fn execute<'a>(&'a self, invocation: Invocation<'a>) -> Executed<'a>;
 }
 
-/// Where a plugin's stderr goes.
+/// The receiver of a plugin's stderr.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stderr {
@@ -112,12 +112,12 @@ pub(crate) struct Exec {
     /// `None` is no limit. At the limit the plugin gets SIGTERM, so that it can undo its changes, and SIGKILL two
     /// seconds later.
     pub(crate) limit: Option<Duration>,
-    /// The same happens then as at the limit, and no other plugin is started.
+    /// At this time the same happens as at the limit, and no other plugin is started.
     pub(crate) deadline: Option<Deadline>,
     pub(crate) stderr: Stderr,
     pub(crate) observer: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn Execute>>,
-    /// The same happens as at the limit once this caller has gone.
+    /// Once this caller has gone, the same happens as at the limit.
     pub(crate) caller: Option<Caller>,
 }
 

@@ -39,7 +39,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// When a wait is told of.
+/// The time after which a wait is told of.
 const TELL: Duration = Duration::from_secs(1);
 
 /// Between looks, first and last.

@@ -21,7 +21,8 @@ pub(super) fn of(file: &Metadata) -> String {
     }
 }
 
-/// Of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has an arrow behind the number.
+/// Returns the process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has an arrow
+/// behind the number.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -36,7 +36,7 @@ pub use error::LockError;
 #[doc(hidden)]
 pub use file::{FileLock, Kind, Wait, private_dir};
 
-/// Where the locks of node and networks are.
+/// The usual directory of the locks of node and networks.
 pub const DEFAULT_DIR: &str = "/run/cnimble/locks";
 
 /// How long to wait for the lock of a network: more than an ADD takes, less than runtimes wait.
@@ -57,12 +57,12 @@ pub struct Locks {
 pub struct Held(#[expect(dead_code, reason = "held, not read")] Vec<FileLock>);
 
 impl Locks {
-    /// Those in this directory, which is made when the first is taken.
+    /// Returns the locks in this directory, which is made when the first is taken.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Locks { dir: dir.into(), limit: LIMIT }
     }
 
-    /// With another limit for a wait.
+    /// Sets another limit for a wait.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -79,8 +79,9 @@ impl Locks {
         self.limit
     }
 
-    /// For work on an attachment in this network, together with other such work. Without permission for the directory,
-    /// as in a user namespace, or space for a file, this goes on without a lock, as safe as any other runtime.
+    /// Takes the lock for work on an attachment in this network, together with other such work. Without permission for
+    /// the directory, as in a user namespace, or space for a file, this goes on without a lock, as safe as any other
+    /// runtime.
     ///
     /// # Errors
     /// Something clears the network up, and didn't finish in time.
@@ -94,7 +95,7 @@ impl Locks {
         }
     }
 
-    /// For cleaning this network up, alone.
+    /// Takes the lock for cleaning this network up, alone.
     ///
     /// # Errors
     /// Other work on the network didn't finish in time; the files can't be used.
@@ -102,7 +103,7 @@ impl Locks {
         self.both(network, Kind::Alone).await
     }
 
-    /// For cleaning up what is of no known network, alone.
+    /// Takes the lock for cleaning up what is of no known network, alone.
     ///
     /// # Errors
     /// Fails as [`Locks::alone`] does.
@@ -148,7 +149,8 @@ impl Locks {
     }
 }
 
-/// Without permission or space for a file. A lock that a clean-up holds has its file, which needs no more space.
+/// Returns whether there is no permission or space for a file. A lock that a clean-up holds has its file, which needs
+/// no more space.
 fn is_unmakable(err: &std::io::Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
