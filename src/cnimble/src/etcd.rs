@@ -12,7 +12,7 @@ use cnimble_cni::list::ListEntry;
 use cnimble_cni::{Code, Error, NetworkList, json};
 
 pub(super) const PLUGIN: &str = "cluster-local";
-/// It is installed beside the plugins.
+/// The name of the program, which is installed beside the plugins.
 pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {

@@ -97,7 +97,7 @@ pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> S
     out
 }
 
-/// With a space between each two.
+/// Joins the texts with a space between each two.
 pub(super) fn joined<T: ToString>(list: &[T]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }

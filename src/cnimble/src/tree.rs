@@ -70,7 +70,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
-/// With a socket the runtime supplies the names.
+/// Reads the notes about pods. With a socket the runtime supplies the names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());

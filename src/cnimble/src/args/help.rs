@@ -34,7 +34,7 @@ const RIGHT_VERBS: [(&str, &str); 4] = [
     ),
 ];
 
-/// What to type instead of a verb that there is not.
+/// Returns what to type instead of a verb that there is not.
 pub(crate) fn right_verb(word: &str) -> Option<&'static str> {
     RIGHT_VERBS.iter().find(|(wrong, _)| *wrong == word).map(|(_, right)| *right)
 }

@@ -57,7 +57,7 @@ pub(super) struct Added {
     pub(super) about: About,
 }
 
-/// When a sign was read.
+/// The time at which a sign was read.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
@@ -81,7 +81,7 @@ struct Known {
     entry: Option<Identity>,
     /// The first sign of an attachment without a result.
     since: Option<Moment>,
-    /// When the first sign of an attachment with a result disappeared.
+    /// The time at which the first sign of an attachment with a result disappeared.
     leaving: Option<Moment>,
     /// DEL is complete. Remaining signs disappear without an event.
     over: bool,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// As many repairs of an object in a row are a fight, each within [`GAP`] of the one before.
+/// The number of repairs of an object in a row that are a fight, each within [`GAP`] of the one before.
 const REPAIRS: u32 = 20;
 const GAP: Duration = Duration::from_secs(10);
 

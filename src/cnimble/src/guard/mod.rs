@@ -138,8 +138,8 @@ impl Object {
     }
 }
 
-/// What the guard leaves alone. A pod that is being removed looks the same for a moment, so a text is logged if two looks
-/// in turn have it, and only once until it ends.
+/// Texts about what the guard leaves alone. A pod that is being removed looks the same for a moment. So a text is logged
+/// if two looks in turn have it, and only once until it ends.
 #[derive(Debug, Default)]
 struct Doubts {
     last: BTreeSet<String>,

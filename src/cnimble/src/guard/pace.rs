@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const SHARE: u32 = 19;
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// In the long run, looks take 1 of so many parts of a processor, whatever other programs and pods do.
+/// Looks take 1 of so many parts of a processor in the long run, whatever other programs and pods do.
 const PARTS: u32 = 25;
 /// Looks may take so much processor time at once after a rest.
 const CREDIT: Duration = Duration::from_secs(2);

@@ -36,7 +36,7 @@ pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
     /// Networks that must not conflict with these files, in the order of their files.
     pub(super) networks: Vec<Document>,
-    /// What is wrong with a manifest itself.
+    /// The findings about a manifest itself.
     pub(super) manifest: Option<(File, Vec<Finding>)>,
 }
 

@@ -51,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// What the program reports.
+/// The report of the program.
 pub(super) struct Tended {
     outcome: Outcome,
     /// The number of other boots that use the node's name at the same time.
@@ -84,7 +84,7 @@ impl Seen {
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,
-    /// If empty, the addresses of the uplink are used.
+    /// The node's addresses. If there are none, the addresses of the uplink are used.
     pub(super) ips: Vec<IpAddr>,
     pub(super) shared: Shared,
 }

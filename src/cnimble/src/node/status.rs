@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// What an ADD meets now instead of an address, or may meet soon.
+/// The reason why an ADD gets no address now, or may get none soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) why: String,

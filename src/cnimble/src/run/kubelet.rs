@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cnimble_pod::source::PodConfig;
 
-/// These processes are a kubelet or contain one.
+/// The names of processes that are a kubelet or contain one.
 const NAMES: [&str; 4] = ["kubelet", "kubelite", "k3s-server", "k3s-agent"];
 const PERIOD: Duration = Duration::from_secs(30);
 

@@ -22,7 +22,7 @@ pub(super) struct Counted {
     pub(super) host_link: Option<String>,
     /// `None` if the interface doesn't exist any more.
     pub(super) counters: Option<Counters>,
-    /// For received and for sent traffic.
+    /// The drops by limits, of received and of sent traffic.
     pub(super) limited: [Option<u64>; 2],
 }
 

@@ -6,7 +6,7 @@ use crate::wire::Envelope;
 pub(super) const ITEM_LIMIT: usize = 8 << 20;
 const ENVELOPE_LIMIT: usize = 64 << 10;
 
-/// Only counts braces and recognizes strings. Parsing finds other JSON errors.
+/// Splits a list into its objects. It only counts braces and recognizes strings. Parsing finds other JSON errors.
 #[derive(Default)]
 pub(super) struct Splitter {
     envelope: Vec<u8>,

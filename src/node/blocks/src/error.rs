@@ -11,7 +11,7 @@ pub enum BlocksError {
          `cnimble ipam init --recover` if nodes have had addresses of it"
     )]
     Uninitialised(&'static str, String),
-    /// Same, for a node that has seen the network in the store.
+    /// The network isn't set up, and this node has seen it in the store before.
     #[error(
         "{0} has lost network {1}: run `cnimble ipam init --recover` once for the cluster, and each node claims \
          again what it owns"

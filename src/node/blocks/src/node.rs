@@ -28,7 +28,7 @@ const TRIES: u32 = 30;
 /// Whether a process confirms the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// If the store needs it, or the time has come.
+    /// The share is confirmed if the store needs it, or the time has come.
     Due,
     Always,
 }
@@ -52,7 +52,7 @@ impl<'c, S: Store> Node<'c, S> {
         Self::open_with(cluster, Turn::Due).await
     }
 
-    /// Same as `open`, with this rule for the confirmation.
+    /// Does what `open` does, with this rule for the confirmation.
     pub(crate) async fn open_with(cluster: &'c Cluster, turn: Turn) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;

@@ -16,7 +16,8 @@ pub(crate) struct Fence {
     /// Why nothing may be claimed until all nodes have had time to claim again what they own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) suspect: Option<String>,
-    /// When the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs don't compare.
+    /// The time at which the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs
+    /// don't compare.
     pub(crate) epoch: u64,
     /// The longest time `offline` of a node in milliseconds.
     pub(crate) offline: u64,

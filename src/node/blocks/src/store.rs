@@ -18,7 +18,7 @@ pub(crate) struct Record<E> {
     pub(crate) entry: E,
     /// Whether no later boot has the node's name.
     pub(crate) is_latest: bool,
-    /// When an operator or another node ended it, in milliseconds since 1970.
+    /// The time at which an operator or another node ended it, in milliseconds since 1970.
     pub(crate) closed: Option<u64>,
 }
 
@@ -155,7 +155,8 @@ pub(crate) trait Store: Sized {
         }
     }
 
-    /// Same as `open`, also for a store that was restored. The first session that notices this writes it to the fence.
+    /// Does what `open` does, also for a store that was restored. The first session that notices this writes it to the
+    /// fence.
     async fn begin(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let fence = session.read_fence().await?;

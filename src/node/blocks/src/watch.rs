@@ -21,7 +21,7 @@ use crate::{BlocksError, Result};
 const SETTLE: Duration = Duration::from_millis(50);
 /// Between reads of the store, and lines to the agent, without changes. A member without a quorum reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
-/// Until the next look at a store that did not answer, while a removal waits to be told.
+/// The time until the next look at a store that did not answer, while a removal waits to be told.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Serialize)]
@@ -141,7 +141,7 @@ pub(crate) async fn follow<S: Store>(
 
 /// Changes that the agent hasn't been told of.
 struct Pending {
-    /// When they are told.
+    /// The time at which they are told.
     due: Option<Instant>,
     /// Whether one of them removes something.
     removes: bool,

@@ -68,7 +68,7 @@ pub struct Loaded {
 /// The sandbox of a pod, as a list of sandboxes shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Its ID, which is the plugins' container ID.
+    /// The sandbox's ID, which is the plugins' container ID.
     pub id: String,
     pub name: String,
     pub namespace: String,
@@ -76,7 +76,7 @@ pub struct Sandbox {
     /// How many sandboxes the pod has had before.
     pub attempt: u32,
     pub ready: bool,
-    /// When it was made, in seconds since 1970.
+    /// The time at which it was made, in seconds since 1970.
     pub created: u64,
 }
 

@@ -206,7 +206,8 @@ async fn limited<T>(
     tokio::time::timeout(limit, work).await.map_err(late)
 }
 
-/// For callers without an async runtime. It needs a new thread, because the caller's own may belong to one.
+/// Works with a client for a caller without an async runtime. It needs a new thread, because the caller's own may
+/// belong to one.
 pub fn blocking<T, F>(socket: &Path, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
 where
     T: Send,

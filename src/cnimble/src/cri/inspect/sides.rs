@@ -33,7 +33,7 @@ impl Line {
         Line { what, runtime, cache, kernel }
     }
 
-    /// Only the first row has the name.
+    /// Returns the cells of the rows. Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
         let cell = |side: &Vec<String>, row: usize| match side.get(row) {

@@ -44,7 +44,7 @@ pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     ])
 }
 
-/// Of a sandbox, for PodSandboxStatus. Looks into its namespace.
+/// Returns the verbose information about a sandbox for PodSandboxStatus. Looks into its namespace.
 pub(crate) async fn sandbox(sandboxes: &Sandboxes, of: &Sandbox) -> BTreeMap<String, String> {
     let looked = sandboxes.inspect(&of.id).await;
     let (fault, ips) = match looked {

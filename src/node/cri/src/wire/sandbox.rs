@@ -47,7 +47,7 @@ pub struct PodSandbox {
     pub metadata: Option<PodSandboxMetadata>,
     #[prost(int32, tag = "3")]
     pub state: i32,
-    /// In nanoseconds since 1970.
+    /// The time of creation in nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
     #[prost(btree_map = "string, string", tag = "5")]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use super::Manifest;
 use crate::network::{PortMapping, Protocol};
 
-/// Where a pod's name resolution begins, once hostNetwork is considered.
+/// The source of a pod's name resolution, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsPolicy {
     ClusterFirst,

@@ -9,7 +9,7 @@ pub(crate) const MAX_MEMBERS: usize = 1000;
 /// Further faults of a text are only counted.
 pub(super) const MAX_FAULTS: usize = 100;
 
-/// At least the values that JSON has, or that a parser makes of bad JSON.
+/// Returns at least the number of values that JSON has, or that a parser makes of bad JSON.
 pub(super) fn values(json: &str) -> usize {
     let (mut count, mut in_string, mut escaped) = (1, false, false);
     for byte in json.bytes() {

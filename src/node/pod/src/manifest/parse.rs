@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Its ID, as far as that can be told.
+/// Returns the pod's ID, as far as that can be told.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")

@@ -12,7 +12,7 @@ use serde_json::Value;
 use cnimble_cni::{NetworkList, json};
 use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
 
-/// For a plugin's answer to VERSION or STATUS.
+/// The limit for a plugin's answer to VERSION or STATUS.
 pub(super) const PROBE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default, Clone)]

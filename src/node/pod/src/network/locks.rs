@@ -26,7 +26,7 @@ pub(crate) struct Guard<K: Ord> {
 }
 
 impl<K: Ord + Clone> Locks<K> {
-    /// In the order of asking.
+    /// Takes the lock of a key. Waiting callers get it in the order of asking.
     pub(crate) async fn lock(&self, key: &K) -> Guard<K> {
         let lock = {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

@@ -55,9 +55,9 @@ pub struct NetworkOptions {
     pub operation_limit: Duration,
     /// Pods wait during a clean-up.
     pub gc_limit: Duration,
-    /// Their entries count in a clean-up.
+    /// The caches of other runtimes, whose entries count in a clean-up.
     pub shared_caches: Vec<PathBuf>,
-    /// Only there plugins clean up (the verb GC): no other runtime adds pods to these networks.
+    /// The networks to which no other runtime adds pods. Plugins clean up (the verb GC) in these alone.
     pub own_networks: Vec<String>,
 }
 
@@ -159,7 +159,7 @@ impl NetworkPlugin {
         self.inner.changes.subscribe()
     }
 
-    /// Where the results of set-ups are kept.
+    /// Returns the cache in which the results of set-ups are kept.
     pub fn cache(&self) -> &cnimble_runtime::Cache {
         self.inner.options.invoker.cache()
     }

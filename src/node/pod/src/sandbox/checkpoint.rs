@@ -23,7 +23,7 @@ use crate::PodId;
 
 const ENDING: &str = ".json";
 const SHARD: usize = 2;
-/// In bytes. The largest part is the network's configuration, which has a limit of 16 MiB.
+/// The largest size in bytes. The largest part is the network's configuration, which has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
 
 #[derive(Debug, Clone)]
@@ -277,7 +277,7 @@ pub(crate) struct Pods {
 
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// By pod, the oldest first.
+    /// The sandboxes by pod, the oldest first.
     pub sandboxes: Vec<Sandbox>,
     pub problems: Vec<(String, Cause)>,
 }
@@ -288,7 +288,7 @@ pub(super) fn key(pod: &PodId) -> String {
     hex(digest.into_iter().take(8))
 }
 
-/// Also makes missing parents.
+/// Makes a directory and its missing parents.
 pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), Cause> {
     DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(Cause::file("making", dir))
 }

@@ -91,7 +91,7 @@ pub struct Sandbox {
     pub config: SandboxConfig,
     /// The number of the pod's earlier sandboxes.
     pub attempt: u32,
-    /// In seconds since 1970.
+    /// The time of creation in seconds since 1970.
     pub created: u64,
     #[serde(default)]
     pub created_nanos: u32,

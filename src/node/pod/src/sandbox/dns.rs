@@ -14,7 +14,7 @@ const MAX_SERVERS: usize = 3;
 /// Kubernetes' limits of search lists.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
-/// Of the node's file, in bytes.
+/// The limit of the node's file, in bytes.
 const LIMIT: usize = 1 << 20;
 
 /// The node's configuration of name resolution.
@@ -112,7 +112,7 @@ fn limit(dns: &mut Dns) {
     }
 }
 
-/// By resolv.conf(5): the last `search` or `domain` counts, and so do the last options.
+/// Reads a file as resolv.conf(5) says: the last `search` or `domain` counts, and so do the last options.
 pub(super) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {

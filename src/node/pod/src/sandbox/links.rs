@@ -11,7 +11,7 @@ use super::{Sandbox, Sandboxes};
 use crate::network::INTERFACE;
 
 impl Sandboxes {
-    /// As far as ADD has told of them.
+    /// Returns the links of a sandbox on the host, as far as ADD has told of them.
     pub(crate) fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
         let Some(network) = sandbox.network_name() else { return Vec::new() };
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };

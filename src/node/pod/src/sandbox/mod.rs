@@ -58,7 +58,7 @@ pub struct SandboxOptions {
 }
 
 impl SandboxOptions {
-    /// In these directories, without processes and control groups.
+    /// Returns options with these directories, without processes and control groups.
     pub fn new(state_dir: impl Into<PathBuf>, run_dir: impl Into<PathBuf>) -> Self {
         SandboxOptions {
             state_dir: state_dir.into(),

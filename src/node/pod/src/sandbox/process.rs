@@ -115,7 +115,7 @@ fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// In clock ticks since boot; `None` for an ended process, also a zombie (proc_pid_stat(5)).
+/// Returns the start time in clock ticks since boot, or `None` for an ended process, also a zombie (proc_pid_stat(5)).
 fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }

@@ -26,7 +26,7 @@ type Wanted = (SourceKind, Arc<Manifest>);
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// In the order of sources, then in a source's order.
+    /// The candidates in the order of sources, then in a source's order.
     candidates: Vec<Wanted>,
     chosen: Option<Wanted>,
     losers: Vec<Loser>,

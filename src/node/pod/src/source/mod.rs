@@ -61,7 +61,7 @@ pub enum Op {
     /// The pods are gone, or have ended for good.
     Remove,
     Add,
-    /// The same pods want something else of the network.
+    /// Pods that are known want something else of the network.
     Update,
     /// The pods have a deletionTimestamp now.
     Delete,

@@ -18,14 +18,14 @@ use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;
-/// In bytes. Servers take less.
+/// The limit of headers in bytes. Servers take less.
 const HEADERS: usize = 64 << 10;
 
 /// Asked again and again for manifests. An empty answer means no pods; after a failure, nonsense or too much they stay.
 /// The system's certificate authorities are trusted; proxies are not used.
 #[derive(Clone)]
 pub struct UrlSource {
-    /// Its query may have a password.
+    /// The URL, whose query may have a password.
     pub url: String,
     /// `NAME: VALUE` each. Another host gets none after a redirection.
     pub headers: Vec<String>,

@@ -65,7 +65,7 @@ struct Member {
     ports: Option<Few<ContainerPort>>,
 }
 
-/// At most as many as a pod may have: a few bytes of text may take a hundred times as many.
+/// A list with at most as many items as a pod may have, because a few bytes of text may take a hundred times as many.
 struct Few<T>(Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {

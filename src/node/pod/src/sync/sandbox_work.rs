@@ -33,7 +33,7 @@ impl SandboxWork {
         SandboxWork { sandboxes, known: Arc::default(), unreadable: Mutex::default() }
     }
 
-    /// Unless the pod has another sandbox by now.
+    /// Stops a sandbox, unless the pod has another one by now.
     async fn discard(&self, pod: &PodId, sandbox: &str) -> Result<(), Condition> {
         let current = self.sandboxes.find(pod).map_err(|err| condition(FAILED_KILL, &err))?;
         if current.is_some_and(|current| current.id == sandbox && current.state == State::Ready) {

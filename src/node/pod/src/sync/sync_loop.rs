@@ -66,12 +66,12 @@ impl<W: Work> SyncLoop<W> {
         (this, Handle { commands })
     }
 
-    /// Where to see how the pods are.
+    /// Returns the board that shows how the pods are.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// When the inputs end, the last wanted pods stay wanted.
+    /// Works until it is stopped. When the inputs end, the last wanted pods stay wanted.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Ended {
         let (lost, mut losses) = mpsc::channel(16);
         self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), RELIST, lost));
