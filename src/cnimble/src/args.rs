@@ -248,7 +248,7 @@ pub(super) enum Command {
     /// Drops of the bandwidth plugin's limits stand in columns of their own.
     #[command(after_long_help = examples!["cnimble stats", "cnimble stats web --once --json"])]
     Stats(Stats),
-    /// Follow a packet from a pod, or to a published port, and find what stops it
+    /// Find what stops a packet from a pod, or to a published port
     ///
     /// Sends one packet, captures it on the links of its way, and traces it through the rules of
     /// nf_tables. Asks the kernel at each station: routes, links, neighbours, ports of bridges,
