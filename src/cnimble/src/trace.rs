@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use cnimble_liveness::named::{NamedPod, Records};
-use cnimble_netlink::Error;
 use cnimble_trace::{Flow, Outcome, Sender, Station, Target, Trace, Verdict, Way};
 
 use super::args;
@@ -21,24 +20,19 @@ pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(),
     must_be_root(WHAT)?;
     let runtime = given.cri.as_ref().map(|socket| evidence::runtime(socket, WHAT)).transpose()?;
     let records = Records::read(&session.caches(), runtime.as_deref()).map_err(failed)?;
-    let trace = match (pod, given.from) {
-        (Some(word), _) => {
-            let pod = named(&records, word)?;
-            if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
-                let why = format!("{} is in the network namespace of the host", pod.name);
-                return Err(Report::because(Exit::Usage, WHAT, why)
-                    .hint("`ip route get ADDRESS` tells the host's routes"));
-            }
-            let to = address(&records, &pod, &target)?;
-            follow(Sender::Pod(&pod), None, to, &target, &records, given)
-        }
-        (None, from) => {
-            let to = published_address(&target)?;
-            if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
-                return Err(usage("the sender and the receiver are of different families of IP"));
-            }
-            follow(Sender::Outside, from, to, &target, &records, given)
-        }
+    let pod = pod.map(|word| pod_of(&records, word)).transpose()?;
+    let (sender, to) = match &pod {
+        Some(pod) => (Sender::Pod(pod), address(&records, pod, &target)?),
+        None => (Sender::Outside, published_address(&target)?),
+    };
+    if given.from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+        return Err(usage("the sender and the receiver are of different families of IP"));
+    }
+    let flow = Flow { from: given.from, to, protocol: target.protocol, from_port: 0, to_port: target.port };
+    let trace = if given.no_probe {
+        cnimble_trace::look(sender, flow, &records)
+    } else {
+        cnimble_trace::probe(sender, flow, &records, given.wait)
     };
     let trace = trace.map_err(failed)?;
     session.show(&trace)?;
@@ -58,20 +52,16 @@ fn sender_and_receiver(given: &args::trace::Trace) -> Result<(Option<&str>, &str
     }
 }
 
-fn follow(
-    sender: Sender<'_>,
-    from: Option<IpAddr>,
-    to: IpAddr,
-    target: &Target,
-    records: &Records<'_>,
-    given: &args::trace::Trace,
-) -> Result<Trace, Error> {
-    let flow = Flow { from, to, protocol: target.protocol, from_port: 0, to_port: target.port };
-    if given.no_probe {
-        cnimble_trace::look(sender, flow, records)
-    } else {
-        cnimble_trace::probe(sender, flow, records, given.wait)
+/// The pod that sends the packet.
+fn pod_of(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
+    let pod = named(records, word)?;
+    if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
+        let why = format!("{} is in the network namespace of the host", pod.name);
+        return Err(
+            Report::because(Exit::Usage, WHAT, why).hint("`ip route get ADDRESS` tells the host's routes")
+        );
     }
+    Ok(pod)
 }
 
 /// The receiver of a packet from outside: an address of this node, with a port.

@@ -79,16 +79,20 @@ impl Walk<'_> {
     /// The pod on record that publishes the flow's port. Of two, the one that names the host's address, because its rule
     /// comes first.
     fn publication(&self, flow: &Flow) -> Option<Publication> {
-        let protocol = flow.protocol.to_string();
         let mut found: Vec<(bool, Publication)> = Vec::new();
         for entry in self.records.entries() {
-            let result = entry.cni_result().ok().flatten().unwrap_or_default();
-            let pod = result.ips.iter().map(|ip| ip.address).find(|ip| ip.is_ipv4() == flow.to.is_ipv4());
-            let Some(pod) = pod.filter(|_| self.records.find(&entry.container_id).is_ok()) else { continue };
             for mapping in published_ports(entry).iter().filter_map(Mapping::of) {
                 let host_ip = mapping.host_ip.filter(|ip| !ip.is_unspecified());
-                let is_it = mapping.protocol.to_string() == protocol && mapping.host_port == flow.to_port;
-                if is_it && host_ip.is_none_or(|ip| ip == flow.to) {
+                let is_it = mapping.protocol.to_string() == flow.protocol.to_string()
+                    && mapping.host_port == flow.to_port
+                    && host_ip.is_none_or(|ip| ip == flow.to);
+                // A pod's namespace is opened only if it has the port.
+                if !is_it || self.records.find(&entry.container_id).is_err() {
+                    continue;
+                }
+                let result = entry.cni_result().ok().flatten().unwrap_or_default();
+                let mut addresses = result.ips.iter().map(|ip| ip.address);
+                if let Some(pod) = addresses.find(|ip| ip.is_ipv4() == flow.to.is_ipv4()) {
                     found.push((host_ip.is_none(), Publication { entry: entry.clone(), mapping, pod }));
                 }
             }

@@ -4,6 +4,7 @@
 //! connection tracking that the probe made, in each namespace in which it was captured. After a kill they expire, as
 //! those of any other packet do.
 
+mod conditions;
 mod drops;
 mod inject;
 mod join;
@@ -153,7 +154,8 @@ pub(crate) fn send(
     let mut tracer = trace_rules(&probe, origin, &mut evidence)?;
     let transmitter = Transmitter::open(origin, &probe)?;
     // A program at the pod's link can drop the probe before the capture sees it.
-    evidence.seen.insert((sender.cloned(), probe.as_sent()));
+    let sent = probe.first_packet(&probe.packet(&probe.bytes()));
+    evidence.seen.extend(sent.map(|first| (sender.cloned(), first)));
     let begun = Instant::now();
     let mut steps = Vec::new();
     for deadline in [AGAIN.min(patience), patience] {
@@ -239,13 +241,13 @@ fn trace_rules(probe: &Probe, origin: Origin<'_>, evidence: &mut Evidence) -> Re
         let monitor = TraceMonitor::open()?;
         let mut nft = Nft::open_here()?;
         let name = table_name();
-        let mut traced = probe.conditions();
-        if let Origin::Link(_) = origin {
-            traced.extend(probe.answer_conditions());
-        }
-        nft.trace_packets(&name, &traced)?;
-        if let Origin::Link(_) = origin {
-            nft.drop_traced(&name, &probe.answer_conditions())?;
+        match origin {
+            Origin::Pod(_) => nft.trace_packets(&name, &probe.conditions())?,
+            Origin::Link(_) => {
+                let answers = probe.answer_conditions();
+                nft.trace_packets(&name, &[probe.conditions(), answers.clone()].concat())?;
+                nft.drop_traced(&name, &answers)?;
+            }
         }
         Ok::<_, Error>((monitor, nft))
     };

@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cnimble_netlink::conntrack::{FirstPacket, PacketKind};
-use cnimble_netlink::nft::{Expr, Header, Meta, REG1};
 use cnimble_netlink::packet::Pattern;
 
 use crate::flow::{Flow, Protocol};
@@ -14,7 +13,7 @@ const TEXT: &[u8] = b"cnimble trace";
 const ECHO: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
 /// Unreachable, too big, time exceeded, bad parameter: of IPv4, then of IPv6.
-const ERRORS: [&[u8]; 2] = [&[3, 11, 12], &[1, 2, 3, 4]];
+pub(super) const ERRORS: [&[u8]; 2] = [&[3, 11, 12], &[1, 2, 3, 4]];
 
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
@@ -39,6 +38,11 @@ pub(crate) enum Sighting {
 }
 
 impl Probe {
+    /// The number of the protocol in the header of IP (`IPPROTO_…`).
+    pub(super) fn protocol_number(&self) -> u8 {
+        self.flow.protocol.transport().number(self.flow.to.is_ipv4())
+    }
+
     /// The transport header with its data.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let number = self.number.to_be_bytes();
@@ -85,7 +89,7 @@ impl Probe {
 
     /// Puts the header of IP in front of a transport header.
     pub(crate) fn packet(&self, transport: &[u8]) -> Vec<u8> {
-        let protocol = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+        let protocol = self.protocol_number();
         let (from, to) = (octets(self.from), octets(self.flow.to));
         if self.flow.to.is_ipv4() {
             let [high, low] = u16::try_from(20 + transport.len()).unwrap_or(0).to_be_bytes();
@@ -108,7 +112,7 @@ impl Probe {
         let mut all = Vec::new();
         if self.flow.protocol != Protocol::Icmp {
             let (from, to) = (octets(self.from), octets(self.flow.to));
-            let number = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
+            let number = self.protocol_number();
             let length = u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes();
             all = [&from[..], &to[..], &length[..], &[0, 0, 0, number]].concat();
         }
@@ -129,65 +133,6 @@ impl Probe {
         }
     }
 
-    /// The conditions of rules that match the probe, and its answer.
-    pub(crate) fn conditions(&self) -> Vec<Vec<Expr>> {
-        let number = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
-        let of_protocol = || vec![Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])];
-        let has = |offset, value: &[u8]| {
-            let length = u32::try_from(value.len()).unwrap_or(0);
-            [Expr::payload(Header::Transport, offset, length, REG1), Expr::equal(REG1, value)]
-        };
-        let rule = |parts: Vec<[Expr; 2]>| {
-            let mut rule = of_protocol();
-            rule.extend(parts.into_iter().flatten());
-            rule
-        };
-        let number = self.number.to_be_bytes();
-        match self.flow.protocol {
-            Protocol::Icmp => vec![rule(vec![has(8, &number)])],
-            Protocol::Tcp => {
-                let acknowledged = self.number.wrapping_add(1).to_be_bytes();
-                vec![rule(vec![has(4, &number)]), rule(vec![has(8, &acknowledged)])]
-            }
-            Protocol::Udp => {
-                let from = self.flow.from_port.to_be_bytes();
-                // The port that the answer comes from may be translated behind this rule.
-                vec![rule(vec![has(8, &number)]), rule(vec![has(2, &from)])]
-            }
-        }
-    }
-
-    /// The conditions of rules that match the answer to a probe of TCP or UDP, and an error that quotes the probe.
-    pub(crate) fn answer_conditions(&self) -> Vec<Vec<Expr>> {
-        let is_v4 = self.flow.to.is_ipv4();
-        let (icmp, quoted_header, errors) = if is_v4 { (1, 20, ERRORS[0]) } else { (58, 40, ERRORS[1]) };
-        let load = |offset, length| Expr::payload(Header::Transport, offset, length, REG1);
-        let of_protocol = |number: u8| vec![Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])];
-        let mut answer = of_protocol(self.flow.protocol.transport().number(is_v4));
-        let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
-        answer.extend([load(0, 2), Expr::equal(REG1, &to), load(2, 2), Expr::equal(REG1, &from)]);
-        // The number is the sequence number of a SYN, or the first data of a datagram.
-        let number_at = if self.flow.protocol == Protocol::Tcp {
-            let acknowledged = self.number.wrapping_add(1).to_be_bytes();
-            answer.extend([load(8, 4), Expr::equal(REG1, &acknowledged)]);
-            4
-        } else {
-            8
-        };
-        let mut rules = vec![answer];
-        for kind in errors {
-            let mut error = of_protocol(icmp);
-            error.extend([load(0, 1), Expr::equal(REG1, &[*kind])]);
-            // An error has eight bytes in front of the header that it quotes.
-            error.extend([
-                load(8 + quoted_header + number_at, 4),
-                Expr::equal(REG1, &self.number.to_be_bytes()),
-            ]);
-            rules.push(error);
-        }
-        rules
-    }
-
     /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched. An
     /// error then quotes the probe, although the quotation is not a part of what the kernel tells.
     pub(crate) fn recognize_held(&self, transport: &[u8]) -> Option<Sighting> {
@@ -206,25 +151,10 @@ impl Probe {
         if protocol == icmp(packet)? {
             return self.recognize_icmp(source, data, packet);
         }
-        if protocol != self.flow.protocol.transport().number(self.flow.to.is_ipv4()) {
+        if protocol != self.protocol_number() {
             return None;
         }
         self.recognize_transport(data)
-    }
-
-    /// Returns the key by which connection tracking knows the probe in the sender's namespace.
-    pub(crate) fn as_sent(&self) -> FirstPacket {
-        let kind = match self.flow.protocol {
-            Protocol::Icmp => {
-                let [high, low, ..] = self.number.to_be_bytes();
-                PacketKind::Echo { id: u16::from_be_bytes([high, low]) }
-            }
-            Protocol::Tcp | Protocol::Udp => {
-                PacketKind::Ports { source: self.flow.from_port, destination: self.flow.to_port }
-            }
-        };
-        let protocol = self.flow.protocol.transport().number(self.flow.to.is_ipv4());
-        FirstPacket { protocol, source: self.from, destination: self.flow.to, kind }
     }
 
     /// Returns the key by which connection tracking knows the probe where it was captured. `None` for a packet that is
@@ -281,7 +211,7 @@ impl Probe {
             return if self.flow.protocol == Protocol::Icmp { self.recognize_transport(data) } else { None };
         }
         let (_, protocol, inner) = split(data.get(8..)?)?;
-        if protocol != self.flow.protocol.transport().number(v4) {
+        if protocol != self.protocol_number() {
             return None;
         }
         (self.recognize_transport(inner)? == Sighting::Probe)
