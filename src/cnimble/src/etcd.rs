@@ -27,27 +27,43 @@ pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
     path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
 }
 
-/// Returns the path of the program, or why it can't be run.
-pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, String> {
-    program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))
+/// Returns the path of the program.
+///
+/// # Errors
+/// Fails if none of these directories has it.
+pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, Error> {
+    let missing = || Error::new(Code::DELEGATE, format!("there is no program {PROGRAM} beside the plugins"));
+    program(path).ok_or_else(missing)
+}
+
+/// Runs a task of the program to its end, and returns what it has printed.
+///
+/// # Errors
+/// Fails with the error that the program has printed, and with code 11 if it can't be run or has printed none.
+pub(super) async fn answer<A: AsRef<std::ffi::OsStr>>(
+    path: &[PathBuf],
+    task: impl IntoIterator<Item = A>,
+    config: &str,
+) -> Result<Vec<u8>, Error> {
+    let program = must_have(path)?;
+    let output = run(&program, task, config)
+        .await
+        .map_err(|err| Error::new(Code::TRY_AGAIN_LATER, format!("{}: {err}", program.display())))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(Error::from_json(&output.stdout).unwrap_or_else(|| {
+        let why = format!("{} failed ({})", program.display(), output.status);
+        Error::new(Code::TRY_AGAIN_LATER, why)
+    }))
 }
 
 /// Asks the store what an ADD would meet that needs it.
 ///
 /// # Errors
-/// Fails with the error of that ADD.
+/// Fails with the error of that ADD, and as [`answer`] does.
 pub(super) async fn look(path: &[PathBuf], config: &str) -> Result<(), Error> {
-    let failed = |why: String| Error::new(Code::TRY_AGAIN_LATER, why);
-    let program = must_have(path).map_err(failed)?;
-    let output = run(&program, ["look"], config).await;
-    let output = output.map_err(|err| failed(format!("{}: {err}", program.display())))?;
-    if output.status.success() { Ok(()) } else { Err(error_of(&program, &output)) }
-}
-
-/// Returns the error that the program has printed.
-pub(super) fn error_of(program: &Path, output: &Output) -> Error {
-    let other = || format!("{} failed ({})", program.display(), output.status);
-    Error::from_json(&output.stdout).unwrap_or_else(|| Error::new(Code::TRY_AGAIN_LATER, other()))
+    answer(path, ["look"], config).await.map(drop)
 }
 
 /// Passes the configuration of a network. The program is killed if the child is dropped.

@@ -90,7 +90,7 @@ impl Shares {
     }
 
     async fn follow(&mut self, until: Until) -> Result<(), Error> {
-        let program = etcd::must_have(&self.path).map_err(|why| Error::new(Code::DELEGATE, why))?;
+        let program = etcd::must_have(&self.path)?;
         let failed = |why: &dyn std::fmt::Display| {
             Error::new(Code::TRY_AGAIN_LATER, format!("{}: {why}", program.display()))
         };

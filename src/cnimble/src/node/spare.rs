@@ -185,20 +185,14 @@ pub(super) async fn tend(
 ) -> Result<Tended, Error> {
     let other = |why: String| Error::new(Code::TRY_AGAIN_LATER, why);
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
-    let program = etcd::must_have(path).map_err(other)?;
     let known = ips.iter().flatten().map(IpAddr::to_string);
     let args = std::iter::once("tend".to_owned()).chain(known);
     let mut config: Map<String, Value> =
         serde_json::from_str(&network.config).map_err(|err| other(err.to_string()))?;
     config.insert("nodes".to_owned(), nodes.into());
-    let output = etcd::run(&program, args, &Value::from(config).to_string())
-        .await
-        .map_err(|err| other(format!("{}: {err}", program.display())))?;
-    if !output.status.success() {
-        return Err(etcd::error_of(&program, &output));
-    }
+    let answer = etcd::answer(path, args, &Value::from(config).to_string()).await?;
     ips.map_err(other)?;
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);
     let outcome = if is_short { Outcome::Short } else { Outcome::Done };

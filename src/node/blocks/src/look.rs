@@ -2,7 +2,7 @@
 //! its plugin nor its agent would notice for most of the time `offline`.
 
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::Share;
+use cnimble_leases::cluster::share::{Owned, Share};
 
 use crate::store::Store;
 use crate::{BlocksError, Result, claim};
@@ -33,9 +33,9 @@ async fn check<S: Store>(cluster: &Cluster, session: &mut S, share: &Share) -> R
     let records = session.records(&cluster.node).await?;
     let is_known = !share.registered || records.iter().any(|record| record.identity.instance == *ours);
     let listed = session.owned_by(&cluster.node).await?;
-    let mut listed = listed.iter().filter(|listed| listed.instance == *ours).map(|listed| listed.first);
-    let listed: Vec<_> = listed.by_ref().collect();
-    let lacks = share.owned.iter().find(|owned| !listed.contains(&owned.first));
+    let has =
+        |owned: &&Owned| listed.iter().any(|listed| listed.instance == *ours && listed.first == owned.first);
+    let lacks = share.owned.iter().find(|owned| !has(owned));
     // Another process of the node may have changed both meanwhile.
     let is_same = Share::read(&cluster.base.store)?.as_ref() == Some(share);
     let why = match lacks {

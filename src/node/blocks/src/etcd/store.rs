@@ -96,9 +96,10 @@ impl Store for Etcd {
     async fn difference(&mut self, seen: (u64, i64), _at: u64) -> Result<Option<String>> {
         // The operator took the cluster for a new one.
         if seen.0 == self.fence.epoch && seen.1 > 0 && seen.1 < self.created {
-            let why =
-                format!("network was set up at revision {}, and {} was seen before", self.created, seen.1);
-            return Ok(Some(format!("its {why}")));
+            return Ok(Some(format!(
+                "its network was set up at revision {}, and {} was seen before",
+                self.created, seen.1
+            )));
         }
         let mut why = None;
         for _ in 0..LOOKS {
