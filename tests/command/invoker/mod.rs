@@ -30,7 +30,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Host, LIMIT, Outcome, command, run_limited, script};
+use cnimble_tests::{Host, LIMIT, Outcome, PATIENCE, command, run_limited, script, wait_until};
 
 /// A node with a directory of networks and a cache.
 struct Node {
@@ -144,6 +144,21 @@ impl Run {
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
+}
+
+/// Runs a clean-up of a dead pod until it `is_done`, and returns its last outcome.
+///
+/// Mount namespaces that other tests make meanwhile have a copy of the pod's mount. As long as one is there, the pod's
+/// namespace is, too.
+fn until_mounts_are_gone(run: impl Fn() -> Outcome, is_done: impl Fn(&Outcome) -> bool) -> Outcome {
+    let mut outcome = run();
+    wait_until(PATIENCE, || {
+        if !is_done(&outcome) {
+            outcome = run();
+        }
+        is_done(&outcome)
+    });
+    outcome
 }
 
 /// Creates a directory with scripts as plugins.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Outcome, Pod, Snapshot, need, plugin_dir};
 
-use super::{Node, names};
+use super::{Node, names, until_mounts_are_gone};
 
 fn run(node: &Node, args: &[&str]) -> Outcome {
     node.cnimble(plugin_dir(), args).run()
@@ -94,15 +94,8 @@ fn a_network_goes_with_all_that_it_left() {
     drop(dead);
     assert!(has_link(&node, "br0"));
     assert_eq!(run(&node, &["network", "rm", "net"]).status, 7, "the lease of the dead pod is young");
-    // A mount namespace that another test makes meanwhile has a copy of the pod's mount, and the pod's namespace lives with
-    // it.
-    let mut outcome = run(&node, &["network", "rm", "net", "--grace", "0"]);
-    cnimble_tests::wait_until(cnimble_tests::PATIENCE, || {
-        if outcome.status == 7 {
-            outcome = run(&node, &["network", "rm", "net", "--grace", "0"]);
-        }
-        outcome.status != 7
-    });
+    let remove = || run(&node, &["network", "rm", "net", "--grace", "0"]);
+    let outcome = until_mounts_are_gone(remove, |outcome| outcome.status != 7);
     assert_eq!(outcome.status, 0, "{}", outcome.describe());
     assert!(outcome.text().contains("bridge br0\n"), "{}", outcome.text());
     assert!(!has_link(&node, "br0") && !file(&node, "net").exists());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Outcome, Pod, need, plugin_dir};
 
-use super::{Node, RESULT, Run, command, scripts};
+use super::{Node, RESULT, Run, command, scripts, until_mounts_are_gone};
 
 const PORTS: &str = r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#;
 
@@ -125,18 +125,11 @@ fn nothing_stays_whatever_became_of_the_file() {
             assert_eq!(checked.status, 0, "{what}: {}", checked.describe());
             // `gc --gone` is for pods that have no namespace any more.
             let pod = (verb != "gc --gone").then_some(pod);
-            let mut outcome = cnimble(&node, args);
-            if verb == "gc --gone" {
-                // Mount namespaces that other tests make meanwhile have a copy of the pod's mount. As long as one is
-                // there, the pod's namespace is, too.
-                let is_removed = || {
-                    if !node.entries().is_empty() {
-                        outcome = cnimble(&node, args);
-                    }
-                    node.entries().is_empty()
-                };
-                cnimble_tests::wait_until(cnimble_tests::PATIENCE, is_removed);
-            }
+            let outcome = if verb == "gc --gone" {
+                until_mounts_are_gone(|| cnimble(&node, args), |_| node.entries().is_empty())
+            } else {
+                cnimble(&node, args)
+            };
             // GC asks the plugins of the file, too.
             let is_refused = file == UninstalledPluginAdded && verb == "gc --all";
             assert_eq!(outcome.status, if is_refused { 4 } else { 0 }, "{what}: {}", outcome.describe());

@@ -333,15 +333,22 @@ mod tests {
         Nft::new().commit(&batch)
     }
 
-    #[test]
-    fn only_chosen_connections_are_deleted() {
-        in_netns("only_chosen_connections_are_deleted", || {
+    /// Calls `body` in a namespace with a loopback whose connections are tracked.
+    fn where_connections_are_tracked(test: &'static str, body: impl FnOnce() + Send + 'static) {
+        in_netns(test, move || {
             if let Err(err) = track() {
-                eprintln!("SKIP only_chosen_connections_are_deleted: {err}");
+                eprintln!("SKIP {test}: {err}");
                 return;
             }
             let up = Change { up: Some(true), ..Change::default() };
             Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
+            body();
+        });
+    }
+
+    #[test]
+    fn only_chosen_connections_are_deleted() {
+        where_connections_are_tracked("only_chosen_connections_are_deleted", || {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             for port in [8001, 8002, 8003] {
                 socket.send_to(b"x", ("127.0.0.1", port)).unwrap();
@@ -364,13 +371,7 @@ mod tests {
 
     #[test]
     fn one_connection_is_deleted_by_its_first_packet() {
-        in_netns("one_connection_is_deleted_by_its_first_packet", || {
-            if let Err(err) = track() {
-                eprintln!("SKIP one_connection_is_deleted_by_its_first_packet: {err}");
-                return;
-            }
-            let up = Change { up: Some(true), ..Change::default() };
-            Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
+        where_connections_are_tracked("one_connection_is_deleted_by_its_first_packet", || {
             for address in ["127.0.0.1", "::1"] {
                 let address: std::net::IpAddr = address.parse().unwrap();
                 let socket = UdpSocket::bind((address, 0)).unwrap();
