@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::neighbour::{
+    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
@@ -44,6 +46,25 @@ pub fn probe(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
     )
 }
 
+/// `ip neighbour replace IP dev LINK use`: the kernel asks for the hardware address, as if it had a packet to send.
+///
+/// It asks nothing for an entry that has a hardware address. See [`probe`] for one of these.
+pub fn resolve(index: u32, link: &str, ip: IpAddr) -> Request {
+    let mut message = entry(index, ip);
+    message.header.flags = NeighbourFlags::Use;
+    Request::new(
+        format!("ask for neighbour {ip} on {link}"),
+        Mode::Replace,
+        RouteNetlinkMessage::NewNeighbour(message),
+    )
+}
+
+/// `ip neighbour del IP dev LINK`
+pub fn del(index: u32, link: &str, ip: IpAddr) -> Request {
+    let what = format!("delete neighbour {ip} from {link}");
+    Request::new(what, Mode::Change, RouteNetlinkMessage::DelNeighbour(entry(index, ip)))
+}
+
 /// An entry of the neighbour table of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
@@ -61,6 +82,11 @@ impl Neighbour {
     /// Whether the neighbour has answered lately (NUD_REACHABLE), or is configured (NUD_PERMANENT).
     pub fn is_known(&self) -> bool {
         self.state & (NUD_REACHABLE | NUD_PERMANENT) != 0
+    }
+
+    /// Whether the entry was written by hand (NUD_PERMANENT). The kernel never asks whether such a neighbour is there.
+    pub fn is_permanent(&self) -> bool {
+        self.state & NUD_PERMANENT != 0
     }
 
     /// Whether the neighbour was known, and nobody has asked again (NUD_STALE).

@@ -1,14 +1,16 @@
 //! Verdicts about packet rules.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
-use cnimble_netlink::Netlink;
 use cnimble_netlink::arp::Asking;
+use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
+use cnimble_netlink::{IfPresent as _, Netlink, neigh};
 use cnimble_rules::survey::{self, Contested, Named, Trace};
 
 use super::node::Node;
@@ -16,6 +18,12 @@ use super::{Sight, Verdict};
 
 /// The time for an answer after each request. A neighbour answers within milliseconds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
+
+/// The time in which the kernel sends its three neighbor solicitations (RFC 4861: one a second), and gives up.
+const SOLICITATIONS: Duration = Duration::from_secs(4);
+
+/// The time between two looks at what the kernel has heard.
+const PAUSE: Duration = Duration::from_millis(50);
 
 impl Sight {
     /// The verdict on a packet rule. A port mapping of an attachment that only may live is an orphan if it takes the
@@ -75,12 +83,39 @@ fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
     if !link.carrier {
         return Ok(Some(false));
     }
-    let (Some(mac), IpAddr::V4(address)) = (link.mac, address) else { return Ok(None) };
-    match Asking::open(index, mac, vec![address])?.probe_with(&PAUSES) {
-        Ok(()) => Ok(Some(false)),
-        Err(err) if err.is(Errno::EADDRINUSE) => Ok(Some(true)),
-        Err(err) => Err(err.into()),
+    let Some(mac) = link.mac else { return Ok(None) };
+    match address {
+        IpAddr::V4(address) => match Asking::open(index, mac, vec![address])?.probe_with(&PAUSES) {
+            Ok(()) => Ok(Some(false)),
+            Err(err) if err.is(Errno::EADDRINUSE) => Ok(Some(true)),
+            Err(err) => Err(err.into()),
+        },
+        IpAddr::V6(_) => answers_solicitations(&mut host, &link, address),
     }
+}
+
+/// Whether something on the link answers the kernel's neighbor solicitations for an IPv6 address. `None` if an entry
+/// that was written by hand keeps the kernel from asking.
+///
+/// An entry that is there may name a machine that had the address before, so it goes first.
+fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Result<Option<bool>, Error> {
+    if let Some(entry) = host.neighbour_entry(link.index, address)? {
+        if entry.is_permanent() {
+            return Ok(None);
+        }
+        // The kernel may have removed it meanwhile.
+        host.execute(neigh::del(link.index, &link.name, address)).if_present()?;
+    }
+    host.execute(neigh::resolve(link.index, &link.name, address))?;
+    let end = Instant::now() + SOLICITATIONS;
+    while Instant::now() < end {
+        match host.neighbour_entry(link.index, address)? {
+            Some(entry) if entry.is_known() => return Ok(Some(true)),
+            Some(entry) if entry.is_failed() => return Ok(Some(false)),
+            _ => sleep(PAUSE),
+        }
+    }
+    Ok(Some(false))
 }
 
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
@@ -92,7 +127,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
             Some(_) => node.by_addresses(&trace.addrs, "its pod is gone".to_owned()),
         },
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
-        Named::Container { .. } => node.by_container(&trace.addrs, "its container is gone".to_owned()),
+        Named::Container { .. } => node.by_container(&trace.addrs, "no result cache and no lease that was read has its container".to_owned()),
         Named::Link(name) => by_link(node, trace, name),
         // The rules are for the address, of any pod.
         Named::Nothing => {
@@ -111,16 +146,14 @@ fn by_link(node: &Node, trace: &Trace, name: &str) -> Verdict {
         if trace.comment().is_some_and(|comment| node.is_listed_in(comment)) {
             return Verdict::Lives;
         }
-        let name = if name.is_empty() { "its port" } else { name };
-        return Verdict::Orphan(format!("there is no link {name} any more"));
+        return Verdict::Orphan(if name.is_empty() {
+            "its port is not there any more".to_owned()
+        } else {
+            format!("there is no link {name} any more")
+        });
     };
     if trace.is_of_bridge() {
-        let has_ports = node.links.iter().any(|port| port.master == Some(link.index));
-        return if has_ports {
-            Verdict::Lives
-        } else {
-            Verdict::Orphan(format!("the bridge {name} has no ports"))
-        };
+        return by_isolated_interface(node, link);
     }
     match (trace.comment().and_then(survey::tag), survey::tag(&link.alias)) {
         (Some(tag), Some(owner)) if tag == owner => Verdict::Lives,
@@ -128,5 +161,26 @@ fn by_link(node: &Node, trace: &Trace, name: &str) -> Verdict {
         (Some(tag), None) if node.has_tag(tag) => Verdict::Lives,
         (Some(_), None) => Verdict::Doubt(format!("there is a link {name}, and nothing tells whose it is")),
         (None, _) => Verdict::Lives,
+    }
+}
+
+/// The verdict on an `ingressPolicy`. It is for a bridge, for the gateway of a VLAN (BRIDGE.VLAN), or with ptp for the
+/// host's end of one pod. Only a bridge can be without pods while its link is there.
+fn by_isolated_interface(node: &Node, link: &Link) -> Verdict {
+    let bridge = if link.kind == "bridge" {
+        link
+    } else {
+        let of_vlan = link.name.rsplit_once('.').filter(|(_, vlan)| vlan.parse::<u16>().is_ok());
+        let bridge = of_vlan
+            .and_then(|(bridge, _)| node.links.iter().find(|link| link.name == bridge && link.kind == "bridge"));
+        let Some(bridge) = bridge else { return Verdict::Lives };
+        bridge
+    };
+    // The pair of a VLAN's gateway has both ends in the host's namespace.
+    let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
+    if node.links.iter().any(|port| port.master == Some(bridge.index) && !leads_here(port)) {
+        Verdict::Lives
+    } else {
+        Verdict::Orphan(format!("the bridge {} has no ports that lead to pods", bridge.name))
     }
 }

@@ -1,7 +1,7 @@
 //! Tests pods that are cut off by something that the doctor can't put back, and what it says of them.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn a_pod_without_its_interface_is_a_fault_that_only_its_runtime_repairs() {
     node.add(plugin_dir(), "doc", &pod, "one", 8001);
     let healthy = text(&node, &[]).success();
     assert!(
-        healthy.text().ends_with("1 attachment lives; the plugins' objects are whole\n"),
+        healthy.text().ends_with("1 attachment lives or may live; the plugins' objects are whole\n"),
         "{}",
         healthy.describe()
     );
@@ -118,7 +118,7 @@ struct HalfRemoved {
     node: Node,
     first: Pod,
     second: Pod,
-    address: Ipv4Addr,
+    address: IpAddr,
 }
 
 impl HalfRemoved {
@@ -127,8 +127,10 @@ impl HalfRemoved {
         node.network("doc", &network(&node, subnet));
         let (first, second) = (Pod::new(), Pod::new());
         // As on a node that has had pods of the Go plugins. Of two chains at one hook, the later one sees a packet first.
-        let chains = ["PREROUTING", "OUTPUT"].map(|chain| format!("iptables -t nat -A {chain} -j EARLIER"));
-        node.host.shell(&format!("iptables -t nat -N EARLIER; {}", chains.join("; ")));
+        for iptables in ["iptables -t nat", "ip6tables -t nat"] {
+            let chains = ["PREROUTING", "OUTPUT"].map(|chain| format!("{iptables} -A {chain} -j EARLIER"));
+            node.host.shell(&format!("{iptables} -N EARLIER; {}", chains.join("; ")));
+        }
         let result = node.add(plugin_dir(), "doc", &first, "one", 8001);
         let address = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         first.ip("link del eth0");
@@ -167,9 +169,18 @@ fn a_port_of_a_half_removed_pod_takes_nothing_from_a_pod_of_the_go_plugins() {
 #[test]
 fn a_port_of_a_half_removed_pod_goes_to_the_pod_that_lives() {
     need_go!(go, "ip", "nft", "iptables", "iptables-nft-save");
-    let half = HalfRemoved::new(go, "10.213.43.0/24", chains_of_an_earlier_version);
+    the_port_goes_to_the_second_pod(go, "10.213.43.0/24", "10.213.43.1:8001");
+}
+
+#[test]
+fn a_port_of_a_half_removed_pod_goes_to_the_pod_that_lives_with_ipv6() {
+    need_go!(go, "ip", "nft", "ip6tables", "ip6tables-nft-save");
+    the_port_goes_to_the_second_pod(go, "fd00:213:43::/64", "[fd00:213:43::1]:8001");
+}
+
+fn the_port_goes_to_the_second_pod(go: &std::path::Path, subnet: &str, port: &str) {
+    let half = HalfRemoved::new(go, subnet, chains_of_an_earlier_version);
     let _server = Server::start(&half.second, 80, "second");
-    let port = "10.213.43.1:8001";
     assert!(tcp_is_shut(&half.node.host, port), "the first pod's rule stands in front");
     let found = findings(&half.node.doctor(&["--grace", "0"]), 6);
     assert_eq!(kinds(&found), ["pod-state found one", "rules found one"], "{found:#?}");
@@ -198,7 +209,8 @@ fn a_port_whose_address_answers_stays() {
     half.node.host.ip(&format!("link add vm0 type veth peer name tap0 netns {}", machine.path()));
     half.node.host.ip("link set vm0 up master br1");
     machine.ip("link set tap0 up");
-    let (stop, address) = (AtomicBool::new(false), half.address);
+    let IpAddr::V4(address) = half.address else { unreachable!() };
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| machine.within(|| answer_arp("tap0", address, &stop)));
         let before = half.node.host.nft("list map inet cnimble portmap4");
@@ -206,6 +218,27 @@ fn a_port_whose_address_answers_stays() {
         assert_eq!(half.node.host.nft("list map inet cnimble portmap4"), before);
         stop.store(true, Ordering::Relaxed);
     });
+    drop(machine);
+    assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one", "rules repaired one"]);
+}
+
+/// The same with IPv6. The machine answers neighbor solicitations as a proxy, for an address that no interface has.
+#[test]
+fn a_port_whose_ipv6_address_answers_stays() {
+    need_go!(go, "ip", "nft", "ip6tables", "ip6tables-nft-save");
+    let half = HalfRemoved::new(go, "fd00:213:44::/64", chains_of_an_earlier_version);
+    let machine = Pod::new();
+    half.node.host.ip(&format!("link add vm0 type veth peer name tap0 netns {}", machine.path()));
+    half.node.host.ip("link set vm0 up master br1");
+    machine.ip("link set tap0 up");
+    for key in ["ipv6/conf/tap0/forwarding", "ipv6/conf/tap0/proxy_ndp"] {
+        machine.set_sysctl(key, "1");
+    }
+    machine.set_sysctl("ipv6/neigh/tap0/proxy_delay", "0");
+    machine.ip(&format!("neigh add proxy {} dev tap0", half.address));
+    let before = half.node.host.nft("list map inet cnimble portmap6");
+    assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one"]);
+    assert_eq!(half.node.host.nft("list map inet cnimble portmap6"), before);
     drop(machine);
     assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one", "rules repaired one"]);
 }

@@ -270,3 +270,32 @@ fn doctor_finds_no_fault_of_the_go_plugins_pods() {
     assert_eq!(findings(&node.doctor(&["--grace", "0", "--repair", "--pods"]), 0), [] as [Value; 0]);
     super::same(&state, &node.state(), "after the doctor");
 }
+
+/// The host's end of a ptp pod is no bridge, so it has no ports. Its isolation is in use as long as the link is there.
+#[test]
+fn the_isolation_of_a_living_ptp_pod_stays() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let conflist = json!({
+        "cniVersion": "1.0.0",
+        "name": "doc",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipam": {
+                    "type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": "10.213.46.0/24"}]],
+                },
+            },
+            {"type": "firewall", "backend": "nftables", "ingressPolicy": "same-bridge"},
+        ],
+    });
+    node.network("doc", &conflist);
+    let pod = Pod::new();
+    node.cnimble(plugin_dir(), &["add", "doc", pod.path(), "--container-id", "one"]).run().success();
+    let rules = node.host.nft("list ruleset");
+    assert!(rules.contains("veth"), "{rules}");
+    for args in [&["--grace", "0"][..], &["--grace", "0", "--repair"]] {
+        assert_eq!(findings(&node.doctor(args), 0), [] as [Value; 0]);
+    }
+    assert_eq!(node.host.nft("list ruleset"), rules);
+}
