@@ -150,7 +150,7 @@ impl View for Health {
         self.not_checked.iter().for_each(|unchecked| out += &format!("not checked: {unchecked}\n"));
         self.warnings.iter().for_each(|warning| out += &format!("warning: {warning}\n"));
         self.notes.iter().for_each(|note| out += &format!("note: {}\n", plain::line(note)));
-        let verb = if self.living == 1 { "lives" } else { "live" };
+        let verb = if self.living == 1 { "lives or may live" } else { "live or may live" };
         let mut parts = vec![format!("{} {verb}", style::count(self.living, "attachment"))];
         for (outcome, words) in [
             (Outcome::Repaired, "repaired"),

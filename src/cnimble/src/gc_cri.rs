@@ -51,6 +51,8 @@ pub(super) async fn gc(
     };
     let findings = finding::items(&mut diagnosis, repairs);
     let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
+    // The look before a removal can find a doubt, too.
+    let left_alone = left_alone + count(&findings, Outcome::Left);
     let (network, living) = (network.name.clone(), diagnosis.living);
     session.show(&Cleaned {
         network,
@@ -88,12 +90,12 @@ impl View for Cleaned {
     fn text(&self, paint: Paint) -> String {
         let findings = self.findings.iter().map(|item| item.text("would do", "done", paint));
         let last = match (self.findings.len(), self.asked) {
-            (0, _) => "nothing to clean up".to_owned(),
+            (0, _) => "nothing found to clean up".to_owned(),
             (_, true) => format!("{} cleaned up", self.cleaned_up),
             (found, false) => format!("{found} found, and nothing changed: --yes cleans up"),
         };
         let Cleaned { network, living, left_alone, .. } = self;
         findings.collect::<String>()
-            + &format!("{network}: living attachments: {living}; {last}; left alone: {left_alone}\n")
+            + &format!("{network}: attachments that live or may live: {living}; {last}; left alone: {left_alone}\n")
     }
 }

@@ -74,17 +74,17 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
         None => {
             // Without this note a forgotten list looks like a clean network.
             note(
-                "no list of valid attachments was given, so nothing was deleted; \
+                "no list of valid attachments was given, so no DEL ran, and plugins with GC were given no list; \
                  see --gone, --valid and --all",
             );
-            format!("{name}: nothing was deleted")
+            format!("{name}: no DEL ran")
         }
-        Some(valid) if network.version >= Version::V1_1_0 => {
-            format!("{name} is clean; valid attachments: {}", valid.len())
-        }
+        Some(valid) if network.version >= Version::V1_1_0 => format!(
+            "{name}: DEL of attachments that aren't valid and GC of the plugins succeeded; valid attachments: {}",
+            valid.len()
+        ),
         Some(valid) => format!(
-            "{name}: all other attachments on record are removed; valid attachments: {}; version {} has no GC, so its \
-             plugins were not asked",
+            "{name}: DEL of attachments that aren't valid succeeded; valid attachments: {}; version {} has no GC",
             valid.len(),
             network.version
         ),
@@ -141,12 +141,13 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     }
     let (cleaned, left) = (count(&items, Outcome::Repaired), count(&items, Outcome::Left));
     let (name, living) = (&network.name, diagnosis.living);
-    let clean = if left == 0 { " is clean" } else { "" };
     let object = json!({
         "network": name, "validAttachments": living, "cleanedUp": cleaned, "leftAlone": left, "disableGC": false,
     });
     session.done(
-        &format!("{name}{clean}; living attachments: {living}; cleaned up: {cleaned}; left alone: {left}"),
+        &format!(
+            "{name}: attachments that live or may live: {living}; cleaned up: {cleaned}; left alone: {left}"
+        ),
         &object,
     )
 }

@@ -153,7 +153,7 @@ impl PluginFiles {
         if ours.len() > 1 {
             consequences.push(Consequence {
                 what: format!("plugins of several versions: {}", joined(&ours)),
-                remedy: "install again: an install did not finish",
+                remedy: "install one version in all directories of CNI_PATH",
             });
         }
         consequences.extend(not_handed_over(session, doctor, &files).await);
@@ -176,7 +176,7 @@ impl PluginFiles {
             let dirs: BTreeSet<_> =
                 files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
             let dirs = joined(&dirs);
-            let names = if makes.len() == 1 { format!("all {}", names.len()) } else { names.join(", ") };
+            let names = if makes.len() == 1 { format!("all {} of the reference set", names.len()) } else { names.join(", ") };
             lines.push(("made by", format!("{words} in {dirs}: {names}")));
         }
         for of in &self.consequences {
@@ -190,14 +190,20 @@ fn joined<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
     names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
 }
 
+/// The plugins whose DEL removes packet rules.
+const WITH_RULES: [&str; 4] = ["bridge", "firewall", "portmap", "ptp"];
+
 /// Finds living pods with rules in cnimble's tables, which the DEL of their network's Go plugin does not remove.
 async fn not_handed_over(
     session: &Session,
     doctor: &Doctor<'_>,
     files: &[PluginFile],
 ) -> Option<Consequence> {
-    let is_go = |name: &str| files.iter().any(|file| file.name == name && file.maker == Maker::Go);
-    if !files.iter().any(|file| file.maker == Maker::Go) {
+    let is_go = |name: &str| {
+        WITH_RULES.contains(&name)
+            && files.iter().any(|file| file.name == name && file.maker == Maker::Go)
+    };
+    if !files.iter().any(|file| is_go(&file.name)) {
         return None;
     }
     let report = match doctor.hand_over(Mode::Look).await {

@@ -90,7 +90,7 @@ impl Report {
                 Report::new(Exit::Files, what)
                     .row("file", cause.path.display().to_string())
                     .row("why", cause.to_string())
-                    .hint("make the directory writable, or choose another with --cache-dir"),
+                    .hint("make the directory readable and writable"),
                 |report, failure| report.row("then", failure.to_string()),
             ),
             _ => Report::because(Exit::Plugin, what, error),
@@ -103,8 +103,8 @@ impl Report {
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
-            LockError::Busy { .. } => "wait for that process or end it; its locks end with it",
-            _ => "run it as root, or name another directory with --lock-dir",
+            LockError::Busy { .. } => "wait for the processes that hold it, or end them: a lock ends with its process",
+            _ => "run it as root, or give every command of this node another --lock-dir",
         })
     }
 
@@ -260,7 +260,8 @@ fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             103 => format!("`{del}`, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
             _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
-            1 | 2 | 4 | 6 | 7 if verb == Verb::Del => {
+            4 if verb == Verb::Del => "a repetition with the same arguments fails in the same way".to_owned(),
+            1 | 2 | 6 | 7 if verb == Verb::Del => {
                 "a repetition fails in the same way; correct the network's file, and use --from-file".to_owned()
             }
             _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),

@@ -21,7 +21,7 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
         (None, Some(path)) if !path.is_empty() => container_id(path),
         (None, _) => {
             return Err(usage("neither a namespace nor --container-id was given")
-                .hint("name the namespace, or the container: cnimble del NETWORK --container-id ID"));
+                .hint("name the namespace, or the container with --container-id ID"));
         }
     };
     let ifname = given.ifname.clone().or_else(|| std::env::var("CNI_IFNAME").ok());

@@ -59,7 +59,7 @@ fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr
 
 fn unknown(what: &str, unnamed: Unnamed) -> Report {
     let nothing =
-        format!("there is no network {what}, and no attachment of a pod, container or namespace {what}");
+        format!("no usable file has a network {what}, and no record is of a pod, container or namespace {what}");
     target::unnamed(WHAT, what, unnamed, &nothing)
         .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
 }

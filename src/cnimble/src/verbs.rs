@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 
 use serde_json::{Value, json};
 
-use cnimble_cni::{self as cni, CniResult, NetworkList, Version};
-use cnimble_runtime::{Attach, ConfError, Entry, Error, Failure, Key, PluginError};
+use cnimble_cni::{self as cni, CniResult, Code, NetworkList, Version};
+use cnimble_runtime::{Attach, ConfError, Entry, Error, Failure, Key, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
@@ -20,14 +20,14 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     let network = network::load(session, &given.network, &what)?;
     target::must_exist(&attach, &what)?;
     network::warn_of_capabilities(&network, attach.capability_args.keys());
-    let known = lookup(session, &network.name, &attach).is_some();
+    let (_, known) = lookup(session, &network.name, &attach);
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => {
             outcome.map_err(|err| Report::of_attachment(&what, &err, Some(&del_hint(&network, &attach))))?
         }
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
-            return Err(if known {
+            return Err(if known.is_some() {
                 report
                     .row("why", "interrupted; not rolled back, because the attachment existed before")
                     .hint(del_hint(&network, &attach))
@@ -79,6 +79,15 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
     }
 }
 
+/// What the cache has of an ADD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Record {
+    Usable,
+    /// It is damaged, or can't be read. A warning has told why.
+    Unusable,
+    Missing,
+}
+
 /// An attachment that exists, or should.
 struct Existing {
     /// The network of the file, or of the record if there is no file.
@@ -86,8 +95,7 @@ struct Existing {
     /// The network that counts for this attachment.
     network: NetworkList,
     attach: Attach,
-    /// Whether the cache has a record of its ADD.
-    is_recorded: bool,
+    record: Record,
     /// Whether the network has a usable file.
     has_file: bool,
 }
@@ -97,24 +105,35 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't delete {} from network {}", attach.ifname, given.attachment.network);
     let from_file = given.from_file;
-    let Existing { given, network, attach, is_recorded, has_file } = find(session, given, attach, &what)?;
+    let Existing { given, network, attach, record, has_file } = find(session, given, attach, &what, "del")?;
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
         let is_missing = |of: &Failure| matches!(of.cause, PluginError::Missing { .. });
-        if is_recorded && has_file && !from_file && failures.iter().any(is_missing) {
+        if record == Record::Usable && has_file && !from_file && failures.iter().any(is_missing) {
             let report = Report::of(&what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
     }
     finish(&what, outcome)?;
     let Attach { ifname, container_id, netns, .. } = &attach;
-    let mut words = format!("{ifname} of {container_id} is removed from {}", network.name);
-    if !is_recorded {
-        words = format!(
-            "there is no record of {ifname} of {container_id} on {}: nothing was attached under this ID, or it is \
-             removed already; DEL ran by the network's file",
-            network.name
-        );
+    let name = &network.name;
+    let mut words = match record {
+        Record::Usable if from_file => format!(
+            "DEL of {ifname} of {container_id} ran by the file of {name}; what a plugin made that the file doesn't \
+             name stays"
+        ),
+        Record::Usable => format!("{ifname} of {container_id} is removed from {name}"),
+        Record::Unusable => format!(
+            "the record of {ifname} of {container_id} on {name} can't be used; DEL ran by the network's file, without \
+             the result of ADD"
+        ),
+        Record::Missing => format!(
+            "there is no record of {ifname} of {container_id} on {name} in {}: nothing was attached under this ID, it \
+             is removed already, or another cache has the record; DEL ran by the network's file",
+            session.invoker.cache().dir().display()
+        ),
+    };
+    if record != Record::Usable {
         if is_missing(netns) {
             words += &format!("; there is no namespace {netns}");
         }
@@ -123,24 +142,24 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
             note(&other.told("del"));
         }
     }
-    session.done(&words, &summary(&network, &attach, "recorded", is_recorded))
+    session.done(&words, &summary(&network, &attach, "recorded", record == Record::Usable))
 }
 
 pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(), Report> {
     let session = &by_choice(session, given.from_file);
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't check {} in network {}", attach.ifname, given.attachment.network);
-    let Existing { given, network, attach, is_recorded, .. } = find(session, given, attach, &what)?;
+    let Existing { given, network, attach, record, .. } = find(session, given, attach, &what, "check")?;
     if attach.netns.is_empty() {
         return Err(usage("no network namespace was given, and the cache doesn't know it"));
     }
     let outcome = interruptible(session.invoker.check(&given, &attach)).await;
     match &outcome {
-        Ok(Err(err @ Error::Plugins(failures))) if has_compared(&failures.first.cause) => {
+        Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first.cause) => {
             let what = format!("{} is not as network {} made it", attach.ifname, network.name);
             return Err(Report::of(what, err).hint(add_again(&network, &attach)));
         }
-        Ok(Err(err @ Error::NoResult { .. })) if !is_recorded => {
+        Ok(Err(err @ Error::NoResult { .. })) if record == Record::Missing => {
             let report = Report::of(&what, err);
             let other = other_record(session, &network.name, &attach, true);
             return Err(other.into_iter().fold(report, |report, other| report.hint(other.told("check"))));
@@ -149,7 +168,10 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     }
     let asked = !network.disable_check;
     let words = if asked {
-        format!("{} of {} is as {} made it", attach.ifname, attach.container_id, network.name)
+        format!(
+            "no plugin of {} found a difference at {} of {}",
+            network.name, attach.ifname, attach.container_id
+        )
     } else {
         format!("{} says disableCheck: its plugins were not asked", network.name)
     };
@@ -169,59 +191,71 @@ fn find(
     arguments: &args::Existing,
     mut attach: Attach,
     what: &str,
+    verb: &str,
 ) -> Result<Existing, Report> {
     let name = &arguments.attachment.network;
     let file = network::find(session, name);
-    let entry = match &file {
+    let (record, entry) = match &file {
         Ok(file) => lookup(session, &file.name, &attach),
         // The path of a file doesn't tell the network's name.
         Err(_) if cni::names::is_identifier(name) => lookup(session, name, &attach),
-        Err(_) => None,
+        Err(_) => (Record::Missing, None),
     };
-    let (is_recorded, has_file) = (entry.is_some(), file.is_ok());
+    let has_file = file.is_ok();
     let given = match (file, &entry) {
         (Ok(file), _) => file,
         (Err(err), Some(entry)) if !arguments.from_file => entry.network_list().map_err(|reason| {
             Report::conf(what, &err).row("record", format!("its configuration can't be used: {reason}"))
         })?,
         (Err(err), Some(_)) => return Err(Report::conf(what, &err)),
-        (Err(err), None) => return Err(unknown(session, arguments, &attach, what, &err)),
+        (Err(err), None) => return Err(unknown(session, &attach, &Unknown { name, record, what, verb, err })),
     };
     if let Some(entry) = entry {
         recall(&mut attach, &arguments.attachment, entry);
     }
     let network = session.invoker.configuration_of(&given, &attach);
-    Ok(Existing { given, network, attach, is_recorded, has_file })
+    Ok(Existing { given, network, attach, record, has_file })
 }
 
-/// Returns the report for an attachment with neither a network's file nor a record.
-fn unknown(
-    session: &Session,
-    given: &args::Existing,
-    attach: &Attach,
-    what: &str,
-    err: &ConfError,
-) -> Report {
-    let name = &given.attachment.network;
+/// A call for an attachment with neither a usable file of the network nor a usable record.
+struct Unknown<'a> {
+    /// The network, as the caller has named it.
+    name: &'a str,
+    record: Record,
+    /// The headline of the report.
+    what: &'a str,
+    /// The verb that a hint names.
+    verb: &'a str,
+    /// Why the network has no usable file.
+    err: ConfError,
+}
+
+fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
+    let Unknown { name, record, what, verb, err } = call;
     let dir = session.invoker.cache().dir().display();
     let (ifname, id) = (&attach.ifname, &attach.container_id);
-    let report = Report::conf(what, err);
+    let report = Report::conf(*what, err);
     if name.contains('/') {
         return report
             .or_hint("name the network instead: where its file is gone, the record of the ADD counts");
     }
-    let why = format!(
-        "there is none of {ifname} of {id} in {dir}: either it is removed already, or a name is misspelt"
-    );
+    let why = if *record == Record::Unusable {
+        format!("that of {ifname} of {id} in {dir} can't be used")
+    } else {
+        format!(
+            "there is none of {ifname} of {id} in {dir}: it is removed already, a name is misspelt, or another cache \
+             has it"
+        )
+    };
     let report = report.row("record", why);
     let other = other_record(session, name, attach, true);
-    other.into_iter().fold(report, |report, other| report.hint(other.told("del")))
+    other.into_iter().fold(report, |report, other| report.hint(other.told(verb)))
 }
 
-/// Whether the plugin has compared the attachment with the result of ADD. The codes below 100 are of the specification,
-/// and mean that it could not begin.
-fn has_compared(cause: &PluginError) -> bool {
-    matches!(cause, PluginError::Refused { error, .. } if error.code.0 >= 100)
+/// Whether the plugin says that the attachment differs from the result of ADD. By other codes a plugin of another
+/// maker may mean the same, or that it could not look.
+fn is_difference(cause: &PluginError) -> bool {
+    matches!(cause, PluginError::Refused { error, .. } if error.code == Code::CHECK_FAILED)
 }
 
 /// Restores missing arguments from the values at ADD.
@@ -274,13 +308,18 @@ fn is_missing(path: &str) -> bool {
     !path.is_empty() && std::fs::metadata(path).is_err_and(|err| err.kind() == ErrorKind::NotFound)
 }
 
-fn lookup(session: &Session, network: &str, attach: &Attach) -> Option<Entry> {
+fn lookup(session: &Session, network: &str, attach: &Attach) -> (Record, Option<Entry>) {
     let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
     match session.invoker.cache().get(key) {
-        Ok(found) => found.entry(),
+        Ok(Lookup::Entry(entry)) => (Record::Usable, Some(*entry)),
+        Ok(Lookup::Corrupt(why)) => {
+            log::warn!("the record of {} of {} is damaged: {why}", attach.ifname, attach.container_id);
+            (Record::Unusable, None)
+        }
+        Ok(_) => (Record::Missing, None),
         Err(err) => {
             log::warn!("{err}");
-            None
+            (Record::Unusable, None)
         }
     }
 }

@@ -275,8 +275,10 @@ fn del_and_check_say_what_was_done() {
     // Another network, and one that nobody knows.
     let (status, told) = del(&format!("del other {path} --container-id x"));
     assert!(status == 0 && told.contains(&hint.replace("VERB", "del")), "{told}");
-    let (status, told) = del(&format!("del nett {path}"));
-    assert!(status == 3 && told.contains(&hint.replace("VERB", "del")), "{told}");
+    for verb in ["del", "check"] {
+        let (status, told) = del(&format!("{verb} nett {path}"));
+        assert!(status == 3 && told.contains(&hint.replace("VERB", verb)), "{told}");
+    }
     // A runtime that repeats a DEL of one of several networks is told nothing.
     let repeated = node.cnimble(&bin, &["del", "other", path, "--container-id", "x"]).run().success();
     assert_eq!((repeated.text().as_str(), repeated.stderr.as_str()), ("", ""));
@@ -288,7 +290,7 @@ fn del_and_check_say_what_was_done() {
     assert_eq!(node.entries(), ["net-x-eth0"]);
 
     let (status, told) = del(&format!("check net {path} --container-id x"));
-    assert!(status == 0 && told.starts_with("ok eth0 of x is as net made it\n"), "{told}");
+    assert!(status == 0 && told.starts_with("ok no plugin of net found a difference at eth0 of x\n"), "{told}");
     let (status, told) = del(&format!("del net {path} --container-id x"));
     assert!(status == 0 && told.starts_with("ok eth0 of x is removed from net\n"), "{told}");
     for recorded in [false, true] {
@@ -317,12 +319,16 @@ fn no_sentence_says_what_was_not_looked_at() {
             ("silent", "cat >/dev/null; exit 3"),
             (
                 "differs",
-                r#"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{}';; CHECK) echo '{"code":999,"msg":"no eth0"}'; exit 1;; esac"#,
+                r#"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{}';; CHECK) echo '{"code":103,"msg":"no eth0"}'; exit 1;; esac"#,
+            ),
+            (
+                "fails",
+                r#"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{}';; CHECK) echo '{"code":999,"msg":"no netns"}'; exit 1;; esac"#,
             ),
             ("quiet", "cat >/dev/null; echo '{}'"),
         ],
     );
-    for plugin in ["refuses", "silent", "differs"] {
+    for plugin in ["refuses", "silent", "differs", "fails"] {
         node.network(plugin, &json!({"cniVersion": "1.0.0", "name": plugin, "plugins": [{"type": plugin}]}));
     }
     node.network("old", &json!({"cniVersion": "0.3.1", "name": "old", "plugins": [{"type": "quiet"}]}));
@@ -333,7 +339,7 @@ fn no_sentence_says_what_was_not_looked_at() {
     );
     let pod = Pod::new();
     let run = |args: &[&str]| node.cnimble(&bin, args).run();
-    for name in ["refuses", "differs", "old", "unchecked"] {
+    for name in ["refuses", "differs", "fails", "old", "unchecked"] {
         run(&["add", name, pod.path(), "--container-id", "x"]).success();
     }
     // The version never fits, however often DEL is repeated.
@@ -345,6 +351,8 @@ fn no_sentence_says_what_was_not_looked_at() {
         ("refuses", 1, "can't check eth0 in network refuses"),
         ("old", 3, "can't check eth0 in network old"),
         ("differs", 1, "eth0 is not as network differs made it"),
+        // The Go plugins have one code for a difference and for a namespace that they can't open.
+        ("fails", 1, "can't check eth0 in network fails"),
     ] {
         let outcome = run(&["check", name, pod.path(), "--container-id", "x"]);
         assert_eq!(outcome.status, status, "{}", outcome.describe());
@@ -373,7 +381,7 @@ fn no_sentence_says_what_was_not_looked_at() {
         assert_eq!((&told["disableGC"], &told["validAttachments"]), (&json!(true), &Value::Null), "{args:?}");
     }
     assert_eq!(gc(&["gc", "old", "--valid", "x/eth0"])["disableGC"], false);
-    assert_eq!(node.entries().len(), 4);
+    assert_eq!(node.entries().len(), 5);
 }
 
 /// A misspelt path of a file can't lead to a record. The error says how the record is reached.

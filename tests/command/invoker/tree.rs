@@ -36,7 +36,7 @@ fn json(node: &Node) -> Value {
 fn a_node_without_pods_is_drawn() {
     need!();
     let node = Node::new();
-    assert_eq!(tree(&node, &[]), "no networks\n");
+    assert_eq!(tree(&node, &[]), "no usable networks; `cnimble networks` lists the faults of files\n");
     network(&node, "net", "br0", "10.1.2.0/24");
     assert_eq!(tree(&node, &[]), "net  CNI 1.0.0, bridge portmap firewall, 0 pods\n");
     assert!(tree(&node, &["--svg", "-"]).ends_with("</svg>\n"));
@@ -84,7 +84,7 @@ fn pods_are_drawn_with_addresses_routes_and_rules() {
             │              port 8080/tcp to 10.1.2.2:80\n   \
             │              forward 10.1.2.2 and answers\n   \
             │              source MAC {web_mac} only\n   \
-            └─ up0 down        no pod\n",
+            └─ up0 down        no pod on record\n",
         db = port("id: db"),
         web = port("id: web"),
         db_mac = mac(&pods[1]),
@@ -130,7 +130,7 @@ fn what_is_gone_is_said() {
     // Without the cache the remaining rules have no pod.
     fs::remove_dir_all(node.cache()).unwrap();
     let drawn = tree(&node, &[]);
-    assert!(drawn.contains("\nrules without a pod\n"), "{drawn}");
+    assert!(drawn.contains("\nrules of no pod on record\n"), "{drawn}");
     assert!(drawn.contains("net: net, if: eth0, id: c)"), "{drawn}");
 }
 

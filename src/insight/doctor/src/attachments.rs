@@ -48,7 +48,7 @@ pub(super) async fn compare<'k>(
         }
     }
     let unchecked = unchecked.into_iter().map(|(why, count)| match count {
-        1 => why,
+        1 => format!("{why} (1 attachment)"),
         many => format!("{why} ({many} attachments)"),
     });
     Compared { findings, unchecked: unchecked.collect() }
@@ -74,7 +74,7 @@ async fn of_attachment(
         Err(err) => return vec![format!("nothing is checked: {err}")],
     };
     if known.result().is_none() {
-        return vec!["nothing is checked: the cache has no result of ADD".to_owned()];
+        return vec!["nothing is checked: the cache has no usable result of ADD".to_owned()];
     }
     let mut skipped: Vec<String> = inside_is_unchecked(&list).into_iter().collect();
     let in_pod = skipped.is_empty() && reach == Reach::Pods;
@@ -174,7 +174,8 @@ impl Doctor<'_> {
     ) -> Result<Vec<(Fault, super::Action)>, String> {
         match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
             Ok(()) => Ok(Vec::new()),
-            Err(PluginError::Refused { error, .. }) => {
+            // By the codes below 100 a plugin says that it could not look (specification, "Error").
+            Err(PluginError::Refused { error, .. }) if error.code.0 >= 100 => {
                 let fault = Fault { place: Place::Host, error, left_alone: false, item: Item::here() };
                 Ok(vec![(fault, super::Action::Runtime)])
             }
@@ -316,7 +317,7 @@ fn leaving(known: &Known) -> Finding {
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(
-            "a repair would leave rules behind the DEL; the runtime finishes or repeats it".to_owned(),
+            "a repair would leave rules behind the DEL; a runtime repeats it, and `cnimble del` finishes it".to_owned(),
         ),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
         remedy: "repeat the DEL",
@@ -327,6 +328,8 @@ fn leaving(known: &Known) -> Finding {
 fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {
     let name = &plugin.plugin_type;
     let (kind, what) = match fault.place {
+        // A plugin that is asked by the verb doesn't tell where the difference is.
+        _ if matches!(action, super::Action::Runtime) => (Kind::HostState, format!("by plugin {name}")),
         Place::Rules => (Kind::MissingRules, format!("rules of plugin {name}")),
         Place::Host => (Kind::HostState, format!("on the host, by plugin {name}")),
         Place::Pod => (Kind::PodState, format!("in the pod, by plugin {name}")),
@@ -342,7 +345,7 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
         what,
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: match fault.place {
-            Place::Rules => format!("the pod lives without them: {}", fault.error),
+            Place::Rules => format!("they are not as the pod needs them: {}", fault.error),
             _ => fault.error.to_string(),
         },
         doubt: fault.left_alone.then(|| UNPROVEN.to_owned()),

@@ -116,9 +116,8 @@ impl Look<'_> {
             findings.push(finding(Kind::SandboxAddress, sandbox, &entries, why, remedy));
         }
         if entries.is_empty() {
-            let why =
-                "the sandbox is Ready, and no result cache knows it: its DEL will have no result to go by";
-            let remedy = "delete the pod; what its DEL leaves, --repair removes";
+            let why = "the sandbox is Ready, and no result cache that was read has its ADD: its DEL may have no result to go by";
+            let remedy = "if the runtime has no cache elsewhere, delete the pod; --repair removes what is known here";
             findings.push(finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy));
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {
@@ -126,7 +125,7 @@ impl Look<'_> {
                 known.addrs().into_iter().filter(|ip| !self.is_leased(known, *ip)).collect();
             if !unleased.is_empty() {
                 let why = format!(
-                    "the sandbox is Ready, and {} has no lease: another pod may get it",
+                    "the sandbox is Ready, and without a lease: {}; another pod may get it",
                     joined(&unleased)
                 );
                 let remedy = "host-state puts it back; else delete the pod before another gets its address";
@@ -162,7 +161,7 @@ impl Look<'_> {
             return None;
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
-        let why = "the sandbox is gone, and its namespace isn't".to_owned();
+        let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
         let mut finding = finding(
             Kind::SandboxGone,
             &sandbox,

@@ -9,7 +9,7 @@ use cnimble_liveness::named::{NamedPod, Records};
 use cnimble_liveness::node::Node;
 use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
-use cnimble_trace::{Flow, Outcome, Protocol, Sender};
+use cnimble_trace::{Flow, Outcome, Protocol, Sender, Way};
 
 use super::{Finding, Kind};
 
@@ -73,5 +73,9 @@ fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Option<String> {
     }
     let station = trace.stations.last().filter(|station| !OTHER_WARNINGS.contains(&station.name))?;
     let remedy = station.remedy.as_deref().map(|remedy| format!(" (try {remedy})")).unwrap_or_default();
-    Some(format!("nothing from {} reaches {to}: {}: {}{remedy}", pod.name, station.name, station.text))
+    let who = match station.way {
+        Way::Out => format!("nothing from {} reaches {to}", pod.name),
+        Way::Back => format!("no answer from {to} reaches {}", pod.name),
+    };
+    Some(format!("{who}: {}: {}{remedy}", station.name, station.text))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 
 use cnimble_cni::Error;
@@ -13,7 +14,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
-use cnimble_rules::forward;
+use cnimble_rules::forward::{self, ForwardChain};
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
 use ipnetwork::IpNetwork;
 
@@ -29,14 +30,12 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
         living.iter().map(|known| (*known, published_ports(&known.entry))).collect();
     published.retain(|(_, ports)| !ports.is_empty());
     let mut warnings = listeners(&published);
-    let lists = published.iter().filter_map(|(known, _)| known.entry.network_list().ok());
-    let has_ports = lists.map(|list| (list.name.clone(), !configured::accepts_published(&list))).collect();
-    let networks = networks(&living);
+    let networks = networks(&living, &published);
     warnings.extend(of_uplink(&networks).unwrap_or_else(|err| {
         log::warn!("the host's uplink was not looked at: {err}");
         None
     }));
-    match of_rules(&networks, &has_ports) {
+    match of_rules(&networks) {
         Ok(found) => warnings.extend(found),
         Err(err) => log::warn!("the host's packet rules were not looked at: {err}"),
     }
@@ -44,15 +43,59 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-/// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's
-/// rules accept its packets. Pods of one network may have been added with different configurations.
-fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
-    let mut networks = BTreeMap::new();
-    let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
-    for list in lists.filter(configured::meet_rules) {
-        *networks.entry(list.name.clone()).or_default() |= configured::need_others(&list);
+/// What the living pods of a network need from the host. Pods of one network may have been added with different
+/// configurations.
+#[derive(Debug, Default)]
+struct Needs {
+    /// Whether a pod has an address of IPv4, and one of IPv6.
+    ipv4: bool,
+    ipv6: bool,
+    /// Whether pods send by way of the host.
+    forwarding: bool,
+    /// Whether a pod that sends by way of the host has no plugin that makes the host's rules accept its packets.
+    accepting: bool,
+    /// Whether a pod has published ports.
+    published: bool,
+    /// Whether no rule of ours accepts what comes for the published ports of a pod.
+    accepting_published: bool,
+}
+
+impl Needs {
+    /// Whether pods have an address of the family.
+    fn has(&self, ipv4: bool) -> bool {
+        if ipv4 { self.ipv4 } else { self.ipv6 }
+    }
+
+    /// Whether packets of these pods pass through the chain.
+    fn meet(&self, chain: &ForwardChain) -> bool {
+        [true, false].into_iter().any(|ipv4| chain.meets(ipv4) && self.has(ipv4))
+    }
+}
+
+fn networks(living: &[&Known], published: &[(&Known, Vec<PortMapping>)]) -> BTreeMap<String, Needs> {
+    let mut networks = BTreeMap::<String, Needs>::new();
+    for known in living {
+        let Ok(list) = known.entry.network_list() else { continue };
+        let needs = networks.entry(list.name.clone()).or_default();
+        needs.ipv4 |= known.addrs().iter().any(IpAddr::is_ipv4);
+        needs.ipv6 |= known.addrs().iter().any(IpAddr::is_ipv6);
+        if configured::meet_rules(&list) {
+            needs.forwarding = true;
+            needs.accepting |= configured::need_others(&list);
+        }
+        if published.iter().any(|(of, _)| std::ptr::eq(*of, *known)) {
+            needs.published = true;
+            needs.accepting_published |= !configured::accepts_published(&list);
+        }
     }
     networks
+}
+
+/// The names of the networks of which this holds, for a sentence. `None` without any.
+fn named(networks: &BTreeMap<String, Needs>, holds: impl Fn(&Needs) -> bool) -> Option<String> {
+    let names: Vec<&str> =
+        networks.iter().filter(|(_, needs)| holds(needs)).map(|(name, _)| name.as_str()).collect();
+    if names.is_empty() { None } else { Some(names.join(", ")) }
 }
 
 fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
@@ -99,72 +142,81 @@ fn process(inode: u32) -> Option<(String, String)> {
 }
 
 /// The link of IPv4's default route, if the host does not forward what comes from there.
-fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error> {
+fn of_uplink(networks: &BTreeMap<String, Needs>) -> Result<Option<String>, Error> {
+    if named(networks, |of| of.forwarding && of.ipv4).is_none() {
+        return Ok(None);
+    }
     let mut host = Netlink::open()?;
     let route = host.default_routes()?.into_iter().find(|route| route.dst.is_ipv4());
-    let Some(index) = route.map(|route| route.index).filter(|_| !networks.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(index) = route.map(|route| route.index) else { return Ok(None) };
     let Link { name, forwards: Some(false), .. } = host.link_at(index)? else { return Ok(None) };
-    let key = format!("net.ipv4.conf.{name}.forwarding");
-    Ok(Some(format!("{key} is 0, so no answer from {name} reaches a pod: set it to 1")))
+    // sysctl(8) takes a dot in the name of a link for a separator.
+    let key = format!("net.ipv4.conf.{}.forwarding", name.replace('.', "/"));
+    Ok(Some(format!("{key} is 0, so no IPv4 answer that comes in by {name} is forwarded to a pod: set it to 1")))
 }
 
 /// Rules of others that drop what pods send.
-/// `has_ports` are the networks with published ports, each with whether no rule accepts what comes for them.
-fn of_rules(
-    networks: &BTreeMap<String, bool>,
-    has_ports: &BTreeMap<String, bool>,
-) -> Result<Vec<String>, Error> {
+fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
-    let joined = |names: Vec<&str>| names.join(", ");
-    let all = joined(networks.keys().map(String::as_str).collect());
-    if !all.is_empty() {
-        warnings.extend(forward::closed(nft)?.into_iter().map(|chain| {
-            let line = if has_ports.is_empty() {
-                String::new()
-            } else {
-                format!(" (for published ports: nft insert rule {chain} ct status dnat accept)")
+    if named(networks, |of| of.forwarding).is_some() {
+        for chain in forward::closed(nft)? {
+            let Some(names) = named(networks, |of| of.forwarding && of.meet(&chain)) else { continue };
+            let ForwardChain { text, .. } = &chain;
+            let line = match named(networks, |of| of.published && of.meet(&chain)) {
+                Some(_) => format!(" (for published ports: nft insert rule {text} ct status dnat accept)"),
+                None => String::new(),
             };
-            format!(
-                "{chain} drops what pods of {all} send: have a rule of it accept that; no plugin can{line}"
-            )
-        }));
+            warnings.push(format!(
+                "{text} drops what pods of {names} send: have a rule of it accept that; no plugin can{line}"
+            ));
+        }
     }
-    let alone = networks.iter().filter(|(_, alone)| **alone);
-    let unprotected = joined(alone.map(|(name, _)| name.as_str()).collect());
-    if !unprotected.is_empty() {
-        let also = match number("/proc/sys/net/bridge/bridge-nf-call-iptables") {
-            Some(1) => ", also to each other (net.bridge.bridge-nf-call-iptables is 1)",
-            _ => "",
-        };
-        warnings.extend(forward::shut(nft)?.into_iter().map(|chain| {
-            format!("{chain} drops what pods of {unprotected} send{also}: let it pass there, or add the plugin {ACCEPTING}")
-        }));
-    }
-    let refused =
-        joined(has_ports.iter().filter(|(_, refused)| **refused).map(|(name, _)| name.as_str()).collect());
-    if !refused.is_empty() {
-        warnings.extend(forward::shut(nft)?.into_iter().map(|chain| {
-            format!(
-                "{chain} drops what comes for published ports of {refused}: set acceptPublished of {PUBLISHING}"
-            )
-        }));
+    if named(networks, |of| of.accepting || of.accepting_published).is_some() {
+        for chain in forward::shut(nft)? {
+            let ForwardChain { text, .. } = &chain;
+            if let Some(names) = named(networks, |of| of.accepting && of.meet(&chain)) {
+                let also = to_each_other(&chain);
+                warnings.push(format!(
+                    "{text} drops what pods of {names} send{also}: let it pass there, or add the plugin {ACCEPTING}"
+                ));
+            }
+            if let Some(names) = named(networks, |of| of.accepting_published && of.meet(&chain)) {
+                warnings.push(format!(
+                    "{text} drops what comes for published ports of {names}: set acceptPublished of {PUBLISHING}"
+                ));
+            }
+        }
     }
     if nft.is_supported()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
         let conf = fs::read_to_string("/etc/firewalld/firewalld.conf").unwrap_or_default();
-        if !has_ports.is_empty() && is_yes(&conf, "StrictForwardPorts") {
-            warnings
-                .push("firewalld drops what comes for published ports (StrictForwardPorts=yes)".to_owned());
+        if named(networks, |of| of.published).is_some() && is_yes(&conf, "StrictForwardPorts") {
+            warnings.push(
+                "firewalld.conf says StrictForwardPorts=yes, by which firewalld drops what comes for published ports"
+                    .to_owned(),
+            );
         }
-        if !unprotected.is_empty() && is_yes(&conf, "NftablesTableOwner") {
+        if let Some(names) = named(networks, |of| of.accepting)
+            && is_yes(&conf, "NftablesTableOwner")
+        {
             warnings.push(format!(
-                "firewalld alone changes its table (NftablesTableOwner=yes), and drops what pods of {unprotected} send: \
-                 add the plugin {ACCEPTING}"
+                "firewalld.conf says NftablesTableOwner=yes, by which firewalld alone changes its table; it may drop \
+                 what pods of {names} send: add the plugin {ACCEPTING}"
             ));
         }
     }
     Ok(warnings)
+}
+
+/// Says that frames between the ports of a bridge pass through the chain, too, if the kernel hands them to iptables.
+fn to_each_other(chain: &ForwardChain) -> String {
+    let switches = [(true, "bridge-nf-call-iptables"), (false, "bridge-nf-call-ip6tables")];
+    let is_on = |(ipv4, key): &(bool, &str)| {
+        chain.meets(*ipv4) && number(&format!("/proc/sys/net/bridge/{key}")) == Some(1)
+    };
+    match switches.into_iter().find(is_on) {
+        Some((_, key)) => format!(", also to each other (net.bridge.{key} is 1)"),
+        None => String::new(),
+    }
 }
 
 /// Whether firewalld.conf(5) sets this key to yes.

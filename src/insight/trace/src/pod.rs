@@ -154,8 +154,11 @@ impl Walk<'_> {
         let mut station = Station::new(self.way, &end.name, "link", verdict, text);
         station = station.tapped(Some(end.netns.clone()), end.link.index);
         if verdict == Verdict::Stops {
-            let remedy = format!("nsenter --net={} ip link set {} up", end.netns.display(), end.link.name);
-            self.stations.push(station.remedy(remedy));
+            if !end.link.up {
+                let netns = end.netns.display();
+                station = station.remedy(format!("nsenter --net={netns} ip link set {} up", end.link.name));
+            }
+            self.stations.push(station);
             return Err(Halt::Ended);
         }
         self.stations.push(station);

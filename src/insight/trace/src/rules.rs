@@ -101,12 +101,11 @@ impl Walk<'_> {
 
     /// A chain that surely drops what the pod sends.
     fn closed_chain(&mut self, flow: &Flow) -> Option<String> {
-        let other_family = if flow.to.is_ipv4() { "ip6 " } else { "ip " };
         let mut chains = forward::closed(&mut self.nft).unwrap_or_default();
         if self.sender_needs_others(flow) {
             chains.extend(forward::shut(&mut self.nft).unwrap_or_default());
         }
-        chains.into_iter().find(|chain| !chain.starts_with(other_family))
+        chains.into_iter().find(|chain| chain.meets(flow.to.is_ipv4())).map(|chain| chain.text)
     }
 
     /// Whether the sender is a pod on record, of a network without a plugin that makes FORWARD accept its packets.

@@ -123,8 +123,11 @@ impl<'a> Walk<'a> {
                 Ok(())
             }
             Some(fault) => {
-                let station = Station::new(self.way, HOST, "link", Verdict::Stops, fault);
-                self.stations.push(tapped(station.remedy(format!("ip link set {} up", link.name))));
+                let mut station = Station::new(self.way, HOST, "link", Verdict::Stops, fault);
+                if !link.up {
+                    station = station.remedy(format!("ip link set {} up", link.name));
+                }
+                self.stations.push(tapped(station));
                 Err(Halt::Ended)
             }
         }
@@ -155,5 +158,9 @@ pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
             names.push(link.name);
         }
     }
-    Ok(if names.is_empty() { String::new() } else { format!(", and {} is down", names.join(" and ")) })
+    Ok(match names.as_slice() {
+        [] => String::new(),
+        [name] => format!(", and {name} is down"),
+        names => format!(", and {} are down", names.join(" and ")),
+    })
 }

@@ -16,7 +16,9 @@ pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<Str
     Ok(match inside.find_link(name)? {
         None => Some(lost(entry)),
         Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => {
-            Some(format!("its namespace has another attachment's {name}; `cnimble del` takes the entry away"))
+            Some(format!(
+                "the {name} in its namespace is not as ADD made it: it is another attachment's, or was changed since"
+            ))
         }
         Some(_) => None,
     })

@@ -152,7 +152,7 @@ fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
     }
     match path {
         Some(path) => {
-            node.by_addresses(&known.addrs(), format!("there is no network namespace {path} any more"))
+            node.by_addresses(&known.addrs(), format!("{path} leads to no namespace of a pod any more"))
         }
         None => Verdict::Doubt("it doesn't tell its namespace".to_owned()),
     }
@@ -161,7 +161,7 @@ fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
 fn lease(evidence: &Evidence, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
     let doubt = || network.doubt.clone().or_else(|| young(&lease.path, evidence.grace));
     let Some((ip, holder)) = &lease.held else {
-        let why = "a process that wrote it was killed before it was done".to_owned();
+        let why = "it is a file of an unfinished write".to_owned();
         return doubt().map_or(Verdict::Orphan(why), Verdict::Doubt);
     };
     match by_holder(node, network, *ip, holder, lease.before_boot) {
@@ -200,7 +200,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
         None => {
             let gone = "its address is in no network namespace, and neither the result cache nor a link knows its owner";
             node.unless_blind(match node.sandboxes {
-                Some(_) => format!("its sandbox is gone, and the lease isn't: {gone}"),
+                Some(_) => format!("the runtime lists no such sandbox: {gone}"),
                 None => gone.to_owned(),
             })
         }

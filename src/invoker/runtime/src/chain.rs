@@ -10,7 +10,7 @@ use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Versio
 use super::abandoned::Caller;
 use super::error::{Error, Failure, Failures, PluginError, outcome};
 use super::exec::{Parameters, first_line};
-use super::recorded::Recorded;
+use super::recorded::{Recorded, UnusableRecord};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
 
 impl Invoker {
@@ -142,7 +142,10 @@ impl Invoker {
                     self.cache.dir().display()
                 )));
             }
-            Err(reason) => return Err(no_result(format!("{reason}; DEL and ADD it again"))),
+            Err(UnusableRecord { why, is_corrupt: true }) => {
+                return Err(no_result(format!("{why}; DEL and ADD it again")));
+            }
+            Err(UnusableRecord { why, is_corrupt: false }) => return Err(no_result(why)),
         };
         let this = self.begin();
         for plugin in &network.plugins {
@@ -174,8 +177,8 @@ impl Invoker {
         let network = &*recorded.network;
         let result = match recorded.result {
             Ok(result) => result,
-            Err(reason) => {
-                log::warn!("{reason}; DEL goes on without the result of ADD");
+            Err(UnusableRecord { why, .. }) => {
+                log::warn!("{why}; DEL goes on without the result of ADD");
                 match self.cache.rename_corrupt(attach.key(&network.name)) {
                     Ok(path) => log::warn!("it is now {}", path.display()),
                     Err(err) => log::warn!("{err}"),

@@ -87,13 +87,19 @@ impl Invoker {
                 Err(err) => return Err(err),
             }
         }
-        if let Some(difference) = changed.first() {
-            // One line tells of all: there may be hundreds.
-            log::warn!(
-                "network {} has changed since the ADDs of {} attachments: {difference}; DEL goes by their records",
+        // One line tells of all: there may be hundreds.
+        match changed.as_slice() {
+            [] => {}
+            [difference] => log::warn!(
+                "network {} has changed since the ADD of an attachment: {difference}; DEL goes by its record",
+                network.name
+            ),
+            [first, ..] => log::warn!(
+                "network {} has changed since the ADDs of {} attachments, for one of them: {first}; DEL goes by their \
+                 records",
                 network.name,
                 changed.len()
-            );
+            ),
         }
         Ok(failures)
     }

@@ -22,8 +22,17 @@ pub(super) struct Recorded<'n> {
     pub(super) network: Cow<'n, NetworkList>,
     /// How the given configuration differs from it, for people.
     pub(super) difference: Option<String>,
-    /// The result of ADD in the network's version. The error is for people.
-    pub(super) result: Result<Option<Value>, String>,
+    /// The result of ADD in the network's version. `None` without a record.
+    pub(super) result: Result<Option<Value>, UnusableRecord>,
+}
+
+/// A record of an ADD that is there and can't be used.
+#[derive(Debug, Clone)]
+pub(super) struct UnusableRecord {
+    /// The reason, for people.
+    pub(super) why: String,
+    /// Whether the file was read and is damaged, rather than unreadable for this user.
+    pub(super) is_corrupt: bool,
 }
 
 impl Recorded<'_> {
@@ -58,15 +67,16 @@ impl Invoker {
     /// Reads the record of an attachment.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
-        let corrupt = |why: &dyn Display| {
-            format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display())
+        let corrupt = |why: &dyn Display| UnusableRecord {
+            why: format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display()),
+            is_corrupt: true,
         };
         let unknown = |result| Recorded { network: Cow::Borrowed(given), difference: None, result };
         let entry = match self.cache.get(key) {
             Ok(Lookup::Entry(entry)) => entry,
             Ok(Lookup::Nothing) => return unknown(Ok(None)),
             Ok(Lookup::Corrupt(why)) => return unknown(Err(corrupt(&why))),
-            Err(err) => return unknown(Err(err.to_string())),
+            Err(err) => return unknown(Err(UnusableRecord { why: err.to_string(), is_corrupt: false })),
         };
         let (network, difference) = self.configuration(&entry, given);
         let result = match entry.result {

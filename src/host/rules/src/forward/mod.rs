@@ -155,25 +155,44 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
         return Err(needed("iptablesAdminChainName needs iptables"));
     }
     if let Some(chain) = shut(nft)?.first() {
-        return Err(needed(&format!("{chain} drops what pods send")));
+        return Err(needed(&format!("{} drops what pods send", chain.text)));
     }
     log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
     chosen(Backend::Nftables)
 }
 
+/// A chain of others at the hook forward.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardChain {
+    pub family: Family,
+    /// The chain as `nft` names it: `ip filter FORWARD`.
+    pub text: String,
+}
+
+impl ForwardChain {
+    /// Whether packets of IPv4, or of IPv6, pass through the chain.
+    pub fn meets(&self, ipv4: bool) -> bool {
+        match self.family {
+            Family::Ipv4 => ipv4,
+            Family::Ipv6 => !ipv4,
+            _ => true,
+        }
+    }
+}
+
 /// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
-pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
+pub fn shut(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     let mut chains = Vec::new();
     for family in xtables::FAMILIES {
         if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
-            chains.push(format!("{} FORWARD", table::filter(family)));
+            chains.push(ForwardChain { family, text: format!("{} FORWARD", table::filter(family)) });
         }
     }
     Ok(chains)
 }
 
 /// The chains of nf_tables that surely drop what pods send, and in which no plugin accepts it.
-pub fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
+pub fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 

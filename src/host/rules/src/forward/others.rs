@@ -5,6 +5,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::IfPresent as _;
 use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 
+use super::ForwardChain;
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
 use crate::failures::UNSUPPORTED;
@@ -74,7 +75,7 @@ fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Resul
 }
 
 /// The chains beside iptables' and firewalld's that surely drop what pods send, and in which no plugin accepts it.
-pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
+pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     let mut closed = Vec::new();
     for base in nft.chains_at(HookPoint::Forward)? {
         let table = Table::new(base.family, &base.table);
@@ -84,7 +85,7 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<String>, Error> {
         }
         let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
         if walk::through(&base.name, base.drops, Pods::Refused, &mut lines)? == (Way::Shut { surely: true }) {
-            closed.push(table.chain(&base.name).to_string());
+            closed.push(ForwardChain { family: base.family, text: table.chain(&base.name).to_string() });
         }
     }
     Ok(closed)

@@ -40,11 +40,11 @@ pub fn svg(tree: &Tree) -> String {
         y = sheet.network(network, y) + GAP;
     }
     if tree.networks.is_empty() {
-        sheet.text(MARGIN, y + LINE, "", "no networks");
+        sheet.text(MARGIN, y + LINE, "", "no usable networks");
         y += 2 * LINE;
     }
     for line in
-        tree.strays.iter().map(|line| format!("rule without a pod: {line}")).chain(tree.problems.clone())
+        tree.strays.iter().map(|line| format!("rule of no pod on record: {line}")).chain(tree.problems.clone())
     {
         sheet.text(MARGIN, y + LINE, "bad", &line);
         y += LINE;

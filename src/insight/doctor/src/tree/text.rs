@@ -65,10 +65,10 @@ pub fn text(tree: &Tree, look: Look) -> String {
         draw(&node_of_network(network, look), "", "", look, &mut out);
     }
     if tree.networks.is_empty() {
-        out.push_str("no networks\n");
+        out.push_str("no usable networks; `cnimble networks` lists the faults of files\n");
     }
     for (heading, lines) in
-        [("rules without a pod", &tree.strays), ("what could not be read", &tree.problems)]
+        [("rules of no pod on record", &tree.strays), ("other problems", &tree.problems)]
     {
         if !lines.is_empty() {
             let node = |line: &String| Node { line: line.clone(), ..Node::default() };
@@ -134,7 +134,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
         Node { line, details: rows(pod, look), ..Node::default() }
     });
     let others = place.others.iter().map(|link| {
-        let line = format!("{:width$}    {}", label::named(link), look.dim("no pod"));
+        let line = format!("{:width$}    {}", label::named(link), look.dim("no pod on record"));
         Node { line, ..Node::default() }
     });
     Node { line: words.join("  "), children: pods.chain(others).collect(), ..Node::default() }
