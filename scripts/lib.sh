@@ -271,8 +271,8 @@ need_runner() {
     RUN_BY=qemu-$1-static
 }
 
-# need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
-# own descriptions of them. Neither the plugins nor the command take it.
+# need_protoc: for cluster-local-store, and so for the whole workspace: the crate etcd-client makes its messages of
+# etcd's own descriptions of them. Neither the plugins nor the command take it.
 need_protoc() {
     [[ -n ${PROTOC:-} ]] || command -v protoc >/dev/null || need_packages protobuf-compiler
 }
@@ -359,19 +359,22 @@ build_command() {
     COMMAND_BINARY=$TARGET_DIR/${target:+$target/}release/cnimble
 }
 
-# build_cluster: the program cluster-local-etcd, which the plugin cluster-local starts; sets CLUSTER_BINARY. Another kind
-# of machine as in build_command.
+# The program that the plugin cluster-local starts, and the name that it had before. For one release a link has that
+# name, so that a plugin or command of an earlier build finds the program.
+CLUSTER_NAME=cluster-local-store CLUSTER_FORMER=cluster-local-etcd
+
+# build_cluster: the program cluster-local-store; sets CLUSTER_BINARY. Another kind of machine as in build_command.
 build_cluster() {
     need_cargo
     need_protoc
-    say "Building cluster-local-etcd"
+    say "Building $CLUSTER_NAME"
     local target=${BUILD_FOR:+${BUILD_FOR/-gnu/-musl}}
     (
         cd "$ROOT"
         CARGO_ENCODED_RUSTFLAGS=$(remap) \
             cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble-blocks
-    ) || die "building cluster-local-etcd failed"
-    CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/cluster-local-etcd
+    ) || die "building $CLUSTER_NAME failed"
+    CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/$CLUSTER_NAME
 }
 
 # build_static_cluster: the same, static, for an image: its nodes may have any C library, or none. Without rustup's musl it
@@ -387,11 +390,11 @@ build_static_cluster() {
         build_cluster
     else
         need_protoc
-        say "Building cluster-local-etcd ($BUILD_FOR, static)"
+        say "Building $CLUSTER_NAME ($BUILD_FOR, static)"
         flags=-Ctarget-feature=+crt-static$'\x1f'$(remap)
         (cd "$ROOT" && CARGO_ENCODED_RUSTFLAGS=$flags cargo build --quiet --locked --release --target "$BUILD_FOR" \
-            --target-dir "$TARGET_DIR" -p cnimble-blocks) || die "building cluster-local-etcd failed"
-        CLUSTER_BINARY=$TARGET_DIR/$BUILD_FOR/release/cluster-local-etcd
+            --target-dir "$TARGET_DIR" -p cnimble-blocks) || die "building $CLUSTER_NAME failed"
+        CLUSTER_BINARY=$TARGET_DIR/$BUILD_FOR/release/$CLUSTER_NAME
     fi
     is_static "$CLUSTER_BINARY" || die "$CLUSTER_BINARY is not static"
 }
@@ -412,7 +415,15 @@ package_version() {
 # add_cluster DIR: builds that program, and puts it beside the plugins in DIR.
 add_cluster() {
     build_cluster
-    install -m 755 "$CLUSTER_BINARY" "$1"
+    put_cluster "$CLUSTER_BINARY" "$1"
+}
+
+# put_cluster BINARY DIR: the program in DIR, and the link by its former name. What runs there goes on.
+put_cluster() {
+    install -m 755 "$1" "$2/.$CLUSTER_NAME.new"
+    mv -fT "$2/.$CLUSTER_NAME.new" "$2/$CLUSTER_NAME"
+    ln -sfn "$CLUSTER_NAME" "$2/.$CLUSTER_FORMER.new"
+    mv -fT "$2/.$CLUSTER_FORMER.new" "$2/$CLUSTER_FORMER"
 }
 
 # plugin_names BINARY: one a line; the binary itself knows. RUN_BY runs that of another kind of machine.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cnimble_tests::{need, skip};
+use cnimble_tests::{copy, need, skip};
 
 use crate::scripts::{Node, contents};
 
@@ -164,11 +164,11 @@ fn no_file_takes_a_label_from_where_it_was_built_and_kept_files_have_theirs() {
     need!();
     for by_script in [false, true] {
         let node = Node::new();
-        node.write("release/cluster-local-etcd", "one");
+        node.write("release/cluster-local-store", "one");
         for (file, label) in [
             ("release/cnimble-plugins", "user_home_t"),
             ("release/cnimble", "user_home_t"),
-            ("release/cluster-local-etcd", "user_home_t"),
+            ("release/cluster-local-store", "user_home_t"),
             ("bin/bridge", "bin_t"),
         ] {
             if let Err(err) = set_label(&node.path(file), label) {
@@ -180,7 +180,7 @@ fn no_file_takes_a_label_from_where_it_was_built_and_kept_files_have_theirs() {
         } else {
             node.by_itself_ok("--install");
         }
-        for file in ["bin/bridge", "bin/host-local", "bin/cluster-local-etcd"] {
+        for file in ["bin/bridge", "bin/host-local", "bin/cluster-local-store", "bin/cluster-local-etcd"] {
             assert_eq!(label(&node.path(file)), None, "{file}, by_script: {by_script}");
         }
         assert_eq!(label(&node.path("bin/.replaced-by-cnimble/bridge")).as_deref(), Some("bin_t"));
@@ -205,17 +205,23 @@ fn the_script_takes_back_what_the_binary_installed_and_the_other_way_round() {
 #[test]
 fn the_program_of_cluster_local_comes_along_if_it_lies_beside_the_binary() {
     let node = Node::new();
-    node.write("bin/cluster-local-etcd", "somebody's");
+    for name in ["store", "etcd"] {
+        node.write(&format!("bin/cluster-local-{name}"), "somebody's");
+    }
     let before = contents(&node.path("bin"));
-    let now = || fs::read_to_string(node.path("bin/cluster-local-etcd")).unwrap();
+    let now = || fs::read_to_string(node.path("bin/cluster-local-store")).unwrap();
     for version in ["one", "two"] {
-        node.write("release/cluster-local-etcd", version);
-        assert!(node.by_itself_ok("--install").contains("bin/cluster-local-etcd\n"));
+        node.write("release/cluster-local-store", version);
+        assert!(node.by_itself_ok("--install").contains("bin/cluster-local-store\n"));
         assert_eq!(now(), version);
-        let mode = fs::metadata(node.path("bin/cluster-local-etcd")).unwrap().mode();
+        let mode = fs::metadata(node.path("bin/cluster-local-store")).unwrap().mode();
         assert_eq!(mode & 0o7777, 0o755);
-        let kept = node.path("bin/.replaced-by-cnimble/cluster-local-etcd");
-        assert_eq!(fs::read_to_string(kept).unwrap(), "somebody's");
+        let former = fs::read_link(node.path("bin/cluster-local-etcd")).unwrap();
+        assert_eq!(former, Path::new("cluster-local-store"));
+        for name in ["store", "etcd"] {
+            let kept = node.path(&format!("bin/.replaced-by-cnimble/cluster-local-{name}"));
+            assert_eq!(fs::read_to_string(kept).unwrap(), "somebody's");
+        }
     }
     node.by_itself_ok("--uninstall");
     assert_eq!(contents(&node.path("bin")), before);
@@ -224,11 +230,59 @@ fn the_program_of_cluster_local_comes_along_if_it_lies_beside_the_binary() {
     assert_eq!(contents(&node.path("bin")), before);
 
     // A binary without the program keeps the existing one.
-    fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
-    assert!(node.by_itself_ok("--install").contains("cluster-local-etcd stays as it is"));
+    fs::remove_file(node.path("release/cluster-local-store")).unwrap();
+    assert!(node.by_itself_ok("--install").contains("cluster-local-store stays as it is"));
     assert_eq!(now(), "somebody's");
     node.by_itself_ok("--uninstall");
     assert_eq!(contents(&node.path("bin")), before);
+}
+
+/// A plugin of an earlier build finds the program at each moment, and a running program keeps its file.
+#[test]
+fn an_upgrade_puts_a_link_in_place_of_the_program_by_its_former_name() {
+    for by_script in [false, true] {
+        let node = Node::new();
+        node.write("release/cnimble", "#!/bin/sh\nexit 0\n");
+        let before = contents(&node.path("bin"));
+        let former = node.path("bin/cluster-local-etcd");
+        let run = |option: &str| match (by_script, option) {
+            (false, _) => node.by_itself(option),
+            (true, "--install") => node.install(&["--no-command"]),
+            (true, _) => node.install(&[option]),
+        };
+        let earlier = || copy(&node.path("release/cnimble-plugins"), &former);
+        assert!(run("--install").status.success());
+        earlier();
+        node.write("release/cluster-local-store", "new");
+        let running = fs::File::open(&former).unwrap();
+        let done = AtomicBool::new(false);
+        let (output, always) = std::thread::scope(|scope| {
+            let always = scope.spawn(|| {
+                let mut found = true;
+                while !done.load(Ordering::Relaxed) {
+                    found &= former.is_file();
+                }
+                found
+            });
+            let output = run("--install");
+            done.store(true, Ordering::Relaxed);
+            (output, always.join().unwrap())
+        });
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(always, "by_script: {by_script}");
+        assert_eq!(fs::read_link(&former).unwrap(), Path::new("cluster-local-store"));
+        assert_eq!(fs::read_to_string(&former).unwrap(), "new");
+        let (running, release) = (running.metadata().unwrap(), node.path("release/cnimble-plugins"));
+        assert_eq!((running.nlink(), running.len()), (0, fs::metadata(release).unwrap().len()));
+
+        // An earlier build keeps the link as another's file.
+        let kept = node.path("bin/.replaced-by-cnimble/cluster-local-etcd");
+        assert!(fs::symlink_metadata(&kept).is_err());
+        fs::rename(&former, &kept).unwrap();
+        earlier();
+        assert!(run("--uninstall").status.success());
+        assert_eq!(contents(&node.path("bin")), before, "by_script: {by_script}");
+    }
 }
 
 #[test]

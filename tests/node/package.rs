@@ -73,7 +73,7 @@ fn packages_have_every_plugin_unit_page_and_licence() {
     fs::create_dir(&from).unwrap();
     std::os::unix::fs::symlink(plugin_dir().join("bridge"), from.join("cnimble-plugins")).unwrap();
     std::os::unix::fs::symlink(&command, from.join("cnimble")).unwrap();
-    std::os::unix::fs::symlink(plugin_dir().join("cluster-local-etcd"), from.join("cluster-local-etcd"))
+    std::os::unix::fs::symlink(plugin_dir().join("cluster-local-store"), from.join("cluster-local-store"))
         .unwrap();
     let output = Command::new(script("package"))
         .args(["deb", "rpm", "tar", "--cluster", "--from"])
@@ -130,7 +130,13 @@ fn packages_have_every_plugin_unit_page_and_licence() {
                 );
             }
         }
-        assert_eq!(names(&tree.cluster.join(tree.cni)), BTreeSet::from(["cluster-local-etcd".to_owned()]));
+        let of_cluster = tree.cluster.join(tree.cni);
+        assert_eq!(
+            names(&of_cluster),
+            BTreeSet::from(["cluster-local-etcd", "cluster-local-store"].map(str::to_owned))
+        );
+        let former = fs::read_link(of_cluster.join("cluster-local-etcd")).unwrap();
+        assert_eq!(former, Path::new("cluster-local-store"));
         let packages = [
             (&tree.plugins, "cnimble-plugins"),
             (&tree.command, "cnimble"),

@@ -149,22 +149,25 @@ fn the_program_of_cluster_local_comes_when_asked_for_and_goes_with_the_rest() {
     let node = Node::new();
     let before = contents(&node.path("bin"));
     let output = node.install(&["--cluster"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cluster-local-etcd is missing"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cluster-local-store is missing"), "{output:?}");
     assert_eq!(contents(&node.path("bin")), before);
 
-    node.write("release/cluster-local-etcd", "#!/bin/sh\necho 1\n");
-    let installed = || fs::read_to_string(node.path("bin/cluster-local-etcd")).ok();
+    node.write("release/cluster-local-store", "#!/bin/sh\necho 1\n");
+    let installed = || fs::read_to_string(node.path("bin/cluster-local-store")).ok();
     node.install_ok(&[]);
     assert_eq!(installed(), None);
     node.install_ok(&["--cluster"]);
     assert_eq!(installed().unwrap(), "#!/bin/sh\necho 1\n");
+    let former = || fs::read_link(node.path("bin/cluster-local-etcd")).unwrap();
+    assert_eq!(former(), Path::new("cluster-local-store"));
     let about = Command::new(node.path("bin/host-local")).output().unwrap();
     assert!(String::from_utf8_lossy(&about.stderr).contains("host-local"), "{about:?}");
-    node.write("release/cluster-local-etcd", "#!/bin/sh\necho 2\n");
+    node.write("release/cluster-local-store", "#!/bin/sh\necho 2\n");
     node.install_ok(&[]);
     assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");
+    assert_eq!(former(), Path::new("cluster-local-store"));
     // A release without the program keeps the installed one.
-    fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
+    fs::remove_file(node.path("release/cluster-local-store")).unwrap();
     node.install_ok(&[]);
     assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");
 

@@ -1,17 +1,15 @@
 //! Asks etcd or the API server by a separate program, because its clients are almost as large as all plugins together.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use cnimble_cni::{Code, Error};
-use cnimble_leases::cluster::{config::Cluster, share::LOCK};
+use cnimble_leases::cluster::{self, PROGRAM, config::Cluster, share::LOCK};
 use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
-/// The program is beside the plugins.
-const PROGRAM: &str = "cluster-local-etcd";
 /// An error as JSON is shorter.
 const LIMIT: usize = 1 << 20;
 /// The time after a try in which requests that can wait aren't sent.
@@ -59,10 +57,9 @@ pub(crate) fn store(call: &Call, request: &Request) -> Result<(), Error> {
 }
 
 fn find(call: &Call) -> Result<PathBuf, Error> {
-    let own = call.program.parent().filter(|dir| dir.is_absolute()).map(Path::to_owned);
-    let dirs = call.path.iter().cloned().chain(own);
-    let mut paths = dirs.map(|dir| dir.join(PROGRAM));
-    paths.find(|path| path.is_file()).ok_or_else(|| {
+    let own = call.program.parent().filter(|dir| dir.is_absolute());
+    let dirs: Vec<_> = call.path.iter().map(PathBuf::as_path).chain(own).collect();
+    cluster::program(&dirs).ok_or_else(|| {
         Error::new(Code::DELEGATE, format!("no program \"{PROGRAM}\" in CNI_PATH"))
             .details("cluster-local needs it to claim addresses; it is installed beside the plugins")
     })

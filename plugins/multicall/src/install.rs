@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fmt::{Display, Write as _};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cnimble_os::files::IfPresent as _;
@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cnimble-plugins --list-plugins
        cnimble-plugins --uninstall DIR
 
   --list-plugins   print the names of the plugins
-  --install DIR    put the plugins into DIR, and cluster-local-etcd, if it lies beside this program;
+  --install DIR    put the plugins into DIR, and cluster-local-store, if it lies beside this program;
                    what was there is kept in DIR/.replaced-by-cnimble
   --copies         make a file of its own for each plugin, instead of hard links of one file: for a
                    directory in which others write. 60 MB together, or as much as one file on a file
@@ -39,7 +39,9 @@ living pods in the form that these remove.
 
 const KEEP: &str = ".replaced-by-cnimble";
 /// The program of the plugin `cluster-local`, installed if it is beside this one.
-const CLUSTER: &str = "cluster-local-etcd";
+const CLUSTER: &str = "cluster-local-store";
+/// Its former name, a link to it: the plugin of an earlier build starts it by this name.
+const FORMER: &str = "cluster-local-etcd";
 const UNFINISHED: &str = ".cnimble.";
 
 type Failure = String;
@@ -153,7 +155,7 @@ impl Place {
     /// Installed here, or another file of ours.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
-            return Ok(false);
+            return Ok(is_link(path));
         }
         let bytes = fs::read(path).map_err(doing("reading", path))?;
         let ours = bytes.starts_with(b"\x7fELF") && bytes.windows(7).any(|seven| seven == b"cnimble");
@@ -233,6 +235,21 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
     })
 }
 
+/// Whether this is the link that [`link`] makes.
+fn is_link(path: &Path) -> bool {
+    path.ends_with(FORMER) && fs::read_link(path).is_ok_and(|to| to == Path::new(CLUSTER))
+}
+
+/// Puts the link [`FORMER`] at `path`, in one step.
+fn link(path: &Path) -> Result<(), Failure> {
+    let new = unfinished(path);
+    let linked = symlink(CLUSTER, &new).and_then(|()| fs::rename(&new, path));
+    linked.map_err(|err| {
+        let _ = fs::remove_file(&new);
+        doing("linking", path)(err)
+    })
+}
+
 /// [`CLUSTER`] beside this program.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
@@ -247,8 +264,9 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let place = Place::open(dir)?;
     let mut installed = place.installed()?;
     let plugins: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
-    let beside = place.dir.join(CLUSTER);
-    let all: Vec<PathBuf> = plugins.iter().chain(cluster.as_ref().map(|_| &beside)).cloned().collect();
+    let beside = [CLUSTER, FORMER].map(|name| place.dir.join(name));
+    let of_cluster = cluster.iter().flat_map(|_| &beside);
+    let all: Vec<PathBuf> = plugins.iter().chain(of_cluster).cloned().collect();
     if let Some(path) = all.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())) {
         return Err(format!("{} is a directory", path.display()));
     }
@@ -257,21 +275,25 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
     let of_plugins = digest(&program);
     installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
-    installed.extend(cluster.iter().map(|cluster| line(&digest(cluster), &beside)));
+    if let Some(cluster) = &cluster {
+        installed.extend(beside.iter().map(|path| line(&digest(cluster), path)));
+    }
     let manifest: String = installed.iter().map(|line| format!("{line}\n")).collect();
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
     place.keep_others(&all, &installed)?;
 
     // Before the plugin that runs it.
-    match &cluster {
-        Some(cluster) => {
-            write(&beside, cluster, 0o755)?;
-            say(&format!("install {}", beside.display()));
+    let [store, former] = &beside;
+    if let Some(cluster) = &cluster {
+        write(store, cluster, 0o755)?;
+        link(former)?;
+        say(&format!("install {}", store.display()));
+    } else {
+        for path in &beside {
+            if exists(path)? {
+                say(&format!("{} stays as it is: none lies beside this program", path.display()));
+            }
         }
-        None if exists(&beside)? => {
-            say(&format!("{} stays as it is: none lies beside this program", beside.display()));
-        }
-        None => {}
     }
     // On the disk before a runtime may call it.
     let source = place.dir.join(format!("{UNFINISHED}source"));
@@ -297,6 +319,10 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     let mut left = false;
     for name in names.collect::<BTreeSet<_>>() {
         let (path, kept) = (place.dir.join(name), place.keep.join(name));
+        if is_link(&kept) {
+            // An earlier build took it for another's.
+            fs::remove_file(&kept).map_err(doing("removing", &kept))?;
+        }
         let present = exists(&path)?;
         if exists(&kept)? {
             if present && !same(&path, &kept)? && !place.is_ours(&path, &installed)? {

@@ -1,4 +1,4 @@
-//! Runs the program that speaks to etcd for networks with the IPAM plugin cluster-local.
+//! Runs the program that speaks to the store for networks with the IPAM plugin cluster-local.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,9 @@ use tokio::process::{Child, Command};
 
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{Code, Error, NetworkList, json};
+use cnimble_leases::cluster::{self, PROGRAM};
 
 pub(super) const PLUGIN: &str = "cluster-local";
-/// The name of the program, which is installed beside the plugins.
-pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     list.plugins.iter().find(|plugin| {
@@ -22,18 +21,13 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     })
 }
 
-/// Returns the path of the program, if one of these directories has it.
-pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
-    path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
-}
-
 /// Returns the path of the program.
 ///
 /// # Errors
 /// Fails if none of these directories has it.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, Error> {
     let missing = || Error::new(Code::DELEGATE, format!("there is no program {PROGRAM} beside the plugins"));
-    program(path).ok_or_else(missing)
+    cluster::program(path).ok_or_else(missing)
 }
 
 /// Runs a task of the program to its end, and returns what it has printed.

@@ -1,14 +1,15 @@
-//! `ipam`: a program that speaks to etcd does the work.
+//! `ipam`: a program that speaks to the store does the work.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use cnimble_cni::Error;
 use cnimble_cni::list::Injection;
+use cnimble_leases::cluster::{self, PROGRAM};
 
 use super::Session;
 use super::args::ipam::{Ipam, Network, Task};
-use super::etcd::{self, PLUGIN, PROGRAM};
+use super::etcd::{self, PLUGIN};
 use super::network::load;
 use super::output::View;
 use super::report::{Exit, Report};
@@ -79,7 +80,7 @@ async fn ask(
             .row("network", &list.name)
             .row("why", format!("none of its plugins has the IPAM plugin {PLUGIN}"))
     })?;
-    let program = etcd::program(session.invoker.path()).ok_or_else(|| {
+    let program = cluster::program(session.invoker.path()).ok_or_else(|| {
         Report::because(Exit::Execution, what, format!("there is no program {PROGRAM}"))
             .hint("it is installed beside the plugins; name their directory with --cni-path or CNI_PATH")
     })?;

@@ -107,7 +107,10 @@ impl Nodes<'_> {
 
     /// Sets up the cluster as an operator does.
     fn set_up(&self) -> Result<()> {
-        let mut command = Command::new(self.contender.dir.join("cluster-local-etcd"));
+        // A contender may be an earlier build, which has only the former name.
+        let names = ["cluster-local-store", "cluster-local-etcd"].map(|name| self.contender.dir.join(name));
+        let program = names.iter().find(|path| path.exists()).ok_or("cluster-local-store is missing")?;
+        let mut command = Command::new(program);
         command.args(["init", "new"]);
         let config = self.config("cluster-local", "operator", ETCD);
         process::timed_alone(command, config.to_string().as_bytes(), Stdio::null())

@@ -26,9 +26,9 @@ impl Walk {
     fn new() -> Self {
         let node = Node::new();
         let dir = node.host.dir().to_owned();
-        // Replaces the program that speaks to etcd.
+        // Replaces the program that speaks to the store.
         let fake = r#"case $1 in blocks) echo '[]' ;; *) echo '{"released":0}' ;; esac"#;
-        let bin = scripts(&dir, &[("cluster-local-etcd", &format!("cat >/dev/null; {fake}"))]);
+        let bin = scripts(&dir, &[("cluster-local-store", &format!("cat >/dev/null; {fake}"))]);
         let bin = format!("{}:{}", bin.display(), plugin_dir().display());
         node.bridge("net", "1.1.0");
         node.bridge_with("zgc", "1.1.0", "10.1.3.0/24");

@@ -90,7 +90,7 @@ fn names_that_are_never_resolved_delay_no_verb() {
         let script = format!(
             "mount --bind {} /etc/resolv.conf; exec {} confirm",
             resolv.display(),
-            cnimble_tests::plugin_dir().join("cluster-local-etcd").display()
+            cnimble_tests::plugin_dir().join("cluster-local-store").display()
         );
         command.args(["--mount", "sh", "-ec", &script]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use cnimble_tests::Host;
+use cnimble_tests::{Host, copy, plugin_dir};
 use serde_json::json;
 
-use super::{assert_no_block_is_lost, cluster};
+use super::{assert_no_block_is_lost, cluster, refused};
 
 #[test]
 fn add_del_and_check_go_on_while_etcd_is_away() {
@@ -34,6 +34,21 @@ fn add_del_and_check_go_on_while_etcd_is_away() {
     node.run("STATUS", "", "", None).unwrap_err();
     node.run("DEL", "q2", "", None).unwrap();
     node.run("STATUS", "", "", None).unwrap();
+}
+
+/// On a node on which only plugins and command were replaced, the program has its former name.
+#[test]
+fn the_plugin_finds_the_program_by_its_former_name() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let bare = host.dir().join("bare");
+    std::fs::create_dir(&bare).unwrap();
+    copy(&plugin_dir().join("cluster-local"), &bare.join("cluster-local"));
+    let add = |id: &str| nodes[0].run_in(&bare, "ADD", id, "", None);
+    refused(add("p1"), 104, "no program \"cluster-local-store\" in CNI_PATH");
+    copy(&plugin_dir().join("cluster-local-store"), &bare.join("cluster-local-etcd"));
+    add("p2").unwrap();
+    assert_no_block_is_lost(&nodes[..1]);
 }
 
 #[test]

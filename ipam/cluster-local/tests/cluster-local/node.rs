@@ -129,13 +129,13 @@ impl<'h> Node<'h> {
         self.add(id).unwrap_or_else(|err| panic!("ADD of {id} on {}: {err}", self.name))
     }
 
-    /// Runs the program that speaks to etcd with an operator's task.
+    /// Runs the program that speaks to the store with an operator's task.
     pub(super) fn operate(&self, task: &str) -> Result<Value, Value> {
         answer(&self.begin(task).wait_with_output().unwrap())
     }
 
     pub(super) fn begin(&self, task: &str) -> Child {
-        let mut command = self.command(&plugin_dir().join("cluster-local-etcd"));
+        let mut command = self.command(&plugin_dir().join("cluster-local-store"));
         command.args(task.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();

@@ -24,7 +24,7 @@ impl Watch {
         let config = host.dir().join("watched");
         std::fs::write(&config, node.config.to_string()).unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
-        let mut command = host.command(plugin_dir().join("cluster-local-etcd"));
+        let mut command = host.command(plugin_dir().join("cluster-local-store"));
         command.args(["watch", "0", &seen.to_string()]).stdin(std::fs::File::open(config).unwrap());
         let process = Background::start(command.stdout(Stdio::from(writer)).stderr(Stdio::null()));
         drop(command);

@@ -40,7 +40,7 @@ pub(crate) enum Task {
     Blocks(Network),
     /// Release the addresses of a node without pods
     ///
-    /// Other nodes can claim them when the node may no longer assign addresses without etcd.
+    /// Other nodes can claim them when the node may no longer assign addresses without the store.
     #[command(after_long_help = examples!["cnimble ipam release pods worker-3"])]
     Release {
         #[command(flatten)]

@@ -17,8 +17,8 @@ pub(crate) struct Node {
     /// Read the nodes from the API server of the cluster that runs this process as a pod
     #[arg(long, group = "server")]
     pub(crate) in_cluster: bool,
-    /// Read the nodes from etcd, where they own blocks of a shared subnet. The file has the `ipam` keys of
-    /// the IPAM plugin cluster-local
+    /// Read the nodes from the cluster's store (etcd or Kubernetes), where they own blocks of a shared subnet.
+    /// The file has the `ipam` keys of the IPAM plugin cluster-local
     #[arg(long, value_name = "FILE", group = "server", conflicts_with_all = ["template", "remove_on_delete"])]
     pub(crate) cluster_local: Option<PathBuf>,
     /// With --cluster-local: an address of this node that the other nodes reach, one per family; repeatable

@@ -150,8 +150,9 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         return Ok(Nodes::Etcd(Box::new(shares)));
     }
     if given.kubeconfig.is_none() && !given.in_cluster {
-        return Err(usage("no source of nodes is given")
-            .hint("give an API server (--kubeconfig, or --in-cluster in a pod) or etcd (--cluster-local)"));
+        return Err(usage("no source of nodes is given").hint(
+            "give an API server (--kubeconfig, or --in-cluster in a pod) or a store (--cluster-local)",
+        ));
     }
     let kubeconfig = given.kubeconfig.clone().unwrap_or_default();
     let server = Api { kubeconfig, in_cluster: given.in_cluster };

@@ -1,4 +1,4 @@
-//! The program that speaks to etcd reports the nodes that own blocks of a shared subnet line by line.
+//! The program that speaks to the store reports the nodes that own blocks of a shared subnet line by line.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -96,7 +96,7 @@ struct Shares {
     singles: Vec<IpAddr>,
 }
 
-/// Returns the nodes in a line of `cluster-local-etcd watch`, and the epoch and the revision of etcd.
+/// Returns the nodes in a line of `cluster-local-store watch`, and the epoch and the revision of the store.
 pub fn nodes(line: &str) -> Result<(Nodes, (u64, i64)), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
     let network = |ip: &IpAddr, host_bits: u8| {

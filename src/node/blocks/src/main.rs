@@ -1,7 +1,7 @@
-//! `cluster-local-etcd`: one task on etcd or an API server for each start, for the plugin cluster-local. The plugin's configuration is
-//! on stdin, CNI_ARGS in the environment, an error is JSON on stdout. `cnimble ipam` starts it for an operator's task,
-//! with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`, which prints a line of JSON for
-//! each state.
+//! `cluster-local-store`: one task on etcd or an API server for each start, for the plugin cluster-local. The plugin's
+//! configuration is on stdin, CNI_ARGS in the environment, an error is JSON on stdout. `cnimble ipam` starts it for an
+//! operator's task, with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`, which prints a
+//! line of JSON for each state.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 
 fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
     let mut task = task(&std::env::args().skip(1).collect::<Vec<_>>()).ok_or_else(|| {
-        Error::new(Code::INVALID_ENVIRONMENT, "usage: cluster-local-etcd TASK")
+        Error::new(Code::INVALID_ENVIRONMENT, "usage: cluster-local-store TASK")
             .details("the plugin cluster-local and `cnimble ipam` start this program")
     })?;
     std::io::stdin()

@@ -1,4 +1,4 @@
-//! The tasks of the program `cluster-local-etcd`.
+//! The tasks of the program `cluster-local-store`.
 
 use std::io;
 use std::net::IpAddr;
