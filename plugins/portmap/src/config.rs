@@ -34,7 +34,7 @@ struct Ports {
 pub(crate) struct Config {
     /// `Auto` if neither the key nor the language of other keys decides.
     pub(crate) backend: Backend,
-    /// Whether rules accept the packets to published ports, in front of a host's own firewall (`acceptPublished`).
+    /// Whether rules of iptables let published ports pass where `FORWARD` has rules of others (`acceptPublished`).
     pub(crate) accept_published: bool,
     /// The port mappings, still without the pod's addresses, which [`Config::forward`] takes from prevResult.
     forward: Forward,
