@@ -76,7 +76,7 @@ impl Plugin for Vrf {
         if let Some(port) = &port {
             port::set_master(&mut inside, port, 0).if_present()?;
         }
-        // Another program's empty VRF stays.
+        // An empty VRF of another program stays, unless this DEL has taken its last port.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
     }
 
@@ -101,7 +101,8 @@ impl Plugin for Vrf {
         Ok(())
     }
 
-    /// Removes our VRF without ports, after the GC of the interfaces' plugins.
+    /// Removes our VRF if it has no ports, in all pinned namespaces. Interfaces are removed by the GC of their own
+    /// plugins, which runs before this one.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| match domain::find_vrf(inside, &config.name)? {
@@ -116,7 +117,7 @@ impl Plugin for Vrf {
     }
 }
 
-/// It must not be a port.
+/// Returns the pod's interface. Fails with code 100 if it is missing, and with code 102 if it is already a port.
 fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
         let place = &call.netns;
@@ -132,6 +133,8 @@ fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     }
 }
 
+/// Makes the interface a port of the VRF, which it finds or makes, and returns the table. Tries again if a concurrent
+/// DEL removes the VRF in between. The undo takes the interface out and restores its addresses and routes.
 fn join(
     call: &Call,
     inside: &mut Netlink,
@@ -142,7 +145,7 @@ fn join(
     let mut attempt = 1;
     loop {
         let vrf = domain::ensure(call, inside, config)?;
-        // First: a lost answer doesn't tell whether the change was made.
+        // The undo is pushed first, because a lost answer does not tell whether the change was made.
         let (home, index, kept) = (call.open_netns()?, link.index, Rc::clone(belongings));
         call.undo.push(format!("take {} out of VRF {}", link.name, config.name), move || {
             port::take_out(&mut Netlink::open_in(&home)?, index, &kept)
