@@ -121,6 +121,7 @@ impl Plugin for Bandwidth {
         ifb::gc(&call.config.name, valid)
     }
 
+    /// Fails with code 50 if the kernel lacks a qdisc or the kind of link that the limits need.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = Netlink::open()?;

@@ -113,7 +113,8 @@ pub(crate) fn ensure(
     Ok(vlan)
 }
 
-/// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge.
+/// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge. Does
+/// nothing if it is on.
 ///
 /// When IPv6 is switched off, the kernel removes all IPv6 addresses of the link. If an ADD has joined meanwhile
 /// ([`take_back`]), the undo gives it the addresses of the gateways back.
@@ -137,7 +138,8 @@ fn enable_ipv6(call: &Call, bridge: u32, link: &Link, gateways: &[IpNetwork]) ->
     Ok(())
 }
 
-/// Gives `link` the addresses of the gateways that it lacks, with their undo.
+/// Gives `link` the addresses of the gateways that it lacks, with their undo. With a new address, also fixes the MAC of
+/// the link, which a foreign bridge would still change with its ports.
 ///
 /// # Errors
 /// Fails with code 102 if the link has an address that conflicts with a gateway and `forceAddress` is not set. The same
@@ -195,8 +197,7 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
             Err(err) if err.is(Errno::EEXIST) => {}
             Err(err) => return Err(err.into()),
         }
-        // The MAC of a foreign bridge may still follow its ports. Setting the present one keeps it for the pods'
-        // neighbour entries.
+        // Setting the present MAC keeps it for the neighbour entries of the pods.
         if let Some(mac) = link.mac {
             host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
         }

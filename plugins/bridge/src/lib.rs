@@ -120,6 +120,8 @@ impl Plugin for Bridge {
         remove::attachment(call)
     }
 
+    /// Compares the attachment and then asks IPAM. If both find a difference, the error is that of IPAM
+    /// ([`delegate::check`]).
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let own = check::attachment(call, &config, prev);
@@ -133,6 +135,8 @@ impl Plugin for Bridge {
         gc::network(call, valid)
     }
 
+    /// Fails with code 50 if a link of another kind has the bridge's name, or if rules that the configuration asks for
+    /// cannot be made. A missing bridge is no failure, because ADD makes it.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = usable_netlink()?;

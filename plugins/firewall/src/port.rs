@@ -111,7 +111,8 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails with code 103 if the pod's port is not isolated. A pod without a bridge has none to check.
+/// Fails with code 103 if the pod's port is not isolated, and with code 7 if `prev` names no port of a bridge. A pod
+/// without a bridge has none to check.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
     let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {

@@ -84,6 +84,8 @@ impl Plugin for HostDevice {
         delegate::check_ipam(call, own)
     }
 
+    /// Moves back the devices of attachments that are not `valid`, and removes what killed verbs have left. Leases stay
+    /// if a device could not be moved back.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let records = Records(config::data_dir(&call.config)?);
         let is_stale = owner::stale(&call.config.name, valid);
@@ -96,6 +98,7 @@ impl Plugin for HostDevice {
         remove::all([devices, leases])
     }
 
+    /// Fails with code 50 if the device is neither on the host nor in a pod of this network.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = usable_netlink()?;

@@ -177,7 +177,7 @@ fn name_taken(record: &Record) -> Error {
 /// Gives the device on the host its recorded name, MTU, MAC address, settings, addresses and alias. The alias comes
 /// last. As long as it is the old name, the work is incomplete.
 ///
-/// Does nothing if the device was not moved or is restored already.
+/// Does nothing if the device was not moved or is restored already. Fails with code 102 if another link has its name.
 fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let named = link.name == record.name;
     let begun = origin == Origin::Pod || link.alias == record.name;

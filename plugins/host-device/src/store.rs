@@ -157,6 +157,7 @@ fn takes_nothing(err: &io::Error) -> bool {
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
+/// Reads a record. `None` if the file is missing, no regular file, too large or not valid. Fails with code 5 otherwise.
 fn read(file: &Path) -> Result<Option<Record>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),

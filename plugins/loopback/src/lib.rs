@@ -25,6 +25,8 @@ impl Plugin for Loopback {
         Ok(())
     }
 
+    /// Sets lo up. Returns prevResult unchanged if there is one, or else lo with its addresses. Fails with code 102,
+    /// before anything is changed, if lo has an address that is no loopback address.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let netns = call.open_netns()?;
         let mut netlink = Netlink::open_in(&netns)?;

@@ -46,6 +46,8 @@ impl Plugin for Portmap {
         Config::read(&call.config).map(drop)
     }
 
+    /// Adds the rules and returns prevResult. A pod without port mappings gets none. So does one without an address,
+    /// with a warning. Fails with code 7 without a prevResult.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
         let prev = call.config.prev_result.as_ref().ok_or_else(|| {
@@ -71,6 +73,8 @@ impl Plugin for Portmap {
         Ok(prev.clone())
     }
 
+    /// Removes the rules of the attachment. An invalid configuration or a missing prevResult only makes the search
+    /// longer.
     fn del(&self, call: &Call) -> Result<(), Error> {
         // An invalid configuration must not prevent the removal.
         let config = Config::read(&call.config).ok();
@@ -108,6 +112,8 @@ impl Plugin for Portmap {
         removed.and(refuse(&mut nft, config.as_ref(), &owner::stale(network, valid)))
     }
 
+    /// Checks the backend. Also checks the nft command if there are conditions in its language, and iptables if
+    /// `acceptPublished` needs it.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         if config.has_nft_conditions() {

@@ -114,6 +114,7 @@ impl Plugin for Ptp {
         remove::attachment(call)
     }
 
+    /// Compares the attachment, and asks IPAM only if that succeeds.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         // The plugin's own CHECK comes first and ends the CHECK: a difference there says nothing about the lease.

@@ -102,6 +102,8 @@ impl Plugin for Sbr {
         Ok(result)
     }
 
+    /// Removes the rules of the attachment's addresses, and the routes in the tables that the plugin chose. Does
+    /// nothing if the namespace is gone. Routes that ADD moved out of the table main are not put back.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let table = config::table(&call.config);
         let Some(netns) = call.find_netns()? else { return Ok(()) };

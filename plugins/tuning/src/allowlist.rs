@@ -10,6 +10,7 @@ use cnimble_os::files::{self as files, IfPresent, Links};
 
 use crate::config::Sysctl;
 
+/// The file of the node's administrator, which the Go plugin reads as well.
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
 /// The largest file that is read, in bytes.

@@ -53,6 +53,7 @@ struct Overrides {
     tx_q_len: Option<u32>,
 }
 
+/// A sysctl that ADD sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
     /// The key as the configuration has it.

@@ -78,10 +78,11 @@ impl Plugin for Tuning {
         Ok(result)
     }
 
+    /// Restores the settings from the backup and removes it. A setting that cannot be restored only causes a warning,
+    /// because the next plugin deletes the interface. Needs no valid configuration but that of `dataDir`.
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The other keys may have changed since ADD.
+        // The other keys may have changed since ADD, so only `dataDir` is read.
         let file = backup::file(&config::data_dir(&call.config)?, &call.attachment());
-        // A missing interface or a refused setting doesn't stop the removal: the next plugin deletes the interface.
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
         {
@@ -127,6 +128,7 @@ impl Plugin for Tuning {
         Ok(())
     }
 
+    /// Removes the backups of attachments that are not `valid`, without restoring their settings.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         backup::gc(&config::data_dir(&call.config)?, &call.config.name, valid)
     }

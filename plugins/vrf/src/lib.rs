@@ -63,6 +63,8 @@ impl Plugin for Vrf {
         Ok(result)
     }
 
+    /// Takes the attachment's interface out of the VRF, and removes the VRF if it has no port then. Without a valid
+    /// configuration, the VRF is the one that the interface is a port of. Does nothing if the namespace is gone.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
