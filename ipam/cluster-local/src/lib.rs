@@ -81,6 +81,8 @@ impl Plugin for ClusterLocal {
         ))
     }
 
+    /// Releases the leases as host-local does, and then gives a single address of the pod back to the cluster. A
+    /// failure of the store is only logged.
     fn del(&self, call: &Call) -> Result<(), Error> {
         HOST_LOCAL.del(call)?;
         let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
@@ -108,6 +110,8 @@ impl Plugin for ClusterLocal {
         host_local::check(call, &Cluster::read(&call.config, &call.args()?)?.base)
     }
 
+    /// Releases leases as host-local does, and then gives unused addresses back to the cluster. A failure of the store
+    /// is only logged.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         HOST_LOCAL.gc(call, valid)?;
         if let Ok(cluster) = Cluster::read(&call.config, &Default::default())

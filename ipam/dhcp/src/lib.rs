@@ -78,6 +78,8 @@ impl Plugin for Dhcp {
         daemon::program(args)
     }
 
+    /// Brings the interface up and asks for a lease of each family. The lease daemon answers when it has one, or when
+    /// the time is over. If one family fails, the ADD fails and all leases are released.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let Config { socket, provide, request, priority, families, timeout } =
             Config::read(&call.config, &call.raw_args)?;
@@ -123,6 +125,8 @@ impl Plugin for Dhcp {
         families.into_iter().try_for_each(|family| check(call, &socket, family, prev))
     }
 
+    /// Has the lease daemon release the leases of attachments that are not `valid`. Starts no daemon if there are no
+    /// leases.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let socket = config::socket_of(&call.config)?;
         if !store::has_any(&socket).map_err(|err| unreadable(&socket, &err))? {

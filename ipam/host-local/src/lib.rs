@@ -144,8 +144,8 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
-    /// Checks that a lease could be written, and leaves no trace. With `notReadyWhenFull`, also checks that every range
-    /// set has an address left.
+    /// Checks that a lease could be written, without leaving a trace, and that `resolvConf` can be read. With
+    /// `notReadyWhenFull`, also checks that every range set has an address left. Fails with code 50.
     ///
     /// Otherwise a full range is no failure. A runtime would report the whole node as not ready, although the next DEL
     /// makes room (see README.md).

@@ -24,6 +24,7 @@ impl Journal {
         Journal::at(SYSTEM.into())
     }
 
+    /// Makes a log that writes to the socket at `path`. It exists even if nothing listens there yet.
     fn at(path: PathBuf) -> Self {
         let open = || {
             let socket = UnixDatagram::unbound().ok()?;

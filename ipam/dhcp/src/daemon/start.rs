@@ -173,7 +173,8 @@ fn replace(path: &Path) -> io::Result<Option<Store>> {
     }
 }
 
-/// Leaves the session, the directory and the descriptors of the plugin and its runtime.
+/// Leaves the session and the directory of the plugin and its runtime, and closes all descriptors but the standard
+/// ones. So it must run before the daemon opens anything.
 fn leave_home() {
     // This cannot fail, because a forked process leads no process group.
     let _ = nix::unistd::setsid();

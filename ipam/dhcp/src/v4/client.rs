@@ -228,7 +228,8 @@ impl Client<Dhcp4> {
         vec![self.refused(format!("{address} is declined: {holder} has it")), decline]
     }
 
-    /// Probes and requests the first usable offer.
+    /// Probes and requests the offered address, without waiting for other offers. An offer that is not usable is only
+    /// noted, and the client waits for another.
     fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
         let lease = match Lease::of(answer, now, from, None) {
             Ok(lease) => lease,

@@ -13,7 +13,9 @@ pub(super) struct Pace {
 
 pub(super) const SOLICIT: Pace = Pace { first: 1000, longest: 3_600_000, most: 0 };
 pub(super) const REQUEST: Pace = Pace { first: 1000, longest: 30_000, most: 10 };
+/// This pace is also that of Rebind.
 pub(super) const RENEW: Pace = Pace { first: 10_000, longest: 600_000, most: 0 };
+/// This pace is also that of Release.
 pub(super) const DECLINE: Pace = Pace { first: 1000, longest: 0, most: 4 };
 
 /// The pauses of an exchange so far.
