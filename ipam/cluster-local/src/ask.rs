@@ -18,7 +18,7 @@ const LIMIT: usize = 1 << 20;
 /// The time after a request in which requests that can wait are not sent.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What the program is to do with the store.
+/// A request to the program that asks the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Has the store confirm the share of the node, which would expire otherwise.

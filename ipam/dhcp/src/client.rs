@@ -124,7 +124,7 @@ pub(crate) enum State<P: Protocol> {
     Rebinding,
 }
 
-/// What the driver is to do.
+/// An action of the client, which the driver carries out.
 #[derive(Debug)]
 pub(crate) enum Action<P: Protocol> {
     /// Send this message.
@@ -142,7 +142,7 @@ impl<P: Protocol> Action<P> {
     }
 }
 
-/// What the daemon has to know.
+/// A report of the client to the daemon.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The lease is new or renewed.
@@ -166,7 +166,7 @@ pub(crate) struct Client<P: Protocol> {
     pub(crate) next: u64,
     /// The limit of the pause before a repetition, in milliseconds. It is the smaller of `-timeout` and `-resendmax`.
     pub(crate) longest_pause: u64,
-    /// What the client has tried since it last had a lease.
+    /// The attempts of the client since it last had a lease.
     pub(crate) tally: Tally,
 }
 

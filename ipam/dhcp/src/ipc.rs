@@ -104,13 +104,13 @@ impl Wanted {
     }
 }
 
-/// What a verb asks for.
+/// A request of a verb.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Request {
     /// A new lease, or the one that the interface has. The reply comes when there is one.
     Add(Wanted),
-    /// The same for IPv6. It has a name of its own, which an older lease daemon refuses.
+    /// A new or existing lease of IPv6. The name is one of its own, so that an older lease daemon refuses it.
     Add6(Wanted),
     /// Releases the leases of both families.
     Del(LeaseOwner),

@@ -5,16 +5,16 @@ use std::fmt::Display;
 /// The most servers that are named, because a hostile link may have any number.
 const MOST: usize = 8;
 
-/// What the client has tried since it last had a lease, for the error text.
+/// The attempts of the client since it last had a lease, for the error text.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// The number of DISCOVER or Solicit messages.
     sent: u32,
     /// The servers that have answered.
     servers: Vec<String>,
-    /// Why the last unusable answer was refused.
+    /// The reason why the last unusable answer was refused.
     refusal: Option<String>,
-    /// Why the last message of any kind could not be sent.
+    /// The reason why the last message of any kind could not be sent.
     unsent: Option<String>,
 }
 

@@ -18,7 +18,7 @@ use crate::ledger::Ledger;
 use crate::memory::Memory;
 use crate::resolv;
 
-/// Where the range sets of an ADD come from.
+/// A source of the range sets of an ADD.
 pub trait Source {
     /// Returns the sets. The caller holds the lock of the leases. The error becomes that of ADD.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;

@@ -88,7 +88,7 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
     Ok(bridge)
 }
 
-/// Who made the bridge that [`ensure`] returns.
+/// The maker of the bridge that [`ensure`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// This ADD has made it.

@@ -34,7 +34,7 @@ const FILE_LIMIT: usize = 64 << 10;
 pub(crate) struct Dependent {
     /// The end of a sentence that begins with the name of the interface, for the error text.
     pub(crate) what: String,
-    /// What the administrator can do about it.
+    /// A hint of what the administrator can do.
     pub(crate) hint: &'static str,
 }
 

@@ -328,8 +328,8 @@ pub(crate) fn lead_to_pods(host: &mut Netlink, link: &Link, result: &CniResult) 
     Ok(())
 }
 
-/// Returns true if another pod uses the bridge. Two ports do not count: the port of the pod whose ADD is undone, and
-/// the port of the VLAN's gateway interface. That one exists if `index`, the link of the gateway, is not the bridge
+/// Returns true if another pod uses the bridge. The port of the pod whose ADD is undone does not count. Neither does
+/// the port of the VLAN's gateway interface, which exists if `index`, the link of the gateway, is not the bridge
 /// itself.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };

@@ -24,7 +24,7 @@ use crate::unused;
 /// 4. the bridge, if the configuration has `removeUnusedBridge` and no pod uses it ([`unused::remove`]).
 ///
 /// A step that fails does not keep the later ones from being tried, with one exception: the lease stays while the
-/// interface exists. If the rules could not be removed, the lease goes back all the same, and the returned error makes
+/// interface exists. If the rules could not be removed, the lease goes back all the same. The returned error then makes
 /// the caller repeat the DEL, which finds the rules by their owner.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();

@@ -23,7 +23,7 @@ use cnimble_rules::objects::bridge::{LOCK, is_left_over, open_lock};
 use crate::config::{Config, vlan_gateway_name};
 use crate::{ours, uplink, vlan_gateway};
 
-/// How often the links are listed while concurrent DELs remove some of them.
+/// The most attempts to list the links while concurrent DELs remove some of them.
 const ATTEMPTS: usize = 20;
 
 /// Waits for the lock of all bridges. Fails with code 5 if it cannot be taken, and with the error of the signal that
@@ -90,8 +90,8 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the links that no pod uses any more, in the order of their removal: the port of the VLAN's gateway
-/// interface, whose removal deletes both ends, and then the bridge. An unfinished bridge is returned with any
+/// Returns the links that no pod uses any more, in the order of their removal. The first is the port of the VLAN's
+/// gateway interface, whose removal deletes both ends. The bridge follows. An unfinished bridge is returned with any
 /// configuration.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();

@@ -45,7 +45,7 @@ impl Plugin for Firewall {
         true
     }
 
-    /// As the Go plugin, this one takes no version before 0.4.0, in which CHECK came.
+    /// The plugin takes no version before 0.4.0, which introduced CHECK. Neither does the Go plugin.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }

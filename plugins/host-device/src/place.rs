@@ -8,8 +8,8 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 use crate::record::Record;
 use crate::seen::Seen;
 
-/// How often a link is looked at if it has another name each time. A rename takes the kernel longer than a look, so
-/// only a pod that renames on purpose gets this far.
+/// The most looks at a link that has another name each time. A rename takes the kernel longer than a look, so only a
+/// pod that renames on purpose gets this far.
 const LOOKS: usize = 16;
 
 /// A namespace of the host or a pod, with its netlink socket and its sysfs.

@@ -46,7 +46,7 @@ const CLUSTER: &str = "cluster-local-etcd";
 /// The beginning of the name of a file that is not complete yet.
 const UNFINISHED: &str = ".cnimble.";
 
-/// What has failed, on what, and why: the text after `error:`.
+/// The text after `error:`: the action, the file and the reason.
 type Failure = String;
 
 /// Carries out the arguments if they are for this module, and returns the exit status. `None` for other arguments. The
@@ -111,7 +111,7 @@ fn wait_for_the_end() -> Result<(), Failure> {
     ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
 }
 
-/// How each plugin gets its file.
+/// The way in which each plugin gets its file.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// All plugins are hard links of one file.
@@ -311,7 +311,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
 }
 
 /// Removes the installed files and puts back what they replaced. A file that another program has written since is left
-/// alone. If a replaced file could then not be put back, that file and the list stay for a later call, and the outcome
+/// alone. If that keeps a replaced file from being put back, that file and the list stay for a later call. The outcome
 /// is still `Ok`.
 fn uninstall(dir: &Path) -> Result<(), Failure> {
     let place = Place::open(dir)?;

@@ -184,7 +184,7 @@ fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute
     Ok(inside.execute_all(wanted.iter().map(|wanted| route::prepend(wanted, &link.name)).collect())?)
 }
 
-/// What step 3 changes in the table main.
+/// The changes of step 3 in the table main.
 struct Clearing {
     /// The addresses that get a route to their network in the table main (`addSourceHints`).
     hinted: Vec<IpConfig>,

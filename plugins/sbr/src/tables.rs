@@ -57,7 +57,7 @@ pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) rules: Vec<Rule>,
-    /// For each table with routes, the indexes of their links.
+    /// The indexes of the links with routes, for each table.
     with_routes: BTreeMap<u32, BTreeSet<u32>>,
 }
 

@@ -19,7 +19,7 @@ const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 /// The alias of VRFs of earlier versions, which set it some time after the creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
-/// How often a free table is chosen.
+/// The most attempts to choose a free table.
 const CHOICES: usize = 32;
 
 /// The tables default, main and local (rtnetlink(7)), which are not for a VRF.

@@ -17,7 +17,7 @@ pub(crate) const MAIN: u32 = 254;
 /// The scope of addresses that are valid everywhere (RT_SCOPE_UNIVERSE of rtnetlink(7)).
 const GLOBAL: u8 = 0;
 
-/// What the interface must have again after it has become a port: its global IPv6 addresses and its routes.
+/// The addresses and routes that the interface must have again as a port. Of addresses, only global ones of IPv6 count.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     addrs: Vec<IpNetwork>,

@@ -26,7 +26,7 @@ pub(super) struct Interface {
     watch: Watch,
 }
 
-/// How the daemon learns that the pod has died.
+/// The way in which the daemon learns that the pod has died.
 enum Watch {
     /// The pod is dead when the runtime's path leads to another namespace, or to none.
     Path,

@@ -14,7 +14,7 @@ const LARGEST_PACKET: usize = 9216;
 /// The most packets that are read from a socket before others get their turn.
 const BURST: usize = 32;
 
-/// What a socket is for.
+/// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Messages of DHCP.

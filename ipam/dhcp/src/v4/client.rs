@@ -22,7 +22,7 @@ const REQUESTS: u32 = 4;
 /// The largest message that a server may send, in bytes. It fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
-/// What the client says of itself in its messages.
+/// The properties by which servers know the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) mac: Mac,
@@ -42,7 +42,7 @@ pub(crate) struct Dhcp4 {
     xid: u32,
     /// The time at which the exchange began.
     begun: u64,
-    /// How often the present message was sent.
+    /// The number of times that the present message was sent.
     tries: u32,
 }
 

@@ -77,12 +77,12 @@ const SHORTEST: usize = 300;
 /// The flag that asks a server to broadcast its answer.
 const BROADCAST: u16 = 0x8000;
 
-/// Where a message is sent.
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
-    /// To all hosts of the link.
+    /// All hosts of the link.
     Everybody,
-    /// To this server, by way of this hardware address.
+    /// This server, by way of this hardware address.
     Server(Ipv4Addr, Mac),
 }
 

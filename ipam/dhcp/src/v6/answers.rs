@@ -1,4 +1,4 @@
-//! How a DHCPv6 client takes the answers of servers: RFC 8415, section 18.2.10.
+//! A DHCPv6 client takes the answers of servers here: RFC 8415, section 18.2.10.
 
 use std::net::Ipv6Addr;
 

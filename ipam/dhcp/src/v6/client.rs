@@ -15,7 +15,7 @@ use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
-/// What the client says of itself in its messages.
+/// The properties by which servers know the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// The DUID of the client.

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use cnimble_cni::cidr;
 use cnimble_leases::range::{Range, RangeSet};
 
-/// Why an attachment gets no address. The texts are the Go plugin's.
+/// The reason why an attachment gets no address. The texts are the Go plugin's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocateError {
     /// The requested address is a gateway of some range.
@@ -40,7 +40,7 @@ fn join(ips: &[IpAddr]) -> String {
     texts.join(" ")
 }
 
-/// Who holds the addresses. [`crate::ledger`] reads that from the disk.
+/// The holders of addresses. [`crate::ledger`] reads them from the disk.
 pub(crate) trait Holders {
     /// Returns true if the address has a lease of any age.
     fn is_taken(&self, ip: IpAddr) -> bool;

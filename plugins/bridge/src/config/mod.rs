@@ -86,7 +86,7 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) bridge: String,
-    /// Also true if only `isDefaultGateway` is set.
+    /// Whether the bridge is the gateway of the pods. `isDefaultGateway` implies it.
     pub(crate) is_gateway: bool,
     pub(crate) is_default_gateway: bool,
     pub(crate) force_address: bool,
