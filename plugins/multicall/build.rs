@@ -1,5 +1,5 @@
-//! Lists the plugins: each dependency with a path is one, and its crate has a `PLUGIN`. A linker script places the
-//! functions of common verbs side by side.
+//! Lists the plugins: each dependency in Cargo.toml with a path is one, and its crate has a `PLUGIN`. A linker script
+//! places the functions of common verbs side by side.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?;
     std::fs::write(Path::new(&out).join("plugins.rs"), format!("&[\n{list}]\n"))?;
     println!("cargo::rerun-if-changed=order.ld");
-    // For release builds: tests need no linker with INSERT (gold and mold lack it).
+    // Only release builds use the script, because it needs a linker with INSERT (gold and mold lack it).
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         // The binary doesn't contain the path.
         println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", Path::new("order.ld").canonicalize()?.display());

@@ -1,4 +1,5 @@
-//! Asks etcd or the API server by a separate program, because its clients are almost as large as all plugins together.
+//! Asks the store of the cluster, etcd or the API server, by a separate program. Its clients are almost as large as all
+//! plugins together.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,21 +11,26 @@ use cnimble_leases::cluster::{self, PROGRAM, config::Cluster, share::LOCK};
 use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
-/// An error as JSON is shorter.
+/// The longest output of the program that is read, in bytes. It has only an error as JSON.
 const LIMIT: usize = 1 << 20;
-/// The time after a try in which requests that can wait aren't sent.
+/// The time after a request in which requests that can wait are not sent.
 const PAUSE: Duration = Duration::from_secs(30);
 
+/// A request to the program that asks the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
+    /// Has the store confirm the share of the node, which would expire otherwise.
     Confirm,
-    /// Claims blocks until the range set with this index has this number of free addresses.
+    /// Claims blocks until the range set with the first number has at least the second number of free addresses.
     More(usize, usize),
+    /// Claims a single address for the node.
     Address(IpAddr),
+    /// Gives unused blocks and addresses back to the cluster.
     Tidy,
 }
 
 impl Request {
+    /// Returns the arguments of the program.
     fn words(self) -> Vec<String> {
         match self {
             Request::Confirm => vec!["confirm".to_owned()],
@@ -35,7 +41,8 @@ impl Request {
     }
 }
 
-/// Fails with the program's error, or with code 104 if it can't be run.
+/// Runs the program with the plugin's configuration and waits for it. The outcome is in the share, which the program
+/// writes. Fails with the program's error, or with code 104 if it cannot be run.
 pub(crate) fn store(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
     let failed = |why: &dyn std::fmt::Display| {
@@ -56,6 +63,7 @@ pub(crate) fn store(call: &Call, request: &Request) -> Result<(), Error> {
     Err(err.context("cluster-local"))
 }
 
+/// Finds the program in CNI_PATH, or else beside this plugin. Fails with code 104.
 fn find(call: &Call) -> Result<PathBuf, Error> {
     let own = call.program.parent().filter(|dir| dir.is_absolute());
     let dirs: Vec<_> = call.path.iter().map(PathBuf::as_path).chain(own).collect();
@@ -65,6 +73,9 @@ fn find(call: &Call) -> Result<PathBuf, Error> {
     })
 }
 
+/// Returns true if the store was asked a moment ago, with or without success. The program sets the time of the lock
+/// file when it takes the lock. The moment is [`PAUSE`], or an eighth of the time that a share is valid offline if that
+/// is shorter.
 pub(crate) fn was_tried(cluster: &Cluster) -> bool {
     let time = std::fs::metadata(cluster.base.store.join(LOCK)).and_then(|meta| meta.modified());
     let pause = PAUSE.min(cluster.offline / 8);

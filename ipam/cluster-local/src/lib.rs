@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
 //! It is host-local with another source of ranges: the part of the configured ranges that the node owns ([`Share`]).
-//! Leases, lock, undo and GC are host-local's. If the share isn't enough, a separate program asks etcd or the API
-//! server (`ask`), and the ADD is tried again.
+//! Leases, lock, undo and GC are host-local's. If the share is not enough, a separate program asks the store of the
+//! cluster (`ask`), and the ADD is tried again.
 
 mod ask;
 
@@ -24,8 +24,8 @@ pub static PLUGIN: &dyn Plugin = &ClusterLocal;
 
 struct ClusterLocal;
 
-/// The maximum number of requests to etcd by one ADD. It asks for a confirmation and for each address, and again if
-/// other pods of the node take the addresses.
+/// The maximum number of attempts of one ADD, each followed by a request to the store. It asks for a confirmation and
+/// for each address, and again if other pods of the node take the addresses.
 const TRIES: usize = 8;
 
 impl Plugin for ClusterLocal {
@@ -58,7 +58,8 @@ impl Plugin for ClusterLocal {
         for _ in 0..TRIES {
             match add_from(call, need.cluster.base.clone(), &need) {
                 Ok(mut result) => {
-                    // A process that was paused in between may be too late.
+                    // A process that was paused since the choice may be too late: another node may own the address by
+                    // now.
                     if !Share::read(&need.cluster.base.store)?.map_or(Ok(false), |share| share.is_valid())? {
                         return Err(late());
                     }
@@ -80,18 +81,21 @@ impl Plugin for ClusterLocal {
         ))
     }
 
+    /// Releases the leases as host-local does, and then gives a single address of the pod back to the cluster. A
+    /// failure of the store is only logged.
     fn del(&self, call: &Call) -> Result<(), Error> {
         HOST_LOCAL.del(call)?;
         let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
         let ips: Vec<IpAddr> = ips.map(|ip| ip.address.ip()).collect();
-        // DEL works with an invalid configuration, but then returns nothing to etcd.
+        // DEL works with an invalid configuration, but then returns nothing to the store.
         if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
             && let Ok(Some(share)) = Share::read(&cluster.base.store)
         {
             if share.owned.iter().any(|owned| owned.is_single() && ips.iter().any(|ip| owned.contains(*ip))) {
                 give_back(call);
             } else if !share.others.is_empty() {
-                // A boot with one pod has waited from its ADD to its DEL.
+                // Other boots use the node's name, and this one waits until they are gone. With a single pod it has
+                // waited since its ADD, so the store is asked again if that is due.
                 confirm(call, &cluster, &share);
             }
         }
@@ -106,6 +110,8 @@ impl Plugin for ClusterLocal {
         host_local::check(call, &Cluster::read(&call.config, &call.args()?)?.base)
     }
 
+    /// Releases leases as host-local does, and then gives unused addresses back to the cluster. A failure of the store
+    /// is only logged.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         HOST_LOCAL.gc(call, valid)?;
         if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
@@ -116,8 +122,8 @@ impl Plugin for ClusterLocal {
         Ok(())
     }
 
-    /// Checks what host-local checks, and that the node has a valid share with a free address, or that the store
-    /// answers.
+    /// Checks what host-local checks. Also checks that the node has a valid share with a free address in each range
+    /// set. If it has not, asks the store for that, and fails with code 50 if the store refuses.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
@@ -136,8 +142,8 @@ impl Plugin for ClusterLocal {
     }
 }
 
-/// Sets full prefix lengths, so that the pod expects no other address on its link, and adds routes to the gateways
-/// there.
+/// Sets full prefix lengths, so that the pod expects no other address on its link, and adds on-link routes to the
+/// gateways. They come before the other routes, which lead through the gateways.
 fn lead_to_gateways(result: &mut CniResult) {
     let mut ways = Vec::new();
     for ip in &mut result.ips {
@@ -150,16 +156,16 @@ fn lead_to_gateways(result: &mut CniResult) {
             ways.push(way);
         }
     }
-    // These routes come before those through the gateways.
     result.routes.splice(0..0, ways);
 }
 
+/// Returns the error for a share that has expired, with code 11.
 fn late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "the node's right to its addresses ended during the ADD")
 }
 
-/// Prepares later ADDs. Fetches a spare block when the last one is half used, and has etcd confirm the share before it
-/// expires. A failure is only logged, because the ADD has its address.
+/// Prepares later ADDs. Fetches a spare block when the last one is half used, and has the store confirm the share
+/// before it expires. A failure is only logged, because this ADD has its address.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
     if share.namesakes() > 0 {
@@ -175,14 +181,14 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
             && let Err(err) = ask::store(call, &Request::More(set, cluster.half()))
         {
-            // Another request would take as long.
+            // The store does not answer, so the confirmation would take as long.
             return log::warn!("no spare block: {err}");
         }
     }
     confirm(call, cluster, &share);
 }
 
-/// Has etcd confirm the share if it is time. A failure is only logged.
+/// Has the store confirm the share if that is due and nobody has just tried. A failure is only logged.
 fn confirm(call: &Call, cluster: &Cluster, share: &Share) {
     if share.is_due(cluster, Asker::Plugin).unwrap_or(false)
         && !ask::was_tried(cluster)
@@ -192,22 +198,25 @@ fn confirm(call: &Call, cluster: &Cluster, share: &Share) {
     }
 }
 
-/// Gives unused addresses back to the cluster. After a failure they stay with the node until a later try.
+/// Gives unused addresses back to the cluster. After a failure, which is only logged, they stay with the node until a
+/// later try.
 fn give_back(call: &Call) {
     if let Err(err) = ask::store(call, &Request::Tidy) {
         log::warn!("unused addresses stay with this node: {err}");
     }
 }
 
+/// The part of the ranges that the node owns, as the [`Source`] of an ADD.
 struct Owned {
     cluster: Cluster,
     /// The numbers of the range sets that the pod gets addresses of.
     pool: Range<usize>,
+    /// The request that would let the failed ADD succeed. `None` if no request would help.
     need: Cell<Option<Request>>,
 }
 
 impl Owned {
-    /// Returns a requested address that the node doesn't own.
+    /// Returns a requested address that is in the ranges but that the node does not own.
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
         let sets = base.sets.get(self.pool.clone()).unwrap_or_default();
@@ -221,6 +230,8 @@ impl Owned {
 }
 
 impl Source for Owned {
+    /// Returns the owned part of each range set. Fails if the share is not valid, if a requested address is not the
+    /// node's, or if the node owns nothing of a set. `need` then has the request that helps.
     fn sets(&self) -> Result<Vec<RangeSet>, Error> {
         let share = Share::read(&self.cluster.base.store)?;
         let share = share.map_or(Ok(None), |share| share.is_valid().map(|valid| valid.then_some(share)))?;
@@ -228,7 +239,7 @@ impl Source for Owned {
             self.need.set(Some(Request::Confirm));
             return Err(late());
         };
-        // This comes first. Otherwise the node would claim a block that the pod doesn't need.
+        // The requested address comes first. Otherwise the node would claim a block that the pod does not need.
         if let Some(ip) = self.foreign(&share) {
             self.need.set(Some(Request::Address(ip)));
             return Err(Error::new(Code::NO_ADDRESS, format!("the node doesn't own {ip}")));

@@ -1,4 +1,4 @@
-//! The plugin's side of the socket: asks the lease daemon, or starts one.
+//! The plugin's side of the socket: asks the lease daemon, and starts one if none runs.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,21 +18,21 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::daemon::{NO_SOCKET, READY, TAKEN, store};
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
-/// After this time a failed attempt is the last one. It does not limit the wait for an answer: an attempt that took
-/// longer than this is repeated up to three times.
+/// The time after which a failed attempt is the last one. It does not limit the wait for an answer: an attempt that
+/// took longer than this is repeated up to three times.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// One verb starts at most this many lease daemons.
+/// The most lease daemons that one verb starts.
 const MOST: usize = 16;
-/// Between two attempts, while one lease daemon exits and another starts.
+/// The pause between two attempts, while one lease daemon exits and another starts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Exists if systemd is PID 1 (sd_booted(3)).
+/// A directory that exists if systemd is PID 1 (sd_booted(3)).
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
 /// The longest time that an ADD waits for an address. The kubelet allows four minutes for a sandbox with all its
 /// networks.
 const ADD_LIMIT: &str = "60s";
 
-/// Asks the lease daemon, or the next one if it exits before it answers: a question may be asked twice. Returns the
-/// daemon's error, or code 5 without a daemon.
+/// Asks the lease daemon, and starts one if none runs. If the daemon exits before it answers, asks the next one, so a
+/// question may be asked twice. Returns the daemon's error, or code 5 without a daemon.
 pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
@@ -78,10 +78,11 @@ fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply
     }
 }
 
-/// Sends all questions before it waits for answers, which are in the same order. Returns the first error of [`ask`].
-/// Later questions may have been carried out.
+/// Sends all questions before it waits for answers, so that the daemon works on them at the same time. Returns the
+/// replies in the order of the questions, or the first error of [`ask`]. Later questions may have been carried out
+/// then.
 pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<Vec<Reply>, Error> {
-    // Several questions need a daemon that already runs.
+    // The questions below are sent only to a daemon that already runs, so this one starts it.
     if asks.len() > 1 {
         ask(socket, &Request::Status)?;
     }
@@ -95,15 +96,17 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<
     let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
     let end = |(begun, one): (Option<UnixStream>, &Request)| match begun.map(hear) {
         Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
-        // The daemon has exited, or a signal came.
+        // The daemon has exited, or a signal has arrived. The question is asked again.
         _ => ask_with(socket, one, Some(netns)),
     };
     begun.into_iter().zip(asks).map(end).collect()
 }
 
-/// Starts no daemon. Returns the daemon's error, or code 5 with the reason why none could be started.
+/// Checks that a lease daemon answers, or could be started. Starts none. Returns the daemon's error, or code 5 with the
+/// reason why none could be started.
 pub(crate) fn status(socket: &Path) -> Result<(), Error> {
-    // A connection would start the unit's daemon (systemd.socket(5)). A daemon that runs holds the lock.
+    // A connection to the socket of a systemd unit would start the daemon (systemd.socket(5)). A daemon that runs holds
+    // the lock.
     let is_idle = Path::new(SYSTEMD).exists() && listens(socket) && matches!(store::holder(socket), Ok(None));
     if is_idle {
         return Ok(());
@@ -117,7 +120,7 @@ pub(crate) fn status(socket: &Path) -> Result<(), Error> {
     }
 }
 
-/// A daemon could create its files.
+/// Checks that a new daemon could create its files and bind its socket. Fails with code 5.
 fn startable(socket: &Path) -> Result<(), Error> {
     store::prepare(socket).map_err(|err| Error::io("opening", &store::directory(socket), &err))?;
     match std::fs::symlink_metadata(socket) {
@@ -126,26 +129,28 @@ fn startable(socket: &Path) -> Result<(), Error> {
     }
 }
 
+/// Returns true if a process of this network namespace listens at the path. systemd does so for a unit.
 fn listens(socket: &Path) -> bool {
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     let path = format!(" {}", socket.display());
-    // Number, references, protocol, flags (linux/net.h: __SO_ACCEPTCON), type, state, inode, path.
+    // The fields are number, references, protocol, flags (linux/net.h: __SO_ACCEPTCON), type, state, inode and path.
     sockets
         .lines()
         .filter_map(|line| line.strip_suffix(&path))
         .any(|line| matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _]))
 }
 
-/// No process listens at the path.
+/// Returns true if the error of a connection says that no process listens at the path.
 fn is_alone(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
+/// Returns the error for a daemon that cannot be asked, with code 5.
 fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::IO, format!("asking the lease daemon of DHCP at {}: {why}", socket.display()))
 }
 
-/// `None` if the lease daemon has exited.
+/// Sends a question and waits for the answer. `None` if the lease daemon has exited.
 fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<Option<Vec<u8>>> {
     match send(&mut stream, question, netns) {
         Err(err) if is_end(&err) => return Ok(None),
@@ -154,7 +159,8 @@ fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> i
     hear(stream)
 }
 
-/// Writes a question. A daemon that reads without room for a descriptor (829e098) never gets one: the kernel closes it.
+/// Writes a question, with a descriptor of `netns` if there is one. A daemon that reads without room for a descriptor
+/// (829e098) never gets it, because the kernel closes it.
 fn send(stream: &mut UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<()> {
     let Some(netns) = netns else { return stream.write_all(question) };
     let netns = [netns.as_fd()];
@@ -165,6 +171,8 @@ fn send(stream: &mut UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::
     stream.write_all(question.get(sent..).unwrap_or_default())
 }
 
+/// Waits for the answer, which is one line. `None` if the lease daemon has exited before its end. A termination signal
+/// ends the wait with an error.
 fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mut answer = Vec::new();
     let mut reader = BufReader::new(stream.take(LONGEST_LINE as u64));
@@ -175,7 +183,7 @@ fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
                 let length = piece.len();
                 answer.extend_from_slice(piece);
                 reader.consume(length);
-                // A Go daemon keeps the connection open after its answer, and the answer needs no final newline.
+                // The Go daemon answers in HTTP, without a newline at the end, and keeps the connection open.
                 if answer.ends_with(b"\n") || is_http(&answer) {
                     return Ok(Some(answer));
                 }
@@ -189,14 +197,17 @@ fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// Returns true if the answer is the Go daemon's.
 fn is_http(answer: &[u8]) -> bool {
     answer.starts_with(b"HTTP/")
 }
 
+/// Returns true if the other end of the connection is closed.
 fn is_end(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
+/// Parses an answer. Fails with code 7 for the Go daemon, and with code 5 for an invalid answer.
 fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
     if is_http(answer) {
         let err = Error::new(
@@ -211,7 +222,8 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
         .map_err(|err| unreachable(socket, &format_args!("its answer is invalid: {err}")))
 }
 
-/// Starts a lease daemon in its own session. Returns whether it holds the lock. Fails with code 5 and its message.
+/// Starts a lease daemon in its own session, and waits until it serves. Returns false if another daemon holds the lock,
+/// so that the caller asks that one. Fails with code 5 and the daemon's message.
 fn start(socket: &Path) -> Result<bool, Error> {
     let failed = |why: &dyn std::fmt::Display| {
         Error::new(Code::IO, format!("starting the lease daemon of DHCP at {}: {why}", socket.display()))

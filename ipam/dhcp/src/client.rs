@@ -5,7 +5,8 @@
 //!     └─────────────────┘                 └───────────┴──────────────┘
 //! ```
 //! A [`Protocol`] adds the steps to a lease, the messages and the pauses. The driver calls [`Client::tick`] at the time
-//! of [`Client::next`], and passes messages on. Times are as in [`lease`](crate::v4::lease).
+//! of [`Client::next`], and passes messages on. It carries out the [`Action`]s that each call returns. Times are as in
+//! [`lease`](crate::v4::lease).
 
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
@@ -19,11 +20,13 @@ use crate::{v4, v6};
 const PROBE: u64 = 100;
 /// The pause after a declined address or a refusal, in milliseconds.
 pub(crate) const REST: u64 = 1000;
-/// The shortest limit of a pause, and the shortest pause between messages that extend a lease.
+/// The shortest value of [`Client::longest_pause`], and the shortest pause between messages that extend a lease. In
+/// milliseconds.
 const SHORTEST_PAUSE: u64 = 1000;
-/// No server has extended the lease in time.
+/// The reason for the end of a lease that no server has extended in time.
 pub(crate) const EXPIRED: &str = "it has expired";
 
+/// T1, T2 and the end of a lease.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
     pub(crate) renew: u64,
@@ -31,6 +34,7 @@ pub(crate) struct Timer {
     pub(crate) expires: u64,
 }
 
+/// A lease of either family.
 pub(crate) trait Lease: Clone + Debug + Sized {
     type Address: Copy + Debug + Display + PartialEq;
 
@@ -38,8 +42,10 @@ pub(crate) trait Lease: Clone + Debug + Sized {
 
     fn timer(&self) -> Timer;
 
+    /// Returns the lease in the form of answers and files.
     fn held(self) -> Held;
 
+    /// Returns the lease, or `None` if it is of the other family.
     fn from_held(held: Held) -> Option<Self>;
 }
 
@@ -72,76 +78,100 @@ lease!(v6::lease::Lease, Ipv6Addr, Six);
 
 pub(crate) type Address<P> = <<P as Protocol>::Lease as Lease>::Address;
 
+/// DHCPv4 or DHCPv6: the steps to a lease, the messages and the pauses.
 pub(crate) trait Protocol: Debug + Sized {
     type Lease: Lease;
     type Message: Debug;
+    /// The step while the client has no lease. The default is the search for servers.
     type Step: Debug + Default;
 
+    /// The name of the message that searches for servers.
     const SEARCH: &'static str;
 
+    /// Returns the name of a message in the RFC.
     fn name(message: &Self::Message) -> &'static str;
 
+    /// Returns the address that this step asks a server for. `None` while the client searches.
     fn requested(step: &Self::Step) -> Option<Address<Self>>;
 
-    /// Starts a new exchange, with a new transaction ID.
+    /// Starts a new exchange, with a new transaction ID. Answers to earlier messages no longer count.
     fn begin(&mut self, now: u64);
 
-    /// The work of the current step at `now`.
+    /// Does the work of the present step in [`State::Acquiring`] at `now`. Sets the time of the next action.
     fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>>;
 
-    /// May set `client.next` to an earlier time than that of [`Client`].
+    /// Returns the message that extends the lease, to its server or when rebinding to all. May set `client.next` to an
+    /// earlier time than [`Client`] would.
     fn extend(client: &mut Client<Self>, now: u64, lease: &Self::Lease) -> Self::Message;
 
+    /// Returns the message that gives the lease back.
     fn release(client: &mut Client<Self>, now: u64, lease: &Self::Lease) -> Self::Message;
 }
 
+/// The state of a client, as in the drawing of the module.
 #[derive(Debug)]
 pub(crate) enum State<P: Protocol> {
+    /// The client is at this step to a lease. It has none, except after a server of DHCPv6 has forgotten it: the client
+    /// then keeps it until its end.
     Acquiring(P::Step),
-    /// The link is probed for the lease's address.
+    /// The server has given this lease, and the link is probed for its address.
     Probing(Box<P::Lease>),
+    /// The client has a lease and waits for T1. It listens to nobody.
     Bound,
+    /// After T1, the client asks the server of the lease to extend it.
     Renewing,
+    /// After T2, the client asks any server to extend the lease.
     Rebinding,
 }
 
+/// An action of the client, which the driver carries out.
 #[derive(Debug)]
 pub(crate) enum Action<P: Protocol> {
+    /// Send this message.
     Send(P::Message),
+    /// Ask the link which host has this address.
     Probe(Address<P>),
+    /// Tell the daemon.
     Report(Event),
 }
 
 impl<P: Protocol> Action<P> {
+    /// Returns the action that writes a line to the log.
     pub(crate) fn log(line: String) -> Self {
         Action::Report(Event::Log(line))
     }
 }
 
+/// A report of the client to the daemon.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The lease is new or renewed.
     Bound(Held),
     /// The lease has ended, for this reason.
     Lost(Held, &'static str),
+    /// A line for the log.
     Log(String),
 }
 
+/// A client of one interface.
 #[derive(Debug)]
 pub(crate) struct Client<P: Protocol> {
     pub(crate) protocol: P,
     pub(crate) state: State<P>,
+    /// The lease, while the client has one. The client keeps it while it renews or rebinds.
     pub(crate) lease: Option<P::Lease>,
-    /// The client asks servers for it.
+    /// The address that the client asks servers for: that of its last lease, unless another host has it.
     pub(crate) preferred: Option<Address<P>>,
+    /// The time of the next action, without the times of the lease. [`Client::next`] has both.
     pub(crate) next: u64,
-    /// The daemon's option `-resendmax`.
+    /// The limit of the pause before a repetition, in milliseconds. It is the smaller of `-timeout` and `-resendmax`.
     pub(crate) longest_pause: u64,
-    /// What the client has tried since it last had a lease.
+    /// The attempts of the client since it last had a lease.
     pub(crate) tally: Tally,
 }
 
 impl<P: Protocol> Client<P> {
+    /// Makes a client without a lease, which searches for one at once.
     pub(crate) fn new(mut protocol: P, longest_pause: u64, now: u64) -> Self {
         protocol.begin(now);
         Client {
@@ -155,22 +185,26 @@ impl<P: Protocol> Client<P> {
         }
     }
 
-    /// Resumes a lease from a file.
+    /// Resumes a lease from a file. T1, T2 and the end may be in the past.
     pub(crate) fn resume(self, lease: P::Lease) -> Self {
         let (next, preferred) = (lease.timer().renew, Some(lease.address()));
         Client { state: State::Bound, next, preferred, lease: Some(lease), ..self }
     }
 
+    /// Returns the time at which [`Client::tick`] has something to do. It is `u64::MAX` for an endless lease.
     pub(crate) fn next(&self) -> u64 {
         let Some(timer) = self.lease.as_ref().map(Lease::timer) else { return self.next };
         let end = if matches!(self.state, State::Renewing) { timer.rebind } else { timer.expires };
         self.next.min(end)
     }
 
+    /// Returns true if the client waits for messages. A bound client needs no socket.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self.state, State::Bound)
     }
 
+    /// Returns the address that the link is probed for. `None` if there is none, or if the client has this address
+    /// already.
     pub(crate) fn probed(&self) -> Option<Address<P>> {
         match &self.state {
             State::Acquiring(step) => P::requested(step).filter(|address| !self.has(*address)),
@@ -179,10 +213,13 @@ impl<P: Protocol> Client<P> {
         }
     }
 
+    /// Returns true if the client has a lease of this address.
     pub(crate) fn has(&self, address: Address<P>) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.address() == address)
     }
 
+    /// Does what is due at `now`: the next step, the end of a probe, an extension, or the end of the lease. Returns
+    /// nothing if it is too early.
     pub(crate) fn tick(&mut self, now: u64) -> Vec<Action<P>> {
         if now < self.next() {
             return Vec::new();
@@ -200,6 +237,7 @@ impl<P: Protocol> Client<P> {
         }
     }
 
+    /// Renews or rebinds the lease, and plans the next attempt.
     fn extend(&mut self, now: u64) -> Vec<Action<P>> {
         let Some(lease) = self.lease.clone() else {
             self.start(now, now);
@@ -218,13 +256,16 @@ impl<P: Protocol> Client<P> {
         let end = if matches!(self.state, State::Rebinding) { timer.expires } else { timer.rebind };
         self.next = u64::MAX;
         actions.push(Action::Send(P::extend(self, now, &lease)));
-        // RFC 2131, section 4.4.5: half of what remains. The first pauses of RFC 8415 may be longer than a short lease.
+        // The pause is half of what remains (RFC 2131, section 4.4.5). The first pauses of RFC 8415 may be longer than
+        // a short lease.
         self.next = self.next.min(now + (end.saturating_sub(now) / 2).max(SHORTEST_PAUSE));
         actions
     }
 
-    /// Takes the lease, unless another host answers for its address. `probed` is the address of the last probe, and its
-    /// time.
+    /// Takes a lease that a server has given. A lease of a new address is bound only when the probe is over. Another
+    /// host that answers until then makes the driver call `conflict`.
+    ///
+    /// `probed` is the address and the time of the last probe. Without a probe for this address, a new one is sent.
     pub(crate) fn take(
         &mut self,
         now: u64,
@@ -235,7 +276,7 @@ impl<P: Protocol> Client<P> {
             return vec![self.bind(now, lease)];
         }
         let mut actions = Vec::new();
-        // The probe was sent before the server's answer.
+        // The probe was sent with the request, so a part of its time is over.
         let since = match probed {
             Some((address, since)) if address == lease.address() => since,
             _ => {
@@ -248,6 +289,7 @@ impl<P: Protocol> Client<P> {
         actions
     }
 
+    /// Takes the lease at once, and returns the report of it.
     pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> Action<P> {
         self.enter(now, State::Bound, lease.timer().renew);
         self.preferred = Some(lease.address());
@@ -256,14 +298,15 @@ impl<P: Protocol> Client<P> {
         Action::Report(Event::Bound(lease.held()))
     }
 
-    /// The lease ends, and the client starts over.
+    /// Ends the lease, if there is one, and starts over at once. Returns the report with the reason `why`.
     pub(crate) fn lose(&mut self, now: u64, why: &'static str) -> Vec<Action<P>> {
         self.start(now, now);
         let lost = self.lease.take().map(|lease| Action::Report(Event::Lost(lease.held(), why)));
         lost.into_iter().collect()
     }
 
-    /// The message is sent only once.
+    /// Ends the lease and returns its address with the message to the server. The message is sent only once. `None` if
+    /// the client has no lease, not even one that is probed.
     pub(crate) fn release(&mut self, now: u64) -> Option<(Address<P>, P::Message)> {
         let probed = match &self.state {
             State::Probing(lease) => Some(lease.as_ref().clone()),
@@ -274,11 +317,12 @@ impl<P: Protocol> Client<P> {
         Some((lease.address(), P::release(self, now, &lease)))
     }
 
+    /// Starts over without a lease, with the first step at `next`.
     pub(crate) fn start(&mut self, now: u64, next: u64) {
         self.enter(now, State::Acquiring(P::Step::default()), next);
     }
 
-    /// A new exchange. The client's next action is at `next`.
+    /// Begins a new exchange in this state. The next action of the client is at `next`.
     pub(crate) fn enter(&mut self, now: u64, state: State<P>, next: u64) {
         self.protocol.begin(now);
         self.state = state;
@@ -288,7 +332,7 @@ impl<P: Protocol> Client<P> {
 
 /// Returns a number that only a host that sees the client's messages can know.
 pub(crate) fn random() -> u32 {
-    // The standard library's keys come from the kernel.
+    // The keys of the standard library come from the kernel and are random.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32
 }
 

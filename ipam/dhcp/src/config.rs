@@ -1,3 +1,5 @@
+//! The configuration of the plugin.
+
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -10,13 +12,13 @@ use crate::v4::message::code;
 /// The default socket of the lease daemon. It is not the Go daemon's, because that daemon has another protocol.
 pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 
-/// sun_path of unix(7), without its NUL.
+/// The longest path of a socket in bytes: sun_path of unix(7), without its NUL.
 const LONGEST_PATH: usize = 107;
 
 /// The longest value of an option, in bytes.
 const LONGEST_VALUE: usize = 255;
 
-/// The Go plugin's names, from dhcp-options(5). Any option can be given by its number.
+/// The options that the Go plugin knows by name, from dhcp-options(5). Any option can be given by its number.
 const NAMES: &[(&str, u8)] = &[
     ("dhcp-client-identifier", code::CLIENT_ID),
     ("subnet-mask", code::SUBNET_MASK),
@@ -26,7 +28,7 @@ const NAMES: &[(&str, u8)] = &[
     ("vendor-class-identifier", code::VENDOR_CLASS),
 ];
 
-/// The client sets these options itself.
+/// The options that `provide` must not have, because the protocol needs them.
 const RESERVED: &[u8] = &[
     code::PAD,
     code::REQUESTED_ADDRESS,
@@ -37,7 +39,7 @@ const RESERVED: &[u8] = &[
     code::END,
 ];
 
-/// Classless routes precede the router (RFC 3442).
+/// The options that a server is asked for unless `skipDefault` is set. Classless routes precede the router (RFC 3442).
 const REQUEST: &[u8] = &[
     code::CLASSLESS_ROUTES,
     code::CLASSLESS_ROUTES_MS,
@@ -51,14 +53,17 @@ const REQUEST: &[u8] = &[
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
+    /// The path of the socket of the lease daemon.
     pub(crate) socket: PathBuf,
-    /// The options that go with every message. The client's ID is here only if it is configured.
+    /// The options that go with every message. The client ID is here only if it is configured.
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
+    /// The codes of the options that a server is asked for, each once.
     pub(crate) request: Vec<u8>,
+    /// The metric of the routes. `None` leaves it to the kernel.
     pub(crate) priority: Option<u32>,
-    /// Each at most once; never empty.
+    /// The families of addresses, each at most once. IPv4 if the key is missing or empty.
     pub(crate) families: Vec<Family>,
-    /// The longest wait for an address, in seconds.
+    /// The longest wait for an address, in seconds. `None` takes the daemon's limit.
     pub(crate) timeout: Option<u32>,
 }
 
@@ -87,6 +92,7 @@ struct Ipam {
 struct Provide {
     option: String,
     value: String,
+    /// The key of CNI_ARGS that has the value.
     #[serde(rename = "fromArg")]
     from_arg: String,
 }
@@ -99,7 +105,8 @@ struct Request {
 }
 
 impl Config {
-    /// Fails with code 7 and the path to the bad value. Unknown CNI_ARGS are accepted.
+    /// Reads the configuration. `args` is CNI_ARGS, whose unknown keys are accepted. Fails with code 7 and the path to
+    /// the bad value.
     pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
@@ -130,6 +137,7 @@ pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
     socket(config.decode::<Document>()?.ipam.daemon_socket_path)
 }
 
+/// Returns the path of the socket. Fails with code 7 for a path that is not absolute or too long.
 fn socket(path: Option<String>) -> Result<PathBuf, Error> {
     let path = PathBuf::from(path.unwrap_or_else(|| SOCKET.to_owned()));
     let why = if !path.is_absolute() {
@@ -145,6 +153,7 @@ fn socket(path: Option<String>) -> Result<PathBuf, Error> {
     Err(Error::config(format!("ipam.daemonSocketPath: invalid path: {}", path.escape_debug())).details(why))
 }
 
+/// Returns the families of the names. Fails with code 7 for an unknown or repeated name.
 fn families(names: &[String]) -> Result<Vec<Family>, Error> {
     let mut families = Vec::new();
     for (n, name) in names.iter().enumerate() {
@@ -165,6 +174,8 @@ fn families(names: &[String]) -> Result<Vec<Family>, Error> {
     Ok(if families.is_empty() { vec![Family::Ipv4] } else { families })
 }
 
+/// Returns the options of `provide` with their values. A value in CNI_ARGS precedes that in the configuration, and the
+/// last item of an option counts. An option without any value is left out. Fails with code 7.
 fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error> {
     let mut options: Vec<(u8, Vec<u8>)> = Vec::new();
     for (n, Provide { option, value, from_arg }) in provide.iter().enumerate() {
@@ -186,11 +197,13 @@ fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error
     Ok(options)
 }
 
+/// Returns the value of the last argument with this name. `None` for an empty name.
 fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| !name.is_empty() && *key == name).map(|(_, value)| value).next_back()
 }
 
+/// Returns the codes of `request`, and the default ones unless an item has `skipDefault`. Fails with code 7.
 fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
     let mut codes = Vec::new();
     for (n, Request { option, .. }) in request.iter().enumerate() {
@@ -209,10 +222,10 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
     Ok(codes)
 }
 
-/// Returns the code of an option that is given by name or number.
+/// Returns the code of an option that is given by name or number. Fails with code 7. `at` is the path for the error.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
-    // parse() would accept a sign.
+    // The digits are checked, because parse() would accept a sign.
     let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
     named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();

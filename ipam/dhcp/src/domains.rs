@@ -1,18 +1,20 @@
-//! Domain names for a pod's resolv.conf. A server may send any bytes: invalid names are left out.
+//! Domain names for a pod's resolv.conf. A server may send any bytes, so invalid names are left out.
 
-/// The most bytes for all names together, as a usual message has.
+/// The most bytes that are read for all names together. A usual message has no more.
 const LONGEST: usize = 1024;
-/// RFC 1035, section 2.3.4.
+/// The longest name in bytes (RFC 1035, section 2.3.4).
 const LONGEST_NAME: usize = 253;
+/// The longest part of a name between two dots, in bytes.
 const LONGEST_LABEL: usize = 63;
 
 /// Returns the name of an option that has it as text (RFC 2132, section 3.17). `None` if it is no domain name.
 pub(crate) fn text(bytes: &[u8]) -> Option<String> {
-    // Some servers add a NUL.
+    // Some servers end the text with a NUL.
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     is_name(text).then(|| text.to_owned())
 }
 
+/// Returns true if the text is a domain name with letters, digits, `-` and `_`. It may end with dots.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LONGEST_LABEL).contains(&label.len())
@@ -21,7 +23,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.trim_end_matches('.').split('.').all(is_label)
 }
 
-/// RFC 3397: names in DNS encoding, with pointers to earlier ones.
+/// Returns the valid names of an option in DNS encoding, with pointers to earlier names (RFC 3397). A damaged name ends
+/// the list.
 pub(crate) fn search(bytes: &[u8]) -> Vec<String> {
     let bytes = bytes.get(..LONGEST).unwrap_or(bytes);
     let (mut names, mut at) = (Vec::new(), 0);
@@ -33,7 +36,7 @@ pub(crate) fn search(bytes: &[u8]) -> Vec<String> {
     names
 }
 
-/// The name at `at`, and the next position.
+/// Returns the name at `at`, and the position behind it. `None` if it is damaged. The name may still be invalid.
 fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     let (mut name, mut behind) = (String::new(), None);
     loop {
@@ -41,7 +44,7 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
         match length {
             0 => return Some((name, behind.unwrap_or(at + 1))),
             0xc0.. => {
-                // Only backwards, so that the loop ends.
+                // A pointer may only lead backwards, so that the loop ends.
                 let to = (length & 0x3f) << 8 | usize::from(*bytes.get(at + 1)?);
                 behind = behind.or(Some(at + 2));
                 if to >= at {
@@ -55,7 +58,7 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
                 if !name.is_empty() {
                     name.push('.');
                 }
-                // A label with other bytes than ASCII makes the name invalid.
+                // Bytes other than ASCII become characters that make the name invalid.
                 name.extend(label.iter().map(|byte| char::from(*byte)));
                 if name.len() > LONGEST_NAME {
                     return None;

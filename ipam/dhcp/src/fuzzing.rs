@@ -1,4 +1,4 @@
-//! Servers' messages and the lease daemon's files, for fuzzers.
+//! Reads servers' messages and the lease daemon's files for fuzzers.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +15,7 @@ use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// Any bytes as a packet, and as its message. A host can use a resulting lease, and the client always waits.
+/// Takes any bytes as a packet, and as its message. A host can use a resulting lease, and the client always waits.
 pub fn dhcp(bytes: &[u8]) {
     if let Some(message) = frame::unwrap(bytes) {
         assert!(message.len() < bytes.len());
@@ -66,7 +66,8 @@ pub fn dhcp(bytes: &[u8]) {
 const DUID: &[u8] = b"\0\x04client";
 const IAID: u32 = 7;
 
-/// Any bytes as a DHCPv6 message, and as its options. A host can use a resulting lease, and the client always waits.
+/// Takes any bytes as a DHCPv6 message, and as its options. A host can use a resulting lease, and the client always
+/// waits.
 pub fn dhcp6(bytes: &[u8]) {
     use v6::message::Type;
     let _ = v6::socket::advertised(bytes);

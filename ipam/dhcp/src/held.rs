@@ -1,4 +1,4 @@
-//! A lease of either family, as in answers and files.
+//! A lease of either family, in the form of answers and files.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use cnimble_cni::{CniResult, Dns, IpConfig, Route};
 
 use crate::{v4, v6};
 
-/// Lease daemons without IPv6 have written the first form.
+/// A lease of either family. Lease daemons without IPv6 have written the first form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Held {
@@ -18,6 +18,7 @@ pub(crate) enum Held {
 }
 
 impl Held {
+    /// Returns the address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
         match self {
             Held::Four(lease) => lease.net(),
@@ -29,6 +30,7 @@ impl Held {
         self.net().ip()
     }
 
+    /// Returns the router of the lease. DHCPv6 has none: routers advertise themselves.
     pub(crate) fn gateway(&self) -> Option<IpAddr> {
         match self {
             Held::Four(lease) => lease.gateway.map(IpAddr::V4),
@@ -36,7 +38,7 @@ impl Held {
         }
     }
 
-    /// Returns the routes of the lease with the configuration's `priority`.
+    /// Returns the routes of the lease with the configuration's `priority`. DHCPv6 has none.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         match self {
             Held::Four(lease) => lease.routes(priority),
@@ -51,7 +53,7 @@ impl Held {
         }
     }
 
-    /// The end of the lease, in milliseconds since the machine's boot.
+    /// Returns the end of the lease, in milliseconds since the machine's boot. It is `u64::MAX` for an endless lease.
     pub(crate) fn expires(&self) -> u64 {
         match self {
             Held::Four(lease) => lease.expires,
@@ -68,6 +70,7 @@ impl Held {
         }
     }
 
+    /// Returns the server in words, for the log.
     pub(crate) fn server(&self) -> String {
         match self {
             Held::Four(lease) => lease.server.to_string(),
@@ -76,7 +79,8 @@ impl Held {
     }
 }
 
-/// Keeps the order of addresses. DNS settings are not repeated.
+/// Returns the result of ADD for leases of several families, with the addresses in this order. Name servers and search
+/// domains are not repeated, and the first domain counts.
 pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
     let ip = |lease: &Held| IpConfig::new(lease.net(), lease.gateway());
     let mut dns = Dns::default();
@@ -91,6 +95,7 @@ pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
     CniResult::ipam(leases.iter().map(ip).collect(), routes, dns)
 }
 
+/// Adds the texts that are not in the list yet.
 fn extend(all: &mut Vec<String>, more: &[String]) {
     for one in more {
         if !all.contains(one) {

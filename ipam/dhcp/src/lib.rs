@@ -2,7 +2,7 @@
 //!
 //! Verbs only send requests (`ask`, `ipc`) to the lease daemon. It outlives them, speaks with servers inside the pod's
 //! namespace, and renews leases. It is this same program (`daemon`), and a verb starts one if none runs. `client` is a
-//! state machine without I/O for both protocols, `v4` and `v6` have the rest of each.
+//! state machine without I/O for both protocols. `v4` and `v6` have the rest of each.
 
 mod ask;
 mod client;
@@ -36,11 +36,11 @@ use daemon::store;
 use held::Held;
 use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
-/// The time to wait for a carrier. Packets that are sent earlier are lost, and sent again.
+/// The longest wait for a carrier. Without one ADD goes on, because lost packets are sent again.
 const CARRIER: Duration = Duration::from_secs(2);
-/// The time to wait for the interface's link-local address, which takes duplicate address detection.
+/// The longest wait for the interface's link-local address, which takes duplicate address detection.
 const LINK_LOCAL: Duration = Duration::from_secs(5);
-/// Between two checks for that address.
+/// The pause between two checks for that address.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub static PLUGIN: &dyn Plugin = &Dhcp;
@@ -56,7 +56,7 @@ impl Plugin for Dhcp {
         Role::Helper
     }
 
-    /// CAP_NET_ADMIN brings an interface up, and serves DHCPv6.
+    /// CAP_NET_ADMIN is needed to bring an interface up, and for DHCPv6.
     fn needs(&self) -> Caps {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }
@@ -78,6 +78,8 @@ impl Plugin for Dhcp {
         daemon::program(args)
     }
 
+    /// Brings the interface up and asks for a lease of each family. The lease daemon answers when it has one, or when
+    /// the time is over. If one family fails, the ADD fails and all leases are released.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let Config { socket, provide, request, priority, families, timeout } =
             Config::read(&call.config, &call.raw_args)?;
@@ -86,7 +88,7 @@ impl Plugin for Dhcp {
         let owner = LeaseOwner::of(&call.owner());
         let (path, undone) = (socket.clone(), owner.clone());
         call.undo.push("give the DHCP lease back", move || release(&path, undone));
-        // The lease daemon has another working directory.
+        // The lease daemon has another working directory, so the path has to be absolute.
         let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let path = path.to_string_lossy().into_owned();
         let family = Family::Ipv4;
@@ -95,7 +97,7 @@ impl Plugin for Dhcp {
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &requests, &netns);
             if replies.is_err() && requests.len() > 1 {
-                // The other family's lease may still arrive.
+                // The lease of the other family may still arrive. The undo would not find its file yet.
                 let _ = ask(&socket, &Request::Del(four.owner.clone()));
             }
             replies
@@ -116,12 +118,15 @@ impl Plugin for Dhcp {
         release(&config::socket_of(&call.config)?, LeaseOwner::of(&call.owner()))
     }
 
-    /// The lease is held, and is the result's. Starts a lease daemon if none runs.
+    /// Checks that there is a lease of each family and that prevResult has its address. Starts a lease daemon if none
+    /// runs.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let Config { socket, families, .. } = Config::read(&call.config, &call.raw_args)?;
         families.into_iter().try_for_each(|family| check(call, &socket, family, prev))
     }
 
+    /// Has the lease daemon release the leases of attachments that are not `valid`. Starts no daemon if there are no
+    /// leases.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let socket = config::socket_of(&call.config)?;
         if !store::has_any(&socket).map_err(|err| unreadable(&socket, &err))? {
@@ -131,14 +136,14 @@ impl Plugin for Dhcp {
         ask(&socket, &Request::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
-    /// A lease daemon answers, or could be started.
+    /// Checks that a lease daemon answers, or could be started.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
         ask::status(&socket).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
 }
 
-/// Options and metric of a configuration are for IPv4 only.
+/// Returns the request for a family. The options and the metric of a configuration are for IPv4 only.
 fn add_request(four: &Wanted, family: Family) -> Request {
     match family {
         Family::Ipv4 => Request::Add(four.clone()),
@@ -150,6 +155,7 @@ fn add_request(four: &Wanted, family: Family) -> Request {
     }
 }
 
+/// Fails with code 103 if there is no lease of this family, or if prevResult lacks its address.
 fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result<(), Error> {
     let (owner, ifname) = (LeaseOwner::of(&call.owner()), &call.ifname);
     let request = match family {
@@ -166,11 +172,12 @@ fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result
     }
 }
 
-/// The daemon can drop a lease without a file: no caller got it.
+/// Has the lease daemon release the leases of both families. Starts no daemon if neither has a file. A lease without a
+/// file was never returned to a caller, so the daemon can drop it.
 fn release(socket: &Path, owner: LeaseOwner) -> Result<(), Error> {
     for family in Family::ALL {
         match std::fs::symlink_metadata(store::file(socket, &owner.key(family))) {
-            // One request for both families.
+            // One request is for both families.
             Ok(_) => return ask(socket, &Request::Del(owner)).map(drop),
             Err(err) if cnimble_os::files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
@@ -179,11 +186,13 @@ fn release(socket: &Path, owner: LeaseOwner) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the error for leases whose files cannot be looked up, with code 5.
 fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
     Error::io("reading the leases in", &store::directory(socket), err)
 }
 
-/// Waits until the interface can send.
+/// Sets the interface up and waits until it can send. A missing carrier is no failure. For IPv6, also waits for the
+/// link-local address. Fails with code 3 without the interface.
 fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error> {
     let (ifname, six) = (&call.ifname, families.contains(&Family::Ipv6));
     let mut inside = Netlink::open_in(netns)?;
@@ -204,7 +213,8 @@ fn bring_up(call: &Call, netns: &NetNs, families: &[Family]) -> Result<(), Error
     if six { wait_link_local(&mut inside, link.index, ifname) } else { Ok(()) }
 }
 
-/// DHCPv6 needs an address to send from.
+/// Waits for a link-local address, because DHCPv6 needs an address to send from. Fails with code 11 after
+/// [`LINK_LOCAL`].
 fn wait_link_local(inside: &mut Netlink, index: u32, ifname: &str) -> Result<(), Error> {
     let end = Instant::now() + LINK_LOCAL;
     loop {

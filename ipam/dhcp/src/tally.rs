@@ -1,40 +1,47 @@
-//! Attempts without a lease, for ADD's error.
+//! Counts attempts without a lease, for ADD's error.
 
 use std::fmt::Display;
 
-/// A hostile link may have any number of servers.
+/// The most servers that are named, because a hostile link may have any number.
 const MOST: usize = 8;
 
-/// The messages since the last lease, for the error text.
+/// The attempts of the client since it last had a lease, for the error text.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// DISCOVER or Solicit messages.
+    /// The number of DISCOVER or Solicit messages.
     sent: u32,
+    /// The servers that have answered.
     servers: Vec<String>,
+    /// The reason why the last unusable answer was refused.
     refusal: Option<String>,
-    /// Why the last message of any kind could not be sent.
+    /// The reason why the last message of any kind could not be sent.
     unsent: Option<String>,
 }
 
 impl Tally {
+    /// Counts a DISCOVER or Solicit message.
     pub(crate) fn search(&mut self) {
         self.sent = self.sent.saturating_add(1);
     }
 
+    /// Notes a server that has answered, with whatever answer.
     pub(crate) fn answered(&mut self, server: String) {
         if self.servers.len() < MOST && !self.servers.contains(&server) {
             self.servers.push(server);
         }
     }
 
+    /// Notes why an answer is of no use. The last reason is kept.
     pub(crate) fn refused(&mut self, why: String) {
         self.refusal = Some(why);
     }
 
+    /// Notes whether a message could be sent.
     pub(crate) fn sent<E: Display>(&mut self, outcome: &Result<(), E>) {
         self.unsent = outcome.as_ref().err().map(ToString::to_string);
     }
 
+    /// Forgets everything, because there is a lease.
     pub(crate) fn clear(&mut self) {
         *self = Tally::default();
     }
@@ -44,7 +51,7 @@ impl Tally {
         self.refusal.as_deref()
     }
 
-    /// `message` names the counted messages.
+    /// Returns the text for the error. `message` is the name of the counted messages.
     pub(crate) fn words(&self, message: &str) -> String {
         let plural = if self.sent == 1 { "" } else { "s" };
         let tries = format!("{} {message}{plural}", self.sent);

@@ -1,4 +1,4 @@
-//! ADD, under one lock: read, decide, write.
+//! ADD: reads the leases, decides, and writes, all under one lock.
 
 use std::net::IpAddr;
 
@@ -18,29 +18,34 @@ use crate::ledger::Ledger;
 use crate::memory::Memory;
 use crate::resolv;
 
-/// Where the range sets of an ADD come from.
+/// A source of the range sets of an ADD.
 pub trait Source {
-    /// Returns the sets. The caller holds the lock of the leases. Fails as ADD does.
+    /// Returns the sets. The caller holds the lock of the leases. The error becomes that of ADD.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
+    /// Learns that no address of this set is left, before ADD fails. The number counts from the first of
+    /// [`Source::sets`].
     fn is_full(&self, _set: usize) {}
 
-    /// The number of the first set among all of the network.
+    /// The number of the first set of [`Source::sets`] among all sets of the network. It is in the name of the file
+    /// with the latest address of a set.
     fn first(&self) -> usize {
         0
     }
 }
 
-/// Uses the range sets of `source` in place of the configuration's. The call's undo stack has the changes.
+/// Chooses one address of each range set and writes the leases, with their undo. The sets are those of `source` in
+/// place of the configuration's. Fails with code 101 if an address is not available, or with the error of `source`.
 pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {
     add_with(call, config, Some(source))
 }
 
-/// One of each range set.
+/// Does what [`add_from`] does, with the range sets of the configuration.
 pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
     add_with(call, config, None)
 }
 
+/// Does the work of [`add`] and [`add_from`].
 fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Result<CniResult, Error> {
     let dns = match &config.resolv_conf {
         Some(path) => resolv::read(path)?,
@@ -49,7 +54,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     let attachment = call.attachment();
     let content = holder::content(&attachment);
     if content.len() > files::LIMIT {
-        // Such a file is never read whole, so the lease would not be found.
+        // Lease files are read only up to this size, so the lease would not be found again.
         return Err(Error::new(Code::INVALID_ENVIRONMENT, "CNI_CONTAINERID is too long for a lease")
             .details(format!(
                 "with the interface it has {} bytes, at most {}",
@@ -79,7 +84,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
 
     signal::check()?;
     let removed = write(&store, &journal, &ledger, &choices, &content)?;
-    // The index doesn't record the previous owner of a reclaimed lease.
+    // The index does not have the previous owner of a reclaimed lease. So it is updated only if all leases were read.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
         store.note(&leases, &attachment.container_id, &given, &removed);
@@ -89,7 +94,8 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     Ok(CniResult::ipam(ips, config.routes, dns))
 }
 
-/// Writes the leases of the addresses in prevResult again. An address that another attachment has by now stays its own.
+/// Writes the missing leases of the addresses in prevResult again, for a repair. An address that another attachment has
+/// by now stays its own.
 pub(crate) fn give_again(call: &Call, config: &Config) -> Result<(), Error> {
     let attachment = call.attachment();
     let journal = undo(call, config);
@@ -105,7 +111,8 @@ pub(crate) fn give_again(call: &Call, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Pushed before anything is made: nothing comes between.
+/// Pushes the undo of the leases, and returns the journal that it reverts. It is pushed before the first change, so
+/// that no change lacks it. It runs after all other undo actions, because the interface must go first.
 fn undo(call: &Call, config: &Config) -> Journal {
     let journal = Journal::default();
     let (undo, path) = (journal.clone(), config.store.clone());
@@ -114,7 +121,8 @@ fn undo(call: &Call, config: &Config) -> Journal {
     journal
 }
 
-/// Returns the addresses of old leases that had to go.
+/// Writes the leases of the `choices`, after removing old ones in their place. Also removes leases that the attachment
+/// has from an earlier boot. Returns the addresses of all removed leases.
 fn write(
     store: &Store,
     journal: &Journal,
@@ -123,7 +131,8 @@ fn write(
     content: &[u8],
 ) -> Result<Vec<IpAddr>, StoreError> {
     let mut removed = Vec::new();
-    // The attachment's name counts again: what it left in an earlier boot would be its own.
+    // Container IDs may return after a reboot. The attachment would own what it left in an earlier boot, because the
+    // lease names it.
     for ip in ledger.own().iter().filter(|ip| ledger.is_void(**ip)) {
         journal.remove(store, *ip, ledger.boot)?;
         removed.push(*ip);
@@ -137,7 +146,8 @@ fn write(
         if !journal.give(store, choice.ip, content, ledger.boot)? {
             return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
         }
-        // The turn goes on behind the latest new pod, so it reaches other remembered addresses last.
+        // The turn continues behind the latest address that was not remembered, so it reaches other remembered
+        // addresses last.
         if !ledger.kept.contains(&choice.ip) {
             journal.move_on(store, ledger.first + set, choice.ip)?;
         }
@@ -145,13 +155,14 @@ fn write(
     Ok(removed)
 }
 
+/// Returns the address in the form of a result, with the prefix length of its subnet and the gateway of its range.
 fn ip_config(choice: &Choice<'_>) -> Result<IpConfig, Error> {
     let address = IpNetwork::new(choice.ip, choice.range.subnet.prefix())
         .map_err(|err| Error::new(Code::INTERNAL, format!("{}: {err}", choice.ip)))?;
     Ok(IpConfig::new(address, Some(choice.range.gateway)))
 }
 
-/// Code 101, with the leases' directory.
+/// Returns the error of an allocation, with code 101 and the leases' directory.
 pub(crate) fn no_address(err: &AllocateError, config: &Config) -> Error {
     Error::new(Code::NO_ADDRESS, err.to_string()).details(format!("leases are in {}", config.store.display()))
 }

@@ -1,7 +1,8 @@
 //! An ADD's changes on the disk, and their undo. Each change is recorded *before* it is made, so a panic loses nothing.
-//! The undo respects concurrent verbs: it removes only our lease, restores `last_reserved_ip.N` only if no other ADD
+//!
+//! The undo respects concurrent verbs. It removes only our lease, restores `last_reserved_ip.N` only if no other ADD
 //! has changed it, and removes only an empty directory. [`Store`] tolerates a directory that is removed while it waits
-//! for the lock. A reference plugin that opens a new store at that moment fails cleanly.
+//! for the lock. A Go plugin that opens a new store at that moment fails cleanly.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,25 +20,28 @@ use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::files::{self, Entry};
 use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
-/// A lease that was removed to make room.
+/// A lease that was removed to make room, with all that its file had.
 #[derive(Debug)]
 struct Saved {
     content: Vec<u8>,
+    /// The mark of the boot in which the lease was made.
     mark: Vec<u8>,
     permissions: std::fs::Permissions,
     modified: SystemTime,
 }
 
+/// One change of the store, with what its reversal needs.
 #[derive(Debug)]
 enum Change {
     MadeDirectory(PathBuf),
     MadeLock,
     Removed { ip: IpAddr, saved: Saved },
     Gave { ip: IpAddr, content: Vec<u8> },
+    /// The file with the latest address of a set. `before` has its old content and mode, if it existed.
     Moved { name: String, before: Option<(Vec<u8>, u32)>, after: Vec<u8> },
 }
 
-/// The changes of the leases in their order. Clones share them.
+/// The changes of one ADD in their order. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
 
@@ -46,7 +50,8 @@ impl Journal {
         self.0.borrow_mut().push(change);
     }
 
-    /// Void, or without an owner.
+    /// Removes the lease of an address. The caller has to know that it is from before this boot, the attachment's own,
+    /// or broken. A missing lease is no error.
     pub(crate) fn remove(&self, store: &Store, ip: IpAddr, boot: &Boot) -> Result<(), StoreError> {
         let name = ip.to_string();
         let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
@@ -56,7 +61,8 @@ impl Journal {
         store.remove(ip)
     }
 
-    /// False if something is in its place.
+    /// Writes the lease of an address, with the mark of this boot. Returns false, and writes nothing, if a file has the
+    /// name.
     pub(crate) fn give(
         &self,
         store: &Store,
@@ -73,7 +79,7 @@ impl Journal {
         .map_err(|err| store.failed("making lease", &name, err))
     }
 
-    /// `ip` is the latest address of range set `set`.
+    /// Records `ip` as the latest address of the range set with the number `set`.
     pub(crate) fn move_on(&self, store: &Store, set: usize, ip: IpAddr) -> Result<(), StoreError> {
         let name = last_name(set);
         let after = ip.to_string().into_bytes();
@@ -96,7 +102,8 @@ impl Journal {
         files::replace(store.fd(), &name, &after, mode).map_err(failed)
     }
 
-    /// Latest first; goes on past failures and names them all.
+    /// Reverts all changes, the latest first, under the lock of the store at `path`. Continues after failures and
+    /// returns all of them, with code 5. A second call does nothing.
     pub(crate) fn revert(&self, path: &Path) -> Result<(), Error> {
         let changes = self.0.take();
         if changes.is_empty() {
@@ -118,7 +125,7 @@ impl Journal {
             }
         }
         if let Some(store) = store.filter(|_| !directories.is_empty()) {
-            // Locking it may have made the lock again.
+            // Locking the store may have made the lock file again.
             failures.extend(store.remove_if_empty().err().map(|err| err.to_string()));
         }
         for path in directories {
@@ -145,6 +152,7 @@ impl Noted for Journal {
     }
 }
 
+/// Reverts one change in the locked store. Directories that were made are left to [`Journal::revert`].
 fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
     match change {
         Change::MadeDirectory(_) => Ok(()),
@@ -159,7 +167,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
         }
         Change::Removed { ip, saved } => {
             let name = ip.to_string();
-            // False: another pod has the address by now, which is as good.
+            // False means that another pod has the address by now, which is as good.
             files::create(store.fd(), &name, &saved.content, |file| {
                 boot::set_mark(file, &saved.mark);
                 file.set_permissions(saved.permissions.clone())?;
@@ -184,7 +192,8 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
     }
 }
 
-/// Reads a lease that is about to go. A restored file has a new inode, so the lease is marked as of an earlier boot.
+/// Reads a lease that is about to be removed. `None` if there is no regular file. A restored file gets a new inode, so
+/// a lease without a mark is saved with that of an earlier boot.
 fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
     let Entry::Regular(file) = files::open_regular(store.fd(), name)? else {
         return Ok(None);
@@ -195,6 +204,7 @@ fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
     saved(&file, content, boot).map(Some)
 }
 
+/// Reads the properties of the file, for its restoration.
 fn saved(file: &File, content: Vec<u8>, boot: &Boot) -> io::Result<Saved> {
     let meta = file.metadata()?;
     Ok(Saved {

@@ -1,4 +1,4 @@
-//! The holders of addresses, read from the store, for the decisions of [`crate::allocate`].
+//! Reads the holders of addresses from the store, for the decisions of [`crate::allocate`].
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -12,22 +12,25 @@ use cnimble_leases::store::{Directory, Leases};
 
 use crate::allocate::Holders;
 
-/// Seen by one attachment.
+/// The leases of a store, as one attachment sees them.
 pub(crate) struct Ledger<'a> {
     dir: &'a Directory,
     leases: &'a Leases,
+    /// The addresses with a lease of the attachment.
     own: Vec<IpAddr>,
-    /// Addresses that the pod had before.
+    /// The addresses that the pod had before. ADD sets them.
     pub(crate) kept: Vec<IpAddr>,
     pub(crate) boot: &'a Boot,
-    /// The number of the first range set among all of the network.
+    /// The number of the first range set among all sets of the network.
     pub(crate) first: usize,
-    /// Asked for only when it matters: most ADDs find a free address.
+    /// Whether other machines may hold leases in the directory. It is asked only when it matters, because most ADDs
+    /// find a free address.
     shared: OnceCell<bool>,
 }
 
 impl<'a> Ledger<'a> {
-    /// `attachment` is `None` for STATUS, which asks for no attachment.
+    /// Makes the ledger of an attachment, without remembered addresses. `attachment` is `None` for STATUS, which has
+    /// none. A lease in the old form, which names only the container, also counts as its own.
     pub(crate) fn new(
         dir: &'a Directory,
         leases: &'a Leases,
@@ -41,11 +44,13 @@ impl<'a> Ledger<'a> {
         Ledger { dir, leases, own, kept: Vec::new(), boot, first: 0, shared: OnceCell::new() }
     }
 
-    /// A file has to go before `ip` can be given.
+    /// Returns true if a file has to be removed before the address can be given. That includes broken files, which do
+    /// not count for [`Holders::is_taken`].
     pub(crate) fn is_occupied(&self, ip: IpAddr) -> bool {
         self.owner(ip).is_some()
     }
 
+    /// Returns the holder of an address. The directory is asked if only a part of the leases was read.
     fn owner(&self, ip: IpAddr) -> Option<Cow<'_, Holder>> {
         match self.leases.owner(ip) {
             Some(owner) => Some(Cow::Borrowed(owner)),
@@ -56,11 +61,14 @@ impl<'a> Ledger<'a> {
 }
 
 impl Holders for Ledger<'_> {
-    /// An empty or broken file holds nothing. We have the Go plugin's lock, so no process is about to fill it.
+    /// Returns false for an empty or broken file, which holds nothing. The lock is also the Go plugin's, so no process
+    /// is about to fill the file.
     fn is_taken(&self, ip: IpAddr) -> bool {
         self.owner(ip).is_some_and(|owner| *owner != Holder::Broken)
     }
 
+    /// Returns false if other machines may hold leases in the directory, because their boots are unknown. Also returns
+    /// false for something that is no lease file.
     fn is_void(&self, ip: IpAddr) -> bool {
         if *self.shared.get_or_init(|| boot::is_shared(self.dir.fd())) {
             return false;

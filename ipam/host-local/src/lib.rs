@@ -5,7 +5,8 @@
 //! It differs from the Go plugin in these points:
 //! - One lock and one reading of the directory serve a whole ADD. It decides everything before it writes anything.
 //! - Lease files appear whole or not at all, and broken ones are healed ([`cnimble_leases::files`]).
-//! - Leases from before this boot are taken back when nothing else is left ([`cnimble_leases::boot`]).
+//! - Leases from before this boot are taken back if the set is full or their address is requested
+//!   ([`cnimble_leases::boot`]).
 //! - A gateway's address is never given out. On a bridge, neither is that of the network or the broadcast.
 //! - A pod may get the address again that it had (`memory`).
 //! - GC and STATUS do what the specification says.
@@ -67,8 +68,8 @@ impl Plugin for HostLocal {
         add::add(call, config)
     }
 
-    /// Also leases outside the present ranges. `keepFor` remembers those of `prevResult`, which a failed ADD lacks: its
-    /// address may be another host's.
+    /// Releases all leases of the attachment, also those outside the present ranges. `keepFor` remembers only those
+    /// that prevResult has. A failed ADD has no prevResult, and its address may be another host's.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let (path, keep_for) = config::store_path_and_keep_for(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -78,7 +79,7 @@ impl Plugin for HostLocal {
         let added = added(call);
         let mut leases = store.leases_of(&attachment.container_id, &added)?;
         if leases.of(&attachment).is_empty() && !leases.are_all() {
-            // A stale index must not leave leases; DEL of a missing attachment is rare.
+            // A stale index must not leave leases, so all of them are read. A DEL without any lease is rare.
             leases = store.leases()?;
         }
         store.sweep(&leases);
@@ -102,8 +103,10 @@ impl Plugin for HostLocal {
     }
 
     /// Releases leases without a valid attachment, also damaged ones. A lease in the old form, without an interface, is
-    /// valid if its container is. With an existing veth it stays: the main plugin kept that because its alias was
-    /// overwritten.
+    /// valid if its container is.
+    ///
+    /// A lease whose veth still exists stays. The main plugin has kept that veth because another program has
+    /// overwritten its alias.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -141,9 +144,11 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
-    /// A lease could be written, and on request every range set has an address left. Leaves no trace. A full range is
-    /// no failure otherwise: runtimes report the whole node as not ready then, although the next DEL makes room (see
-    /// README.md).
+    /// Checks that a lease could be written, without leaving a trace, and that `resolvConf` can be read. With
+    /// `notReadyWhenFull`, also checks that every range set has an address left. Fails with code 50.
+    ///
+    /// Otherwise a full range is no failure. A runtime would report the whole node as not ready, although the next DEL
+    /// makes room (see README.md).
     fn status(&self, call: &Call) -> Result<(), Error> {
         let unavailable = |err: Error| err.with_code(Code::NOT_AVAILABLE);
         if config::awaits_ranges(&call.config)? {
@@ -179,7 +184,8 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
         if !ours.is_empty() && ours.iter().all(has) {
             return Ok(());
         }
-        // A lease in the old form names no interface, and an earlier range may have been another.
+        // All leases are read, because one in the old form names no interface, and an earlier range may have been
+        // another.
         own = dir.leases()?.of(&attachment);
     }
     let missing = || {
@@ -197,19 +203,21 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
     }
 }
 
-/// The addresses of `prevResult` in the ranges of `config`.
+/// Returns the addresses of `prevResult` that are in the ranges of `config`.
 fn in_ranges(call: &Call, config: &Config) -> Vec<IpAddr> {
     let mut added = added(call);
     added.retain(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
     added
 }
 
+/// Returns all addresses of `prevResult`, or none without one.
 fn added(call: &Call) -> Vec<IpAddr> {
     let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
     ips.map(|ip| ip.address.ip()).collect()
 }
 
-/// Removes all that can be removed; the error names the others, and those that may be `hidden`.
+/// Removes the leases of `ips`. Continues after failures. Fails with code 5, with all that could not be removed and
+/// with `hidden`, the errors of files that may be leases.
 fn release(store: &Store, ips: Vec<IpAddr>, hidden: Vec<StoreError>) -> Result<(), Error> {
     let failed = ips.into_iter().filter_map(|ip| store.remove(ip).err());
     let failures: Vec<String> = failed.chain(hidden).map(|err| err.to_string()).collect();

@@ -1,8 +1,9 @@
-//! Which addresses a pod had (`keepFor`), in a file beside the leases. It is a hint: an unreadable file counts as
-//! empty, and a failed write is only logged. The Go plugin finds no lease in the file, so a remembered address is free.
+//! Remembers which addresses a pod had (`keepFor`), in a file beside the leases. It is a hint: an unreadable file
+//! counts as empty, and a failed write is only logged. A remembered address is free, because no lease has it, also for
+//! the Go plugin.
 //!
 //! A line has the time of the release in seconds since 1970, `NAMESPACE/NAME/IFNAME` and the addresses. The latest line
-//! is the first. The clock is the one that survives a reboot, as a pod's name does. A time in the future counts as
+//! is the first. The clock is the real time, because a pod's name survives a reboot. A time in the future counts as
 //! expired.
 
 use std::io::Read;
@@ -14,10 +15,10 @@ use cnimble_leases::files::{self, Entry};
 use cnimble_leases::store::{Directory, Store};
 use cnimble_plugin::Call;
 
-/// The length of the file in bytes: about 800 pods.
+/// The longest file in bytes, which is about 800 pods.
 const LIMIT: usize = 64 << 10;
 
-/// Remembers the addresses of one interface of a pod for a time after its DEL (`keepFor`).
+/// The memory of one interface of a pod. Its addresses count for a time after its DEL (`keepFor`).
 pub(crate) struct Memory {
     pod: String,
     seconds: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// `None` for 0 seconds, and if CNI_ARGS names no pod.
+    /// Returns the memory of the pod in CNI_ARGS, for `seconds`. `None` for 0 seconds, or if CNI_ARGS names no pod.
     pub(crate) fn of(call: &Call, seconds: u64) -> Option<Self> {
         let args = call.args().ok().filter(|_| seconds > 0)?;
         let pod = format!("{}/{}/{}", args.get("K8S_POD_NAMESPACE")?, args.get("K8S_POD_NAME")?, call.ifname);
@@ -35,14 +36,15 @@ impl Memory {
         is_pod.then_some(Memory { pod, seconds, now })
     }
 
-    /// The addresses that the pod had last, unless they have expired.
+    /// Returns the addresses that the pod had last, or none if they have expired.
     pub(crate) fn recall(&self, dir: &Directory) -> Vec<IpAddr> {
         let text = read(dir);
         let own = text.lines().filter_map(parse).find(|line| line.pod == self.pod);
         own.filter(|line| self.counts(line)).map(|line| line.ips).unwrap_or_default()
     }
 
-    /// Expired lines go, and the oldest if there are too many.
+    /// Remembers the addresses as the pod's latest ones. Drops expired lines, and the oldest ones if the file would be
+    /// too long. Does nothing without an address.
     pub(crate) fn keep(&self, store: &Store, ips: &[IpAddr]) {
         if ips.is_empty() {
             return;
@@ -68,11 +70,13 @@ impl Memory {
         }
     }
 
+    /// Returns true if the line has not expired.
     fn counts(&self, line: &Line<'_>) -> bool {
         self.now.checked_sub(line.released).is_some_and(|age| age < self.seconds)
     }
 }
 
+/// A line of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
     released: u64,
@@ -80,6 +84,7 @@ pub(crate) struct Line<'a> {
     ips: Vec<IpAddr>,
 }
 
+/// Parses a line. `None` if it is damaged.
 pub(crate) fn parse(line: &str) -> Option<Line<'_>> {
     let mut words = line.split(' ');
     let (released, pod) = (words.next()?.parse().ok()?, words.next()?);
@@ -87,7 +92,7 @@ pub(crate) fn parse(line: &str) -> Option<Line<'_>> {
     Some(Line { released, pod, ips })
 }
 
-/// Reads the file. Of one that is too large, only the beginning counts.
+/// Reads the file, or nothing if that fails. Of a file that is too long, only the beginning counts.
 fn read(dir: &Directory) -> String {
     let mut bytes = Vec::new();
     if let Ok(Entry::Regular(file)) = files::open_regular(dir.fd(), KEPT) {

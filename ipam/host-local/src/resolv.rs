@@ -1,4 +1,4 @@
-//! `resolvConf`: a resolv.conf(5) file that becomes the result's `dns`.
+//! Reads the file `resolvConf`, which has the form of resolv.conf(5), into the `dns` of the result.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use cnimble_cni::{Dns, Error};
 use cnimble_os::files::{self as files, Links};
 
-/// The maximum size in bytes.
+/// The largest file that is read, in bytes.
 const LIMIT: usize = 1 << 20;
 /// The number of the device /dev/null: major 1, minor 3 (Documentation/admin-guide/devices.txt in the kernel).
 const NULL_DEVICE: u64 = 1 << 8 | 3;
 
-/// Fails with code 5 and the path: it is missing, isn't a file, or is absurdly large. /dev/null is an empty file, by
-/// which an administrator says that there is no name server.
+/// Reads the file. Fails with code 5 and the path if it is missing, is no file, or is absurdly large. /dev/null counts
+/// as an empty file, by which an administrator says that there is no name server.
 pub fn read(path: &Path) -> Result<Dns, Error> {
     match files::read(path, LIMIT, Links::Follow) {
         Ok(text) => Ok(parse(&String::from_utf8_lossy(&text))),
@@ -21,13 +21,14 @@ pub fn read(path: &Path) -> Result<Dns, Error> {
     }
 }
 
+/// Returns true if the path leads to /dev/null, or to a device with the same number.
 fn is_null_device(path: &Path) -> bool {
     let found = std::fs::metadata(path);
     found.is_ok_and(|found| found.file_type().is_char_device() && found.rdev() == NULL_DEVICE)
 }
 
-/// As the reference: the last `domain` counts, `search` and `options` add up, keywords without a value and unknown ones
-/// are ignored.
+/// Parses the text as the Go plugin does. The last `domain` counts, and `search` and `options` add up. Keywords without
+/// a value and unknown ones are ignored.
 pub(crate) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
@@ -36,7 +37,7 @@ pub(crate) fn parse(text: &str) -> Dns {
             continue;
         };
         let all = || std::iter::once(value).chain(fields).map(str::to_owned);
-        // A comment's first field is no keyword.
+        // The first field of a comment is no keyword, so comments are ignored as well.
         match keyword {
             "nameserver" => dns.nameservers.push(value.to_owned()),
             "domain" => dns.domain = value.to_owned(),

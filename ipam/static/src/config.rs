@@ -8,7 +8,8 @@
 //! | `args.cni.ips` | replaces all of the above, gateways included |
 //! | `runtimeConfig.ips` (capability `ips`) | replaces `args.cni.ips`, too |
 //!
-//! A replaced address isn't looked at: it may be a place-holder.
+//! A replaced `address` of the configuration may be a placeholder, so it is not parsed. CNI_ARGS have to be valid in
+//! any case.
 
 use std::net::IpAddr;
 
@@ -62,7 +63,8 @@ struct Ips {
 }
 
 impl Config {
-    /// Fails with code 7 and the path to the bad value, or with code 4 for CNI_ARGS.
+    /// Reads the configuration. Fails with code 7 and the path to the bad value, or with code 4 for CNI_ARGS. The
+    /// addresses may be empty.
     pub(crate) fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
@@ -81,6 +83,7 @@ impl Config {
     }
 }
 
+/// Parses `ipam.addresses`. Fails with code 7 for an address without a prefix length.
 fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
     let mut ips = Vec::with_capacity(addresses.len());
     for (n, Address { address, gateway }) in addresses.iter().enumerate() {
@@ -95,6 +98,8 @@ fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
     Ok(ips)
 }
 
+/// Parses `IP` and `GATEWAY` of CNI_ARGS. A gateway that is in the network of none of these addresses is only logged.
+/// Fails with code 4.
 fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
     let items = |key: &str| {
         let text = args.get(key).unwrap_or_default().trim();
@@ -126,7 +131,7 @@ fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
     Ok(ips)
 }
 
-/// Results below 0.3.0 have room for one address of each family.
+/// Fails with code 7 for two addresses of one family in a version before 0.3.0, whose results have no room for them.
 fn one_a_family(ips: &[IpConfig], version: Version) -> Result<(), Error> {
     let ipv4 = ips.iter().filter(|ip| ip.address.is_ipv4()).count();
     if version < Version::V0_3_0 && (ipv4 > 1 || ips.len() - ipv4 > 1) {

@@ -1,5 +1,6 @@
-//! The CNI IPAM plugin `static`: hands out addresses from the configuration or for one container (`config` says which).
-//! It keeps no state. The author of the configuration makes sure that an address is free.
+//! The CNI IPAM plugin `static`: hands out the addresses in the configuration, or those that a runtime asks for
+//! (`config` has the sources). It keeps no state, so the author of the configuration makes sure that an address is
+//! free.
 
 mod config;
 
@@ -29,7 +30,7 @@ impl Plugin for Static {
         Config::read(&call.config, &call.args()?).map(drop)
     }
 
-    /// No address is a valid answer, as with the reference: the calling plugin decides.
+    /// Returns the addresses. As in the Go plugin, none is a valid answer, and the calling plugin decides about it.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         Ok(CniResult::ipam(config.ips, config.routes, config.dns))
@@ -39,7 +40,8 @@ impl Plugin for Static {
         Ok(())
     }
 
-    /// The result has every address, and each configured gateway.
+    /// Fails with code 103 unless prevResult has every address and each configured gateway. A gateway that is not
+    /// configured is not compared.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         for wanted in &config.ips {

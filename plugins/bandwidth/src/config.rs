@@ -1,6 +1,8 @@
-//! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod (annotations
-//! in Kubernetes). A limit of the top level disables those of the runtime, even for the other direction. Both use
-//! `shapedSubnets` and `unshapedSubnets` of the top level.
+//! The limits. They are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth`, for one pod
+//! (annotations in Kubernetes).
+//!
+//! One limit at the top level disables all of the runtime, even for the other direction. The lists `shapedSubnets` and
+//! `unshapedSubnets` are read in both places. Those of the runtime replace those of the top level if its limits count.
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -8,7 +10,7 @@ use serde::Deserialize;
 use cnimble_cni::{Error, PluginConfig, fields};
 use cnimble_netlink::tc::tbf::Tbf;
 
-/// The longest wait of a packet for tokens, in milliseconds.
+/// The longest time that a packet waits for tokens, in milliseconds.
 const LATENCY: u32 = 25;
 
 #[derive(Debug, Default, Deserialize)]
@@ -40,15 +42,20 @@ struct RuntimeKeys {
 /// destination of what it sends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
+    /// All packets are limited.
     #[default]
     All,
+    /// Only packets of these networks are limited (`shapedSubnets`).
     Only(Vec<IpNetwork>),
+    /// All packets but those of these networks are limited (`unshapedSubnets`).
     Except(Vec<IpNetwork>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
+    /// The limit of what the pod receives.
     pub(crate) ingress: Option<Tbf>,
+    /// The limit of what the pod sends.
     pub(crate) egress: Option<Tbf>,
     pub(crate) subnets: Subnets,
 }
@@ -73,12 +80,14 @@ impl Config {
         })
     }
 
+    /// Returns true if no direction is limited.
     pub(crate) fn is_empty(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
 }
 
 impl Keys {
+    /// Reads the lists of subnets. Fails with code 7 if both have entries. `place` precedes the keys in the error.
     fn subnets(&self, place: &str) -> Result<Subnets, Error> {
         match (self.shaped_subnets.as_slice(), self.unshaped_subnets.as_slice()) {
             ([], []) => Ok(Subnets::All),
@@ -92,7 +101,8 @@ impl Keys {
     }
 }
 
-/// `rate` is in bits per second, `burst` in bits. The kernel counts in bytes.
+/// Returns the token bucket for a `rate` in bits per second and a `burst` in bits. The kernel counts in bytes. `None`
+/// if both are 0 or missing. Fails with code 7 if only one is set, or if the kernel cannot represent them.
 fn bucket(way: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Tbf>, Error> {
     let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
     match (rate, burst) {

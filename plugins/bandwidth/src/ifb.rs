@@ -1,5 +1,8 @@
-//! The ifb for a pod's egress. Its name is the Go plugin's, so that either set removes it, and its alias names the
-//! owner. A container with two interfaces in one network can have only one ifb.
+//! The ifb of a pod, the link whose queue limits what the pod sends. Its name is the one that the Go plugin gives it,
+//! so that the DEL of either plugin removes it. Its alias names the owner.
+//!
+//! The name is a hash of the network and the container. So a container with two interfaces in one network can have only
+//! one ifb.
 
 use nix::errno::Errno;
 
@@ -14,7 +17,8 @@ use cnimble_rules::objects::ifb as made;
 
 use crate::root::{self, Limit};
 
-/// Makes and limits the ifb before it redirects packets: no packet passes without the limit.
+/// Makes the ifb, limits it, and then redirects what `veth` receives to it, so that no packet passes without the limit.
+/// Each step has its undo. Fails with code 102 if the ifb exists, or if `veth` has an ingress qdisc in use.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let what = format!("limit what {} sends", call.ifname);
@@ -34,6 +38,7 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_
     Ok(ifb)
 }
 
+/// Makes the ifb, up, with MTU and queue length of `veth`. Fails with code 102 if a link has the name.
 fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     let (mtu, txqlen) = (Some(veth.mtu), Some(veth.txqlen));
     let new = NewLink { mtu, txqlen, up: true, ..NewLink::new(name, Kind::Ifb) };
@@ -47,7 +52,8 @@ fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     }
 }
 
-/// Replaces an old ingress qdisc if the ifb that it redirected to is gone.
+/// Adds the ingress qdisc to `veth`. An old one is replaced if its filters redirect only to ifbs that are gone. Fails
+/// with code 102 for any other.
 fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     match host.execute_until_answered(&qdisc::add_ingress(veth.index, &veth.name)) {
         Err(err) if err.is(Errno::EEXIST) => {}
@@ -64,8 +70,8 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     Ok(host.execute(qdisc::add_ingress(veth.index, &veth.name))?)
 }
 
-/// Finds the ifb of this attachment by its name. Returns `None` if there is none, or if its kind or alias shows that it
-/// belongs to another owner: the name is a hash of the container, which may have a second interface.
+/// Finds the ifb of this attachment by its name. Returns `None` if there is none. Also returns `None`, with a warning,
+/// if its kind or alias shows another owner: the container may have a second interface.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);
@@ -77,10 +83,12 @@ pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Erro
     Ok(Some(link))
 }
 
+/// Removes the ifb. A missing one is no error.
 pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
     remove::delete(host, ifb)
 }
 
+/// Fails with code 103 if the ifb is missing, down or has another limit, or if it does not get what `veth` receives.
 pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let ifb = host.find_link(&name)?.filter(|link| link.kind == made::KIND);
@@ -95,7 +103,7 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
     Ok(())
 }
 
-/// Makes the ifb again, or gives it what it lacks: the limit, and the packets of the pod.
+/// Makes a missing ifb again, or gives it what it lacks: the limit, and the packets of the pod.
 pub(crate) fn put_back(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let Some(ifb) = find(call, host)? else { return add(call, host, veth, limit).map(drop) };
     if root::check(host, &ifb, limit).is_err() {
@@ -109,7 +117,8 @@ pub(crate) fn put_back(call: &Call, host: &mut Netlink, veth: &Link, limit: &Lim
     Ok(())
 }
 
-/// The Go plugin's ifbs have no alias, so their network is unknown, and they stay.
+/// Removes the ifbs of the network's attachments that are not `valid`. Those of the Go plugin stay: they have no alias,
+/// so their network is unknown.
 pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     remove::stale(&mut Netlink::open()?, made::KIND, network, valid)
 }

@@ -2,9 +2,10 @@
 //! (`root`).
 //!
 //! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can queue them. Packets from
-//! the pod *arrive* there without a queue, so they are redirected to an ifb (`ifb`). ADD replaces limits that an
-//! earlier attachment left on the host's end, as the Go plugin's DEL does. DEL removes the ifb by its name, and the
-//! limit if the host's end still exists.
+//! the pod *arrive* there without a queue, so they are redirected to an ifb (`ifb`).
+//!
+//! ADD replaces a limit that it finds on the host's end, because the Go plugin's DEL leaves one there. DEL finds the
+//! ifb by its name. It removes the limit of the host's end if prevResult lists that link and the link proves its owner.
 
 mod config;
 mod ifb;
@@ -27,12 +28,12 @@ pub static PLUGIN: &dyn Plugin = &Bandwidth;
 struct Bandwidth;
 
 impl Config {
-    /// Subnets select the source.
+    /// Returns the limit of what the pod receives. The subnets select the source.
     fn ingress(&self) -> Option<Limit<'_>> {
         self.ingress.map(|bucket| self.limit(bucket, End::Source))
     }
 
-    /// Subnets select the destination.
+    /// Returns the limit of what the pod sends. The subnets select the destination.
     fn egress(&self) -> Option<Limit<'_>> {
         self.egress.map(|bucket| self.limit(bucket, End::Destination))
     }
@@ -51,7 +52,7 @@ impl Plugin for Bandwidth {
         Role::Chained
     }
 
-    /// Results below 0.3.0 have no interfaces.
+    /// Results of versions before 0.3.0 have no interfaces, so they cannot name the host's end.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_3_0, Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }
@@ -85,7 +86,8 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The ifb goes with any configuration.
+        // The ifb is removed with any configuration. The limit of the host's end is removed if there is an ifb, or if
+        // the configuration is valid and limits what the pod receives.
         let limits_ingress = Config::read(&call.config).is_ok_and(|config| config.ingress.is_some());
         let mut host = Netlink::open()?;
         let ifb = ifb::find(call, &mut host)?;
@@ -119,6 +121,7 @@ impl Plugin for Bandwidth {
         ifb::gc(&call.config.name, valid)
     }
 
+    /// Fails with code 50 if the kernel lacks a qdisc or the kind of link that the limits need.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = Netlink::open()?;

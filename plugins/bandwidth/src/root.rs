@@ -1,5 +1,5 @@
-//! The limit at a link's root: a token bucket, or with lists of subnets a class of an `htb`. Filters select the class
-//! by the address of the other end.
+//! The limit at the root of a link. It is a token bucket (`tbf`), or with lists of subnets a class of an `htb`. Filters
+//! then select the class by the address of the other end.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -15,16 +15,17 @@ use cnimble_plugin::Call;
 
 use crate::config::Subnets;
 
+/// The limit of one direction.
 #[derive(Debug)]
 pub(crate) struct Limit<'a> {
     pub(crate) bucket: Tbf,
     pub(crate) subnets: &'a Subnets,
-    /// The subnets select the address of this end of a packet.
+    /// The end of a packet whose address the subnets select.
     pub(crate) end: End,
 }
 
 impl Limit<'_> {
-    /// The class for packets without a matching filter, and the filters. `None` without lists.
+    /// Returns the class for packets without a matching filter, and the filters. `None` without lists of subnets.
     fn sorting(&self) -> Option<(Class, Vec<SubnetFilter>)> {
         let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
             Subnets::All => return None,
@@ -35,12 +36,15 @@ impl Limit<'_> {
     }
 }
 
-/// Made by this plugin, or by the Go plugin: its DEL leaves the qdisc on the link.
+/// Returns true if the qdisc looks like a limit of this plugin or of the Go plugin: a `tbf` or an `htb` with the handle
+/// 1:. The Go plugin's DEL leaves it on the link.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }
 
-/// Replaces a limit that an earlier attachment left. Fails with code 102 if there is another qdisc.
+/// Limits what leaves by the link, with its undo. Replaces a limit that an earlier attachment left. Fails with code 102
+/// if the link has another root qdisc. Warns if the burst is smaller than a packet, because such packets would not
+/// pass.
 pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     if limit.bucket.burst() < link.mtu.into() {
         log::warn!(
@@ -67,6 +71,8 @@ pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_
     Ok(host.execute_all(rest)?)
 }
 
+/// Adds the root qdisc by the request `add`. An old limit is replaced ([`is_limit`]), and code 102 means any other
+/// qdisc.
 fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
     match host.execute_until_answered(&add) {
         Err(err) if err.is(Errno::EEXIST) => {}
@@ -81,7 +87,7 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
     Ok(host.execute(add)?)
 }
 
-/// Fails with code 103 and the difference.
+/// Fails with code 103 and the difference if the limit is not at the root of the link.
 pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };
@@ -101,12 +107,13 @@ pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Resul
     Ok(())
 }
 
+/// Compares the rate, in bytes per second, and the burst, as the kernel's `buffer` of time.
 fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     if rate != limit.rate {
         return Err(wrong(format!("rate {rate}, expected {} bytes per second", limit.rate)));
     }
-    // The Go plugin lets large numbers wrap. Ours saturate.
+    // In the Go plugin large numbers wrap, while this one uses the largest value. So that value is not compared.
     if buffer != limit.buffer && limit.buffer != u32::MAX {
         let now = Tbf { rate, limit: 0, buffer }.burst();
         return Err(wrong(format!("burst {now}, expected {} bytes", limit.burst())));
@@ -114,7 +121,8 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
     Ok(())
 }
 
-/// Newer Go plugins also have classes for limits without lists, and select the destination in both directions.
+/// Compares the classes and filters of an `htb`. Newer Go plugins also have classes for limits without lists, and
+/// filters on the destination in both directions. Both are accepted.
 fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));

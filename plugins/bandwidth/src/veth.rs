@@ -1,3 +1,5 @@
+//! The host's end of the veth pair, whose traffic is limited.
+
 use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Error};
@@ -7,8 +9,8 @@ use cnimble_plugin::Call;
 
 use crate::root;
 
-/// Returns the host's end of CNI_IFNAME, if the host proves that it is the attachment's ([`Netlink::host_end`]). As for
-/// the Go plugin, prevResult has to list it.
+/// Returns the host's end of CNI_IFNAME, if the host proves that it is the attachment's ([`Netlink::host_end`]). As
+/// with the Go plugin, prevResult has to list it. Fails with code 7 if there is no such link.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
     let none = |why: &str| {
         Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
@@ -28,8 +30,9 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
         .ok_or_else(|| none("prevResult has no interface on the host that is its other end"))
 }
 
-/// Removes the limit on the host's end: known by its alias, or because it redirects to our `ifb`. prevResult may be
-/// outdated, and another pod may have the name.
+/// Removes the limit and the redirection of the host's end among the interfaces in prevResult. Does nothing without a
+/// prevResult. The link is known by its alias, or because it redirects to our `ifb`. The name alone is no proof:
+/// prevResult may be outdated, and another pod may have the name.
 pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Result<(), Error> {
     let Some(prev) = &call.config.prev_result else { return Ok(()) };
     let outside = prev.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
@@ -42,7 +45,7 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
         if !sends && !call.owner().owns(&link.alias) {
             continue;
         }
-        // The pod's namespace may be removed concurrently.
+        // The pod's namespace may be removed concurrently. The kernel then answers EINVAL for a qdisc that is gone.
         let gone = [Errno::EINVAL];
         let root = host.root_qdisc(link.index).if_present()?.flatten();
         if root.is_some_and(|qdisc| root::is_limit(&qdisc)) {

@@ -1,4 +1,4 @@
-//! The bridge: found or made, and joined.
+//! Finds or makes the bridge, and makes the pod's port on it.
 
 use nix::errno::Errno;
 
@@ -13,19 +13,23 @@ use cnimble_rules::objects::bridge::{UNFINISHED, is_unfinished};
 use crate::context::Context;
 use crate::{ours, port, unused, uplink};
 
+/// Returns the error for a link that has the bridge's name but another kind, with code 102.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }
 
-/// Makes the pod's port. A bridge that is removed with its last pod is locked meanwhile: a concurrent DEL sees the
-/// port.
+/// Finds or makes the bridge, and makes the pod's veth pair as its port. Returns the bridge and the pair.
+///
+/// A concurrent DEL may remove a bridge with `removeUnusedBridge`. So the lock of all bridges is held from the look for
+/// such a bridge until the port exists, which the DEL then sees. If another network's ADD gave the bridge that mark,
+/// this one learns of it late and tries again with the lock.
 pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Result<(Link, Pair), Error> {
     let (call, config) = (cx.call, cx.config);
     let mut lock = config.remove_unused.then(unused::lock).transpose()?;
     let what = format!("set up bridge {}", config.bridge);
     loop {
         let bridge = call.step(&what, || ensure(cx, None))?;
-        // Another network's configuration may have marked the bridge for removal.
+        // Another network's configuration may have marked the bridge for removal. The next round has the lock.
         if lock.is_none() && ours::is_removable(&bridge) {
             lock = Some(unused::lock()?);
             continue;
@@ -33,7 +37,7 @@ pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Res
         let pair = format!("make the veth pair of {}", call.ifname);
         let made = call.step(&pair, || port::create(cx, &bridge, netns, mac));
         match made {
-            // The bridge was removed before the pair was made, and its alias didn't announce that yet.
+            // The bridge was removed before the pair was made. Its alias did not announce that when it was read.
             Err(_) if lock.is_none() && unused::is_gone(&mut cx.host, &bridge)? => {
                 lock = Some(unused::lock()?);
             }
@@ -42,13 +46,20 @@ pub(crate) fn join(cx: &mut Context<'_>, netns: &NetNs, mac: Option<Mac>) -> Res
     }
 }
 
-/// Finds the bridge, or makes it with this or a random `mac`. It ignores router advertisements (CVE-2020-10749), and
-/// its MAC doesn't follow its ports.
+/// Finds the bridge, or makes it with `mac`, or with a random MAC if that is `None`.
+///
+/// Either bridge is set up, filters VLANs if a port needs that, and ignores router advertisements (CVE-2020-10749). A
+/// new bridge gets a MAC that does not follow its ports, and the uplink. A foreign bridge that is up may still follow
+/// them ([`ours::mac_to_hold`]).
+///
+/// Fails with code 102 if another kind of link has the name, or if the bridge cannot become what the configuration
+/// wants.
 pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Error> {
     let config = cx.config;
     let found = cx.host.find_link(&config.bridge)?;
     let is_complete = found.as_ref().is_some_and(|bridge| !is_unfinished(bridge));
-    // Held until a new bridge is complete: an unfinished one is a killed ADD's then.
+    // The lock is held until a new bridge is complete. A later ADD that finds an unfinished bridge knows that its maker
+    // was killed.
     let _alone = if is_complete { None } else { unused::lock_if_possible()? };
     let found = if is_complete { found } else { cx.host.find_link(&config.bridge)? };
     let (mut bridge, origin) = match found {
@@ -77,17 +88,22 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
     Ok(bridge)
 }
 
+/// The maker of the bridge that [`ensure`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
+    /// This ADD has made it.
     Made,
-    /// An ADD that was killed has made it.
+    /// Another ADD has made it and was killed before it was complete. This ADD completes it.
     Unfinished,
-    /// The bridge was there, or a concurrent ADD has made it meanwhile.
+    /// The bridge existed, or a concurrent ADD has made it meanwhile.
     Found,
 }
 
-/// Creates the bridge with its MAC. Otherwise the kernel would change it to the lowest one of the ports and break the
-/// pods' neighbour entries. The group marks the bridge until it has an alias.
+/// Creates the bridge with a MAC of its own. Otherwise the kernel would give it the lowest MAC of its ports, and each
+/// change would break the neighbour entries of the pods.
+///
+/// The link group [`UNFINISHED`] marks the bridge until it has an alias. The undo removes the bridge only if it has no
+/// port.
 fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
@@ -111,29 +127,30 @@ fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Erro
             });
             Ok((bridge, Origin::Made))
         }
-        // A concurrent ADD made it, without the lock.
+        // A concurrent ADD made it without the lock, as an ADD does where `/run` is read-only.
         Err(err) if err.is(Errno::EEXIST) => Ok((host.link(&config.bridge)?, Origin::Found)),
         Err(err) if config.filters_vlans => Err(explain(err)),
         Err(err) => Err(err.into()),
     }
 }
 
+/// Returns true if any link is a port of the bridge with this index.
 fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// Brings the bridge up, with `promiscMode`, and with the MAC that it has to keep if an earlier cnimble made it. Sends
-/// nothing if a bridge that was found needs nothing.
+/// Sets the bridge up, switches `promiscMode` on, and sets the MAC that a foreign bridge has to keep
+/// ([`ours::mac_to_hold`]). Sends nothing if a bridge that was found needs nothing.
 ///
-/// A new bridge gets the alias that says who made it. One message writes it and takes the mark of an unfinished bridge
-/// (its group) away, so that a kill leaves one or the other.
+/// A new bridge gets the alias that says who made it. The same message sets the default link group in place of
+/// [`UNFINISHED`]. So a kill leaves either the mark or the alias.
 fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Mac>) -> Result<(), Error> {
     let (config, is_new) = (cx.config, origin != Origin::Found);
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
     let (mac, mtu) = match origin {
         Origin::Made => (None, None),
-        // The creation set those of a configuration that may have changed since.
+        // The killed ADD set the MAC and the MTU of its own configuration, which may have changed since.
         Origin::Unfinished => (mac, cx.mtu.filter(|mtu| *mtu != bridge.mtu)),
         Origin::Found => (ours::mac_to_hold(bridge), None),
     };
@@ -149,7 +166,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Ma
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     cx.call.undo.push(format!("restore the flags of {name}"), move || {
-        // An ADD that joins later checks the flags itself ([`ours::hold`]).
+        // An ADD that joins later sets the flags itself ([`ours::hold`]).
         take_back(
             |host| Ok(has_ports(host, index)?),
             |host| Ok(host.execute(link::set(index, &name, &back))?),
@@ -162,7 +179,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Ma
     Ok(())
 }
 
-/// Takes a change of the bridge back for the undo of an ADD, unless other pods use the bridge.
+/// Reverts a change of the bridge for the undo of an ADD, unless `is_used` says that other pods use the bridge.
 ///
 /// An ADD may join the bridge between that look and `take`, and rely on what it has found. Its port is on the bridge
 /// before it looks at anything there. So a second look sees the port, and `put_back` makes the change again.
@@ -179,8 +196,8 @@ pub(crate) fn take_back(
     if is_used(&mut host)? { put_back(&mut host) } else { Ok(()) }
 }
 
-/// Switches VLAN filtering on. Fails with code 102 if the bridge has ports of others: with the filter, a port without
-/// VLANs loses the tagged frames that it may need.
+/// Switches VLAN filtering on, with its undo. Fails with code 102 if the bridge has ports of others. With the filter, a
+/// port without VLANs loses the tagged frames that it may need.
 fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     if let Some(port) = port_of_others(&mut cx.host, bridge)? {
         let msg =
@@ -197,7 +214,7 @@ fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     let (index, name) = (bridge.index, bridge.name.clone());
     cx.call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
         let mut host = Netlink::open()?;
-        // Ports with vlans are a concurrent ADD's, and depend on the filter.
+        // A port with other VLANs than the default ones belongs to a concurrent ADD and depends on the filter.
         let default = host.vlans(index)?;
         for port in host.links(&Filter { master: Some(index), kind: None })? {
             if host.vlans(port.index)? != default {
@@ -209,19 +226,21 @@ fn filter_vlans(cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns a foreign port. All pods' ports are ours if this plugin made the bridge.
+/// Returns the name of a port that is neither cnimble's nor a pod's, or `None`. A port is cnimble's if its alias names
+/// an owner. On a bridge that this plugin made, a veth with the name of a pod's is enough.
 fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, Error> {
     let made_here = ours::is_ours(bridge);
     let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     let strange = ports.into_iter().find(|port| {
-        // A port that is down without an alias is a concurrent ADD's.
+        // A port that is down and has no alias may be one that a concurrent ADD is making.
         let pods = is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
         !pods && owner::tag(&port.alias).is_none()
     });
     Ok(strange.map(|port| port.name))
 }
 
-/// The kernel's errno doesn't tell that it can't filter vlans.
+/// Explains the error of a request that switches VLAN filtering on. A kernel that was built without it answers
+/// EOPNOTSUPP, which says nothing about VLANs.
 fn explain(err: netlink::Error) -> Error {
     if !err.is(Errno::EOPNOTSUPP) {
         return err.into();

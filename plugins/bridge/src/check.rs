@@ -17,12 +17,12 @@ use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 /// Compares an attachment with its result and configuration.
 ///
 /// For CHECK the first difference is the error, with code 103. If the doctor or guard calls, differences are noted or
-/// put back ([`Call::wants`]), so `Ok` then does not mean that all is as wanted: the caller reads the notes.
+/// put back ([`Call::wants`]). So `Ok` then does not mean that all is as wanted, and the caller reads the notes.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let cx = &mut Context::open(call, config)?;
     let mut inside = call.look_inside(&netns)?;
-    // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
+    // The MTU of the result counts, not that of the configuration: tuning may follow in the chain and set another one.
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
     let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     pod::check_routers(call, &mut inside)?;
@@ -43,23 +43,29 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     Ok(())
 }
 
+/// An attachment during its CHECK: the result of ADD, and the interface in the pod.
 struct Attached<'a> {
     prev: &'a CniResult,
     pod: Link,
 }
 
 impl Attached<'_> {
+    /// Returns the MAC that the result has for the host's interface `name`. `None` if it has none.
     fn mac_on_host(&self, name: &str) -> Option<Mac> {
         let mut interfaces = self.prev.interfaces.iter();
         Mac::parse(&interfaces.find(|of| of.name == name && of.sandbox.is_empty())?.mac)
     }
 
+    /// Returns the MAC that the result has for the pod's interface. The pod can have changed the present one.
     fn mac_in_pod(&self) -> Option<Mac> {
         let mut interfaces = self.prev.interfaces.iter();
         Mac::parse(&interfaces.find(|of| of.name == self.pod.name && !of.sandbox.is_empty())?.mac)
     }
 
-    /// A deleted bridge comes back with the MAC that the pods know. Without a proven host's `end` no port joins it.
+    /// Verifies the bridge and its uplink. A repair makes a deleted bridge again with the MAC that the pods know, and
+    /// makes the proven host's `end` its port. Without a proven end no port joins it.
+    ///
+    /// Returns the bridge as it is afterwards. Fails with code 103 if there still is none.
     fn bridge(&self, cx: &mut Context<'_>, end: Option<&Link>) -> Result<Link, Error> {
         let (call, config) = (cx.call, cx.config);
         let put_back = |cx: &mut Context<'_>| {
@@ -80,6 +86,7 @@ impl Attached<'_> {
         Ok(bridge)
     }
 
+    /// Verifies the host's end as a port: its master, its state, its flags and its VLANs, each as an item of its own.
     fn port(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let (call, config, vlans) = (cx.call, cx.config, port::vlans(cx.config));
         let verify = |cx: &mut Context<'_>| is_port(&port_now(cx, end)?, bridge);
@@ -93,7 +100,8 @@ impl Attached<'_> {
             let flags = Port { hairpin: config.hairpin, isolated, closed: true };
             Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
         })?;
-        // A caller of CHECK may end a pod whose port an administrator has switched off.
+        // CHECK does not compare the frames. Its caller may end a pod that fails, even if an administrator has switched
+        // its port off on purpose.
         if call.is_examined() {
             let verify = |cx: &mut Context<'_>| check_frames(&port_now(cx, end)?);
             call.wants(Place::Host, cx, verify, |cx| {
@@ -116,7 +124,8 @@ impl Attached<'_> {
         call.wants(Place::Host, cx, verify, |cx| port::configure_vlans(cx, bridge, end, &vlans))
     }
 
-    /// Joins the host's end again with all that ADD gave it. It is down until its flags are there.
+    /// Makes the host's end a port again, with the flags, VLANs and forwarding entry that ADD gave it. It is set up
+    /// last, so that no frame passes before. The caller restores the rules.
     fn join(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let config = cx.config;
         let port = port_now(cx, end)?;
@@ -136,7 +145,8 @@ impl Attached<'_> {
         check::switch_on(&mut cx.host, &port)
     }
 
-    /// The gateways' addresses, and forwarding.
+    /// Verifies the addresses of the gateways and the host's routes to the pods. An examination also verifies
+    /// forwarding. Does nothing if the bridge is no gateway.
     fn gateways(&self, cx: &mut Context<'_>, bridge: &Link) -> Result<(), Error> {
         let (call, config) = (cx.call, cx.config);
         if !config.is_gateway {
@@ -167,19 +177,20 @@ impl Attached<'_> {
         gateway.map_or(Ok(()), |gateway| host::forwards(call, &mut cx.host, &gateway, &wanted))
     }
 
-    /// The rules of a port need a proven host's `end`.
+    /// Verifies the packet rules. The rules of a port, for the MAC check and isolation, need a proven host's `end`,
+    /// because they name it. Without one only masquerading is verified.
     fn rules(&self, cx: &Context<'_>, end: Option<&Link>) -> Result<(), Error> {
         let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
         if let Some(masquerade) = config.masquerade(self.prev) {
             let verify = |nft: &mut Nft| masquerade.check(nft, owner);
             call.wants(Place::Rules, nft, verify, |nft| {
-                // The exceptions may have changed.
+                // The configured exceptions may have changed since ADD, so the old elements are removed first.
                 masquerade::remove(nft, owner, masquerade.sources())?;
                 cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
             })?;
         }
         let Some(Link { name: port, alias, .. }) = end else { return Ok(()) };
-        // The pod can have changed its MAC.
+        // The MAC of the result counts, because the pod can have changed the present one.
         if config.mac_spoof_check
             && let Some(mac) = self.mac_in_pod()
         {
@@ -199,13 +210,14 @@ impl Attached<'_> {
     }
 }
 
-/// Reads the proven host's end again.
+/// Reads the proven host's end again, because an item before this one may have changed it. Fails with code 103 if it
+/// leads elsewhere by now.
 fn port_now(cx: &mut Context<'_>, end: &Link) -> Result<Link, Error> {
     check::host_end_again(&mut cx.host, end)
 }
 
-/// Checks that the bridge is there, up, and as the configuration wants it. `accept_ra` is compared only in an
-/// examination (doctor, guard): the Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
+/// Checks that the bridge exists, is up, and is as the configuration wants it. `accept_ra` is compared only in an
+/// examination (doctor, guard). The Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
 fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
     let bridge = check::find(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
@@ -226,6 +238,7 @@ fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Resul
     Ok(())
 }
 
+/// Fails with code 103 if `port` has another master than `bridge`, or none.
 fn is_port(port: &Link, bridge: &Link) -> Result<(), Error> {
     if port.master == Some(bridge.index) {
         Ok(())
@@ -234,6 +247,7 @@ fn is_port(port: &Link, bridge: &Link) -> Result<(), Error> {
     }
 }
 
+/// Checks hairpin mode and isolation of the port. Isolation that the configuration does not ask for is no difference.
 fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
     let flags = port.port.unwrap_or_default();
     if flags.hairpin != config.hairpin {
@@ -242,15 +256,15 @@ fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
             port.name, flags.hairpin, config.hairpin
         )));
     }
-    // The plugin firewall isolates ports, too.
+    // The plugin firewall isolates ports as well, so an isolated port is accepted in any case.
     if config.isolated && !flags.isolated {
         return Err(Error::check(format!("port {} has isolated false, expected true", port.name)));
     }
     Ok(())
 }
 
-/// Checks that the bridge takes the pod's frames, and sends it those of unknown receivers. While the pod's end is down,
-/// the kernel has the port disabled.
+/// Checks that the bridge forwards the pod's frames, learns from them, and sends the pod frames to unknown receivers.
+/// The kernel disables a port without a carrier, as while the pod's end is down. Such a state is no difference.
 fn check_frames(port: &Link) -> Result<(), Error> {
     let Some(frames) = port.frames else { return Ok(()) };
     let lacks = |what: &str| Err(Error::check(format!("port {} has {what}", port.name)));
@@ -266,8 +280,12 @@ fn check_frames(port: &Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ports of the Go plugins (without alias) and of earlier versions (with the host's default of `accept_ra`) have no
-/// mask.
+/// Checks that the port still receives nothing itself (`group_fwd_mask`), and that it still ignores router
+/// advertisements.
+///
+/// The Go plugins and earlier versions of this one set no mask. Their ports are accepted: those of the Go plugins have
+/// no alias, and those of earlier versions have the host's default of `accept_ra`. So a missing mask is a difference
+/// only if the port has our alias and an `accept_ra` of 0 that is not that default.
 fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     let closed = port.port.unwrap_or_default().closed;
     let Some(accept_ra) = port.accept_ra else { return Ok(()) };
@@ -283,6 +301,7 @@ fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     Ok(())
 }
 
+/// Checks that the port is in all `wanted` VLANs, each up to the last ID of its range. Further VLANs are accepted.
 fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
@@ -298,13 +317,13 @@ fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Resul
     Ok(())
 }
 
-/// The vlan's gateway interface is up and leads into it.
+/// Checks that the VLAN's gateway interface is up and leads into the VLAN, and returns it.
 fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {
         return Err(Error::check(format!("{} is down", gateway.name)));
     }
-    // The administrator may have made another kind of interface of that name.
+    // The administrator may have made another kind of interface with that name, which has no port on the bridge.
     if gateway.kind == "veth" {
         let port = gateway
             .peer
@@ -316,17 +335,18 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
     Ok(gateway)
 }
 
-/// Checks that the gateways' addresses are on the bridge, or on the vlan's interface. The host's routes to the pods are
-/// compared only in an examination, because the Go plugins' CHECK does not ask for them.
+/// Checks that the gateways' addresses are on the bridge, or on the VLAN's gateway interface. The host's routes to the
+/// pods are compared only in an examination, because the Go plugins' CHECK does not ask for them.
 fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
     let (call, host) = (cx.call, &mut cx.host);
     let link = match cx.config.vlan {
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
-        // A repair has changed it.
+        // A repair may have changed the bridge, so an examination reads it again.
         None if call.is_examined() => host.link_at(bridge.index)?,
         None => bridge.clone(),
     };
-    // The pods know this MAC. A bridge that isn't their gateway may follow its ports.
+    // The pods have this MAC in their neighbour tables. It is not compared for a bridge that is no gateway, which may
+    // follow its ports.
     if let Some(known) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
         check::same_mac(&link, known)?;
     }
@@ -336,7 +356,7 @@ fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Resu
             return Err(Error::check(format!("{} lacks the gateway address {gateway}", link.name)));
         }
     }
-    // The kernel removes the routes of a link that is down.
+    // The kernel removes the routes of a link that is down, and another item reports that state.
     if !call.is_examined() || !link.up {
         return Ok(());
     }

@@ -1,8 +1,9 @@
-//! The parts of the host that depend on an interface, which is to become a port of a bridge (`uplink`). A port gets no
-//! packets for the host. cnimble moves nothing to the bridge, so such an interface is refused.
+//! Finds the parts of the host that depend on an interface which is to become a port of a bridge (`uplink`). The host
+//! itself gets no packets from a port. cnimble moves no address or route to the bridge, so such an interface is
+//! refused.
 //!
-//! A DHCP client that waits has no address yet. The kernel shows its socket. Without a carrier a client has none, and
-//! the files of systemd-networkd and NetworkManager tell what these wait for.
+//! A DHCP client that waits for an answer has no address yet, but the kernel shows its socket. Without a carrier it has
+//! no socket either. Then the state files of systemd-networkd and NetworkManager tell that these wait for one.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -21,11 +22,11 @@ const UDP: u8 = 17;
 /// The port of DHCP clients (RFC 2131).
 const CLIENT_PORT: u16 = 68;
 
-/// State files of interfaces, by index.
+/// The directories with a state file for each interface, by its index.
 const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
 const NETWORKD_LEASES: &str = "/run/systemd/netif/leases";
 const NETWORK_MANAGER: &str = "/run/NetworkManager/devices";
-/// A state file has less than a kilobyte.
+/// The largest state file that is read, in bytes. Usual ones have less than a kilobyte.
 const FILE_LIMIT: usize = 64 << 10;
 
 /// A part of the host that depends on an interface.
@@ -33,16 +34,19 @@ const FILE_LIMIT: usize = 64 << 10;
 pub(crate) struct Dependent {
     /// The end of a sentence that begins with the name of the interface, for the error text.
     pub(crate) what: String,
+    /// A hint of what the administrator can do.
     pub(crate) hint: &'static str,
 }
 
 impl Dependent {
+    /// Returns `Some`, because that is what each search returns.
     fn new(what: impl Into<String>, hint: &'static str) -> Option<Self> {
         Some(Dependent { what: what.into(), hint })
     }
 }
 
-/// Returns the first part of the host that is found to depend on the link.
+/// Returns the first part of the host that is found to depend on the link, or `None`. Looks at the kernel's tables,
+/// then at programs that listen, then at DHCP clients.
 pub(crate) fn find_dependent(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
     if let Some(found) = find_in_kernel(host, link)? {
         return Ok(Some(found));
@@ -53,6 +57,8 @@ pub(crate) fn find_dependent(host: &mut Netlink, link: &Link) -> Result<Option<D
     }
 }
 
+/// Finds an address, a route, a nexthop object, a routing rule or a used neighbour entry of the host on the link.
+/// Addresses and routes that the kernel makes for each link do not count.
 fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
     let stays = |addr: &Addr| protected::is_of_one_link(addr.net.ip());
     if let Some(addr) = host.addrs(link.index)?.into_iter().find(|addr| !stays(addr)) {
@@ -76,7 +82,7 @@ fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, 
         let hint = "`ip rule` lists it; remove the rule, or use another interface for the pods";
         return Ok(Dependent::new(format!("is named by the host's rule of priority {priority}"), hint));
     }
-    // A router of IPv6 that advertises itself is known (stale) without any use.
+    // The kernel has an entry for each IPv6 router that advertises itself. It is stale as long as nothing uses it.
     let entries = host.neighbour_entries(link.index)?;
     let is_in_use = |entry: &&cnimble_netlink::neigh::Neighbour| {
         !(entry.is_failed() || entry.is_router && entry.is_stale())
@@ -90,12 +96,13 @@ fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, 
 /// The table that `ip route` shows (RT_TABLE_MAIN).
 const MAIN: u32 = 254;
 
-/// The kernel makes the route to fe80::/64 for each link. Older kernels show the one to multicast addresses as well.
+/// Returns true if the host needs the route. The kernel makes the route to fe80::/64 for each link, and older kernels
+/// list the one to multicast addresses as well.
 fn is_of_host(route: &NewRoute) -> bool {
     !protected::is_of_one_link(route.dst.ip()) && !route.dst.ip().is_multicast()
 }
 
-/// A program that waits at a link-local address of the link, as a client of DHCPv6 does.
+/// Finds a program that listens at an address of the link, which is link-local here, as a DHCPv6 client does.
 fn find_listener(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
     let own: Vec<IpAddr> = host.addrs(link.index)?.into_iter().map(|addr| addr.net.ip()).collect();
     for protocol in [UDP, TCP] {
@@ -112,14 +119,15 @@ fn find_listener(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, E
     Ok(None)
 }
 
-/// A DHCP client, by its socket or by its files.
+/// Finds a DHCP client of the link by its packet socket or by the state files of its program. A file that cannot be
+/// read counts as missing. Fails with code 5 if the kernel does not list packet sockets.
 fn find_client(link: &Link) -> Result<Option<Dependent>, Error> {
     let hint =
         "a port gets no answers of DHCP; stop the client for it, or use another interface for the pods";
     let sockets = packet::bound_to(link.index).map_err(|err| {
         Error::new(cnimble_cni::Code::IO, "uplink: list packet sockets").details(err.to_string())
     })?;
-    // A program that records packets has the same socket as some clients, but no port.
+    // A program that records packets has the same socket as some clients. Only a client also has the UDP port.
     let has_port = || Ok::<_, Error>(!listeners::listeners(UDP, Some(CLIENT_PORT))?.is_empty());
     if sockets.contains(&Listens::Ipv4) || sockets.contains(&Listens::Everything) && has_port()? {
         return Ok(Dependent::new("has a DHCP client (`ss -0lp` names it)", hint));

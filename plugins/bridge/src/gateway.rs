@@ -1,4 +1,4 @@
-//! The host as the pods' gateway: addresses, forwarding and default routes.
+//! The host as the gateway of the pods: addresses of the bridge, forwarding and default routes.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,11 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::{ours, vlan_gateway};
 
-/// Adds gateways and the default route if the bridge is a gateway. Returns the bridge's addresses.
+/// Adds the missing gateways to IPAM's `result`, and with `isDefaultGateway` the missing default routes. A missing
+/// gateway is the first address of the pod's network.
+///
+/// Returns the addresses that the bridge needs ([`addresses_of`]), or none if the bridge is no gateway. Fails with code
+/// 102 if the pod has the gateway's own address, or if the bridge would have no route back to the pod.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
     if !config.is_gateway {
         return Ok(Vec::new());
@@ -47,8 +51,8 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
     addresses_of(result)
 }
 
-/// The error for a gateway on a bridge that has no route to the pod. The pod's packets would arrive by its own route to
-/// the gateway, but no network of the bridge contains the pod, so the answers would not.
+/// Returns the error for a gateway whose bridge has no route to the pod. The pod's packets would arrive by its own
+/// route to the gateway. The answers would not, because no network of the bridge contains the pod.
 fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
     Error::new(Code::CONFLICT, format!("the bridge can't be the gateway {gateway} of {pod}")).details(
         "the address has no network with the gateway in it; hint: change its prefix length, or use ptp",
@@ -56,6 +60,7 @@ fn no_way_back(gateway: IpAddr, pod: IpNetwork) -> Error {
 }
 
 /// Returns the address that the bridge needs for each gateway: the gateway with the prefix length of the pod's address.
+/// Addresses without a gateway are skipped.
 ///
 /// # Errors
 /// Fails with code 7 if the prefix length does not fit the gateway's family: /64 for an IPv4 gateway of an IPv6
@@ -64,7 +69,7 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
     let mut gateways = Vec::new();
     for ip in &result.ips {
         let Some(gateway) = ip.gateway else { continue };
-        // A link-local gateway is in the link's network, with any network of the pod.
+        // A link-local gateway is in fe80::/64, whatever the network of the pod is.
         let prefix = if is_link_local(gateway) { LINK_LOCAL_PREFIX } else { ip.address.prefix() };
         let wanted = IpNetwork::new(gateway, prefix)
             .map_err(|err| Error::config(format!("gateway {gateway} of {}: {err}", ip.address)))?;
@@ -75,7 +80,10 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
     Ok(gateways)
 }
 
-/// Returns the vlan's gateway interface.
+/// Gives the bridge, or the VLAN's gateway interface, the addresses of `gateways` and the routes to the pods, and
+/// switches forwarding on. Each change has its undo.
+///
+/// Returns the VLAN's gateway interface if the network has a VLAN, or `None`. Does nothing without gateways.
 pub(crate) fn ensure(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -105,10 +113,11 @@ pub(crate) fn ensure(
     Ok(vlan)
 }
 
-/// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge.
+/// Switches IPv6 on for the gateway's link. The undo switches it off again, unless other pods use the bridge. Does
+/// nothing if it is on.
 ///
-/// Off, the kernel takes all IPv6 addresses off the link. If an ADD has joined meanwhile ([`take_back`]), the undo gives
-/// it the addresses of the gateways back.
+/// When IPv6 is switched off, the kernel removes all IPv6 addresses of the link. If an ADD has joined meanwhile
+/// ([`take_back`]), the undo gives it the addresses of the gateways back.
 fn enable_ipv6(call: &Call, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
     let Some((key, old)) = switch_ipv6_on(link)? else { return Ok(()) };
     let (index, name) = (link.index, link.name.clone());
@@ -129,11 +138,13 @@ fn enable_ipv6(call: &Call, bridge: u32, link: &Link, gateways: &[IpNetwork]) ->
     Ok(())
 }
 
-/// Gives `link` the addresses of the gateways that it lacks, with their undo.
+/// Gives `link` the addresses of the gateways that it lacks, with their undo. With a new address, also fixes the MAC of
+/// the link, which a foreign bridge would still change with its ports.
 ///
 /// # Errors
-/// Fails with code 102 if the link has an address that conflicts with a gateway and `forceAddress` is not set, if a
-/// gateway by DHCP is another host, or if the host would send its packets for others to the pods.
+/// Fails with code 102 if the link has an address that conflicts with a gateway and `forceAddress` is not set. The same
+/// code means that a gateway by DHCP is another host, or that the host would send its packets for others to the pods.
+/// Fails with code 100 if the MTU of the link is too small for IPv6.
 fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwork]) -> Result<(), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let present = host.addrs(link.index)?;
@@ -141,7 +152,8 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
         if present.iter().any(|addr| addr.net == *wanted) {
             continue;
         }
-        // The router of a DHCP server may be another host: no duplicate.
+        // The router that a DHCP server names may be another host, so the bridge must not get a duplicate of its
+        // address.
         if config.ipam.as_deref() == Some("dhcp") {
             if present.iter().any(|addr| addr.net.ip() == wanted.ip()) {
                 continue;
@@ -181,11 +193,11 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
                     )
                 });
             }
-            // A concurrent ADD added it.
+            // A concurrent ADD has added the address.
             Err(err) if err.is(Errno::EEXIST) => {}
             Err(err) => return Err(err.into()),
         }
-        // The MAC of a foreign bridge may still follow its ports.
+        // Setting the present MAC keeps it for the neighbour entries of the pods.
         if let Some(mac) = link.mac {
             host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
         }
@@ -193,9 +205,12 @@ fn addresses(cx: &mut Context<'_>, bridge: u32, link: &Link, gateways: &[IpNetwo
     Ok(())
 }
 
-/// Fails with code 102 if the host would send packets for others to the pods, because of the route to a new network of
-/// the bridge. A network of all addresses is the default route. Any other is the administrator's choice, unless the
-/// author of the pod asks for the address with its prefix: only IPAM plugins with ranges bound that.
+/// Fails with code 102 if the route to the new network `net` of the bridge would send packets for others to the pods. A
+/// network of all addresses always does, because its route is the default route.
+///
+/// Any other network is the administrator's choice, except with the IPAM plugin static. There the author of a pod may
+/// ask for an address with any prefix length. Then the network must contain no address of the host's other links and no
+/// next hop of its routes.
 fn refuse_harmful(
     call: &Call,
     config: &Config,
@@ -227,6 +242,7 @@ fn refuse_harmful(
     }
 }
 
+/// Returns the error for a gateway that a DHCP server names and the bridge does not have, with code 102.
 fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     let msg =
         format!("\"{bridge}\" can't be the gateway {gateway}: by DHCP that is another host of the network");
@@ -235,8 +251,9 @@ fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     ))
 }
 
+/// Removes a conflicting address from the link (`forceAddress`). The undo adds it again.
 fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
-    // A concurrent ADD may have removed it, and restores it if it fails.
+    // A concurrent ADD may have removed the address. It then restores the address itself if it fails.
     if host.execute(addr::del(link.index, &link.name, net)).if_present()?.is_none() {
         return Ok(());
     }
@@ -247,7 +264,8 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
     Ok(())
 }
 
-/// Adds a route to the pods' network: a link-local gateway gives the host none.
+/// Adds a route to the pods' network, because a link-local address of the gateway gives the host none. The undo removes
+/// it, unless other pods use the bridge. Fails with code 102 if the host has a route to it by another link.
 fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewRoute::to(net, link.index);
@@ -280,7 +298,9 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
     }
 }
 
-/// The routes of [`lead_back`], and those that the kernel makes to the networks of the gateways' addresses.
+/// Returns the host's routes to the pods in `result`: those of [`lead_back`], and those that the kernel makes to the
+/// networks of the gateways' addresses. `present` are the addresses of `link`. A gateway that is not among them has no
+/// route here.
 pub(crate) fn routes_to_pods(present: &[Addr], link: &Link, result: &CniResult) -> Vec<NewRoute> {
     let mut routes: Vec<NewRoute> = Vec::new();
     for ip in &result.ips {
@@ -289,7 +309,7 @@ pub(crate) fn routes_to_pods(present: &[Addr], link: &Link, result: &CniResult) 
         let of_address = present.iter().map(|addr| addr.net).filter(|net| net.ip() == gateway);
         let wide = of_address.filter(|net| *net != cidr::host(gateway)).map(cidr::network_of);
         for net in wide.chain(back) {
-            // With its source, the route goes with the address.
+            // The kernel removes a route with its source address, so this one has the gateway as its source.
             let src = Some(gateway).filter(|_| net.is_ipv4());
             routes.push(NewRoute { src, ..NewRoute::to(net, link.index) });
         }
@@ -297,7 +317,7 @@ pub(crate) fn routes_to_pods(present: &[Addr], link: &Link, result: &CniResult) 
     routes
 }
 
-/// Puts missing [`routes_to_pods`] back.
+/// Adds those of [`routes_to_pods`] that are missing, in the form in which the kernel makes them.
 pub(crate) fn lead_to_pods(host: &mut Netlink, link: &Link, result: &CniResult) -> Result<(), Error> {
     for route in routes_to_pods(&host.addrs(link.index)?, link, result) {
         if check::routes(host, link, std::slice::from_ref(&route), "on the host").is_err() {
@@ -308,23 +328,27 @@ pub(crate) fn lead_to_pods(host: &mut Netlink, link: &Link, result: &CniResult) 
     Ok(())
 }
 
-/// Whether other pods use the bridge. The leaving pod still has a port, and so has a vlan's gateway.
+/// Returns true if another pod uses the bridge. The port of the pod whose ADD is undone does not count. Neither does
+/// the port of the VLAN's gateway interface, which exists if `index`, the link of the gateway, is not the bridge
+/// itself.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
-/// IP6_RT_PRIO_ADDRCONF, of the kernel's routes to networks of addresses.
+/// The metric of the routes that the kernel makes to the networks of IPv6 addresses (IP6_RT_PRIO_ADDRCONF).
 const KERNELS_PRIORITY: u32 = 256;
 
-/// fe80::/64, the network of a link.
+/// The prefix length of fe80::/64, the network of link-local addresses.
 const LINK_LOCAL_PREFIX: u8 = 64;
 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// IPv4 gateways replace each other, IPv6 ones only with overlapping networks. A link may have several link-local ones.
+/// Returns true if the present address `one` cannot stay beside the gateway `other`. Two different IPv4 addresses
+/// always conflict, IPv6 ones only if their networks overlap. A present link-local address conflicts with nothing,
+/// because a link may have several.
 fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4()
         && !is_link_local(one.ip())

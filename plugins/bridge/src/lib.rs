@@ -9,7 +9,10 @@
 //! 6. Add addresses to the pod's interface, set it up and add the routes (`pod`).
 //! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
-//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult.
+//! Steps 6 and 7 are left out if `disableContainerInterface` keeps the pod's interface down.
+//!
+//! DEL removes the rules, the veth pair, the lease and an unused bridge, in this order (`remove`). It needs neither the
+//! namespace nor a prevResult. The gateway addresses stay on the bridge for other pods.
 
 mod bridge;
 mod check;
@@ -84,7 +87,8 @@ impl Plugin for Bridge {
             isolated: config.isolated_addresses(&result),
             masquerade: config.masquerade(&result),
         };
-        // The socket stays open until the end, because its close can wait 15 ms for the kernel.
+        // The socket stays open until the end of ADD. Its close can wait 15 ms for the kernel, and nothing here needs
+        // that wait.
         let mut nft = Nft::new();
         if !wanted.is_empty() {
             call.step(&wanted.step(), || cx.filter(&mut nft, &wanted))?;
@@ -116,6 +120,8 @@ impl Plugin for Bridge {
         remove::attachment(call)
     }
 
+    /// Compares the attachment and then asks IPAM. If both find a difference, the error is that of IPAM
+    /// ([`delegate::check`]).
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let own = check::attachment(call, &config, prev);
@@ -129,6 +135,8 @@ impl Plugin for Bridge {
         gc::network(call, valid)
     }
 
+    /// Fails with code 50 if a link of another kind has the bridge's name, or if rules that the configuration asks for
+    /// cannot be made. A missing bridge is no failure, because ADD makes it.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = usable_netlink()?;
@@ -152,8 +160,10 @@ impl Plugin for Bridge {
     }
 }
 
-/// Calls the IPAM plugin. Also returns whether it may have used the MAC of the pod's interface, which then must not
-/// change any more. Our host-local and static do not look at it.
+/// Calls ADD of the IPAM plugin. Without `ipam` the result is empty.
+///
+/// The second value is true if the IPAM plugin may have used the MAC of the pod's interface, as DHCP does. That MAC
+/// must not change any more. The host-local and static of this binary ignore it.
 fn from_ipam(call: &Call, config: &Config) -> Result<(CniResult, bool), Error> {
     let Some(ipam) = &config.ipam else { return Ok((CniResult::default(), false)) };
     let added = delegate::assigned(call, ipam)?;

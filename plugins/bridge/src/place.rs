@@ -1,5 +1,5 @@
-//! The pod's entry in the bridge's forwarding table. The bridge learns entries from the source of any frame: a pod that
-//! sends with its neighbour's address, or is given it, would get the neighbour's frames.
+//! The pod's entry in the bridge's forwarding table. The bridge learns entries from the source of any frame. Without a
+//! fixed entry, a pod that uses its neighbour's MAC would get the neighbour's frames.
 
 use nix::errno::Errno;
 
@@ -11,12 +11,15 @@ use cnimble_plugin::interface::pair::is_a_pods;
 
 use crate::context::Context;
 
-/// Adds a fixed entry for `mac`. The kernel removes it with the port.
+/// Adds a fixed entry for `mac` to the forwarding table. The kernel removes it with the port.
 ///
-/// A checked address (macspoofchk) gets a sticky entry: no frame moves it, not even from a Go plugin's port or an
-/// uplink. A requested address gets an entry as well: two pods may ask for it. Derived addresses have learned entries,
-/// which can move to a bond's other interface or with a migrated machine. Fails with code 102 if another pod has the
-/// address.
+/// - A checked MAC (`macspoofchk`) gets a sticky entry. No frame moves it, not even from a Go plugin's port or an
+///   uplink.
+/// - A requested MAC gets a fixed entry, because two pods may ask for the same one.
+/// - Any other MAC gets none, and the function does nothing. Its learned entry can move to another interface of a bond
+///   or with a migrated machine.
+///
+/// Fails with code 102 if another pod, the bridge or one of its ports has the MAC.
 pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);
     let evidence = match config.requested_mac(cx.call)? {
@@ -26,7 +29,8 @@ pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -
     if !config.mac_spoof_check && evidence == Evidence::Fixed {
         return Ok(());
     }
-    // The vlans of one address may belong to several pods, but all vlans of a trunk to this one.
+    // The same MAC may be in use by several pods in different VLANs. A trunk takes all of its VLANs for this pod, so
+    // its entry names none.
     let vlan = config.native.filter(|_| config.trunk.is_empty());
     let entry = NewEntry { port: port.index, name: &port.name, mac, vlan, sticky: config.mac_spoof_check };
     match host.execute(fdb::add(&entry)) {
@@ -50,19 +54,22 @@ pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -
                 .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
-    // Replaces a learned entry, also from a forged frame.
+    // This replaces a learned entry, which may come from a forged frame.
     Ok(host.execute(fdb::replace(&entry))?)
 }
 
-/// Entries that prove that an address is taken.
+/// The kind of entries that prove that a MAC is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// Learned entries count, too.
+    /// Any entry of a pod counts, also a learned one.
     Any,
-    /// A learned entry may come from a forged frame. A pod with a derived address must not fail because of it.
+    /// Only sticky entries count. A learned entry may come from a forged frame, and a pod with a derived MAC must not
+    /// fail because of it.
     Fixed,
 }
 
+/// Describes who has the MAC of the entry `found`, for an error text. Returns `None` if the entry is no proof, or if
+/// its port is gone.
 fn holder(
     host: &mut Netlink,
     bridge: &Link,

@@ -1,3 +1,5 @@
+//! The pod's end of the veth pair: its addresses, and how other hosts learn its MAC.
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -15,31 +17,36 @@ use crate::ours;
 /// The time to wait until the host's end is up. That takes microseconds unless the machine is stuck.
 pub(crate) const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How other hosts learn the pod's MAC.
+/// Decides how other hosts learn the pod's MAC, and carries that out in the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// Derived from the address, unless another one is final.
+    /// The MAC that is derived from the first address. `None` keeps the present MAC of the interface.
     mac: Option<Mac>,
-    /// The kernel announces it (`arp_notify`).
+    /// The kernel announces the IPv4 addresses when the link goes up (`arp_notify`).
     announced: bool,
-    /// A foreign bridge may lead to other hosts.
+    /// The bridge is not one of [`ours::is_ours`], so it may lead to other hosts. IPv4 addresses are then probed if the
+    /// configuration asks for it.
     shared: bool,
     detection: Detection,
 }
 
 impl Arrival {
-    /// Replaces the first MAC of the pod's interface.
+    /// Returns the MAC that replaces the first one of the pod's interface, or `None` if that one stays.
     pub(crate) fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
-    /// Decides whether addresses are announced and probed. Every pod reads an announcement, which among hundreds of
-    /// pods costs more than everything else. It is only needed if hosts know the address with another than a derived
-    /// MAC.
+    /// Decides the MAC of the pod's interface, and whether its addresses are announced and probed. Every pod reads an
+    /// announcement, which among hundreds of pods costs more than everything else. So it is made only in these cases:
     ///
-    /// With `final_mac` the MAC was requested, or an IPAM plugin has seen it (DHCP, reservations). The host may know a
-    /// former owner of the address by another MAC. A bridge that isn't a gateway leads to switches that have to learn
-    /// the MAC's port. IPv6 addresses are probed if that is configured, or on a foreign bridge.
+    /// - `final_mac` is set: the MAC was requested, or an IPAM plugin has seen it (DHCP, reservations). The host may
+    ///   know a former owner of the address by another MAC.
+    /// - The host's neighbour table has one of the addresses with another MAC.
+    /// - The bridge is not the pods' gateway, or the network has a VLAN. Then switches have to learn the port of the
+    ///   MAC.
+    ///
+    /// IPv6 addresses are probed if `enabledad` asks for that, or if the bridge is foreign. Nothing is planned for an
+    /// interface that stays down.
     pub(crate) fn plan(
         cx: &mut Context<'_>,
         bridge: &Link,
@@ -59,7 +66,7 @@ impl Arrival {
             return Arrival { mac: None, announced: true, shared, detection };
         };
         let mac = Mac::of_address(ip);
-        // Only IPv4 addresses are announced.
+        // The kernel announces only IPv4 addresses here, so a lookup of IPv6 neighbours would not matter.
         let mut v4 = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv4);
         let announced = !config.is_gateway
             || config.vlan.is_some()
@@ -69,7 +76,11 @@ impl Arrival {
         Arrival { mac: Some(mac), announced, shared, detection }
     }
 
-    /// Enters the namespace once, and sends one message there. Returns the socket in the pod.
+    /// Adds the addresses and routes in the pod and sets its interface up. Enters the namespace once and sends one
+    /// batch of requests there. `pair` gets the final MAC.
+    ///
+    /// Returns the socket in the pod, or `None` if the configuration keeps the interface down. Fails with code 102 if a
+    /// probe of IPv4 addresses finds another host on a foreign bridge.
     pub(crate) fn configure(
         self,
         cx: &Context<'_>,
@@ -89,14 +100,14 @@ impl Arrival {
         })??;
         if self.shared {
             let link = Link { index: pair.pod_index, name: pair.pod_name.clone(), ..Link::default() };
-            // [`Arrival::finish`] announces them when the bridge forwards.
+            // [`Arrival::finish`] announces the addresses when the bridge forwards.
             arp::probe_in_pod(call, netns, &mut inside, &link, result)?;
         }
         let start =
             Start { mac: self.mac, detection: self.detection, announced: config.layer3() && self.announced };
         let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &start);
         for wanted in pod::routes(pair.pod_index, result) {
-            // The pod may have other networks' interfaces and default routes.
+            // The pod may have interfaces and default routes of other networks. `prepend` accepts those.
             requests.push(route::prepend(&wanted, &pair.pod_name));
         }
         inside.execute_all(requests).map_err(|err| pod::explained(result, Gateways::InNetworks, err))?;
@@ -104,9 +115,11 @@ impl Arrival {
         Ok(Some(inside))
     }
 
-    /// Announces the addresses again if needed, and waits until they are usable. The bridge may drop the kernel's
-    /// announcement: it opens a port only when notified that the link is up, later on a busy machine. Setting a MAC
-    /// again repeats the announcement (NETDEV_CHANGEADDR).
+    /// Announces the IPv4 addresses again if that was planned. For IPv6 addresses, waits until the pod's end is up and
+    /// duplicate address detection is over.
+    ///
+    /// The bridge may drop the kernel's own announcement. It opens a port only when it is notified that the link is up,
+    /// which takes longer on a busy machine. Setting the same MAC again repeats the announcement (NETDEV_CHANGEADDR).
     pub(crate) fn finish(
         self,
         cx: &Context<'_>,

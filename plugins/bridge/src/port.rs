@@ -11,7 +11,9 @@ use crate::config::Config;
 use crate::context::Context;
 
 /// Makes the veth pair with the host's end as a port of the bridge. Then the port gets its alias and flags in one
-/// message, goes up, and gets its VLANs.
+/// message, is set up, and gets its VLANs. The pod's end stays down.
+///
+/// Fails with code 102 if the pod has an interface with that name, or if the attachment exists already.
 pub(crate) fn create(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -22,7 +24,7 @@ pub(crate) fn create(
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: cx.mtu, mac, host_mac };
     let pair = pair::create(cx.call, &mut cx.host, &cx.owner, netns, &new)?;
-    // The bridge receives the packets now, but the port may leave it later.
+    // A port passes its packets to the bridge and hears no advertisements. The setting counts if it leaves the bridge.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
     // The port goes up after it has its alias: on a link that is up, a new alias makes the kernel walk all IPv6 routes.
@@ -34,6 +36,8 @@ pub(crate) fn create(
     Ok(pair)
 }
 
+/// Returns the VLANs of a pod's port, each with the last ID of its range. The native VLAN comes first. Empty if the
+/// network uses no VLANs.
 pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
     let native = config.native.map(untagged);
     let trunk =
@@ -41,12 +45,13 @@ pub(crate) fn vlans(config: &Config) -> Vec<(Vlan, u16)> {
     native.into_iter().chain(trunk).collect()
 }
 
-/// Returns the port's native VLAN: frames without a tag belong to it (PVID), and its frames leave without one.
+/// Returns the native VLAN of a port: frames without a tag belong to it (PVID), and its frames leave without one.
 pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }
 
-/// Removes the bridge's default vlans, unless they are wanted.
+/// Gives the port the `wanted` VLANs and switches the bridge's filter on. First removes the VLANs that the port has,
+/// such as the bridge's default one, unless `preserveDefaultVlan` keeps them. Does nothing if `wanted` is empty.
 pub(crate) fn configure_vlans(
     cx: &mut Context<'_>,
     bridge: &Link,
@@ -65,7 +70,8 @@ pub(crate) fn configure_vlans(
     for (vlan, last) in wanted {
         requests.push(port::add_vlans(port.index, &port.name, *vlan, *last));
     }
-    // A concurrent ADD may have switched filtering on, failed, and switched it off before it could see these vlans.
+    // A concurrent ADD may have switched the filter on for this ADD to find, failed, and switched it off before it
+    // could see these VLANs.
     requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, VlanFiltering::On));
     Ok(cx.host.execute_all(requests)?)
 }

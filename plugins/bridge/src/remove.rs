@@ -1,4 +1,4 @@
-//! DEL, with any remaining information.
+//! DEL, with whatever information still exists about the attachment.
 
 use std::net::IpAddr;
 
@@ -21,10 +21,10 @@ use crate::unused;
 /// 1. the rules, while the lease still reserves the address for this pod;
 /// 2. the veth pair, which takes longest: meanwhile the rules' grace period passes (see `docs/NFTABLES.md`);
 /// 3. the lease, because an address is free only when no interface has it;
-/// 4. the bridge, if no pod uses it and the configuration has `removeUnusedBridge`, or if a killed ADD left it unfinished.
+/// 4. the bridge, if the configuration has `removeUnusedBridge` and no pod uses it ([`unused::remove`]).
 ///
 /// A step that fails does not keep the later ones from being tried, with one exception: the lease stays while the
-/// interface exists. If the rules could not be removed, the lease goes back all the same, and the returned error makes
+/// interface exists. If the rules could not be removed, the lease goes back all the same. The returned error then makes
 /// the caller repeat the DEL, which finds the rules by their owner.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
@@ -39,7 +39,12 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([veth, lease, rules, bridge])
 }
 
-/// The configuration may have changed, so it doesn't matter. Known addresses and ports avoid a listing of all rules.
+/// Removes the rules of `owner` for masquerading, the MAC check and isolation. The configuration may have changed since
+/// ADD, so its keys do not decide. Only isolation is skipped if the port is known not to be isolated, or if the port is
+/// gone and the configuration has no `portIsolation`.
+///
+/// The addresses in prevResult and the port `veth` spare a listing of all rules. `None` means that the look for the
+/// port failed, and `Some(None)` that it is gone.
 fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<Link>>) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();

@@ -1,9 +1,13 @@
-//! Bridges that are removed with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
+//! Removes bridges with their last pod (`removeUnusedBridge`), and the gateway interfaces of VLANs on them.
 //!
-//! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. So ADD holds a lock
-//! from the look for the bridge until its port exists, and DEL and GC from the look for ports until it is gone. Such a
-//! bridge, marked by its alias, needs it with any configuration of the ADD. Any ADD that makes a bridge holds it, too,
-//! until the bridge is complete: one that finds an unfinished bridge knows then that its maker was killed.
+//! The kernel deletes even a bridge that has ports, so a DEL could delete the bridge that a concurrent ADD has found.
+//! One lock for all bridges of the host prevents that:
+//!
+//! - ADD holds it from the look for the bridge until its port exists. Such a bridge is marked by its alias, which
+//!   decides even if the ADD has another configuration.
+//! - DEL and GC hold it from the look for ports until the bridge is gone.
+//! - Any ADD that makes a bridge holds it until the bridge is complete. An ADD that gets the lock and finds an
+//!   unfinished bridge thus knows that its maker was killed.
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -19,10 +23,11 @@ use cnimble_rules::objects::bridge::{LOCK, is_left_over, open_lock};
 use crate::config::{Config, vlan_gateway_name};
 use crate::{ours, uplink, vlan_gateway};
 
-/// Tries while concurrent DELs remove the listed links.
+/// The most attempts to list the links while concurrent DELs remove some of them.
 const ATTEMPTS: usize = 20;
 
-/// Waits for the lock of all bridges.
+/// Waits for the lock of all bridges. Fails with code 5 if it cannot be taken, and with the error of the signal that
+/// ends the wait.
 pub(crate) fn lock() -> Result<Lock, Error> {
     wait().map_err(|why| match why {
         LockError::Stopped(err) => err,
@@ -30,8 +35,8 @@ pub(crate) fn lock() -> Result<Lock, Error> {
     })
 }
 
-/// Waits for the lock as [`lock`] does. Returns `None` with a warning where the lock can't be taken (`/run` is
-/// read-only): a bridge can be made without it.
+/// Waits for the lock as [`lock`] does. Returns `None` with a warning where it cannot be taken, for example because
+/// `/run` is read-only. A bridge can be made without it.
 pub(crate) fn lock_if_possible() -> Result<Option<Lock>, Error> {
     match wait() {
         Ok(lock) => Ok(Some(lock)),
@@ -47,17 +52,22 @@ fn wait() -> Result<Lock, LockError> {
     open_lock().map_err(LockError::Io).and_then(Lock::wait)
 }
 
+/// Returns true if no link of the host has the index of the bridge.
 pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> {
     Ok(host.link_at(bridge.index).if_present()?.is_none())
 }
 
-/// Removes them if that is configured, and they are unused. GC also removes a bridge that a killed ADD has left.
+/// Removes the bridge and the VLAN's gateway interface if no pod uses them ([`unused`]). Sets an uplink down again that
+/// was down before.
+///
+/// DEL does nothing unless the configuration has `removeUnusedBridge`. GC removes an unfinished bridge in any case.
+/// With an invalid configuration, nothing is removed and the outcome is `Ok`.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     let is_asked = |config: &Config| config.remove_unused || call.command == Command::Gc;
     let Some(config) = Config::read(&call.config).ok().filter(is_asked) else {
         return Ok(());
     };
-    // Other DELs remove their ports, and the first look is done, without the lock.
+    // This first look is made without the lock, so other DELs may remove ports meanwhile.
     if unused(call, host, &config).if_present()?.is_some_and(|links| links.is_empty()) {
         return Ok(());
     }
@@ -80,7 +90,9 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the links that no pod uses any more, in the order of their removal: the vlan's gateway and then the bridge.
+/// Returns the links that no pod uses any more, in the order of their removal. The first is the port of the VLAN's
+/// gateway interface, whose removal deletes both ends. The bridge follows. An unfinished bridge is returned with any
+/// configuration.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
@@ -93,7 +105,7 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
     }
     let gateways = gateways(call);
     let mut ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
-    // The kernel takes it off with the bridge.
+    // The uplink is no user: the kernel releases it when the bridge is deleted.
     ports.retain(|port| config.uplink.as_ref() != Some(&port.name));
     if let Some(vlan) = config.vlan {
         let name = vlan_gateway_name(&bridge.name, vlan);
@@ -106,7 +118,7 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
             && !is_in(host, vlan, ports.iter().filter(|link| link.name != port))?
             && is_plain(host, &gateway, &gateways)?
         {
-            // The gateway is its other end.
+            // The gateway interface is the other end of this veth pair.
             unused.push(ports.remove(at));
         }
     }
@@ -116,6 +128,7 @@ fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<V
     Ok(unused)
 }
 
+/// Returns true if one of the ports is in the VLAN.
 fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link>) -> netlink::Result<bool> {
     for port in ports {
         if host.vlans(port.index)?.iter().any(|of| of.id == vlan) {
@@ -125,7 +138,8 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
     Ok(false)
 }
 
-/// Whether a link has only the gateways as addresses, and is no link's parent.
+/// Returns true if nothing but pods needs the link. It then has only the gateways and link-local addresses of IPv6, and
+/// no VLAN or other link is on top of it.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     let own = |net: IpNetwork| match net {
         IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
@@ -156,15 +170,19 @@ struct Ipam {
     addresses: Vec<Range>,
 }
 
+/// An item of `ipam.ranges` or `ipam.addresses`, or `ipam` itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Range {
     #[serde(alias = "address")]
     subnet: String,
+    /// Empty for the first address of the subnet.
     gateway: String,
 }
 
 impl Range {
+    /// Returns the gateway with the prefix length of the subnet. Without the key it is the first address. `None` if the
+    /// subnet is invalid.
     fn gateway(&self) -> Option<IpNetwork> {
         let net: IpNetwork = self.subnet.parse().ok()?;
         let gateway = self.gateway.parse().unwrap_or_else(|_| cidr::first_address(net));
@@ -173,7 +191,7 @@ impl Range {
 }
 
 /// Returns the gateways that an ADD of this network may have given to the bridge: those of prevResult, and those of the
-/// ranges and addresses in the configuration's `ipam`.
+/// ranges and addresses in the configuration's `ipam`. An `ipam` that cannot be read adds none.
 fn gateways(call: &Call) -> Vec<IpNetwork> {
     let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
     let assigned = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());

@@ -1,4 +1,4 @@
-//! An interface of the host that is a port of a new bridge (`uplink`), so that the pods are on its network.
+//! An interface of the host that becomes a port of a new bridge (`uplink`), so that the pods are on its network.
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link};
@@ -8,7 +8,10 @@ use crate::bridge::take_back;
 use crate::context::Context;
 use crate::{dependents, ours};
 
-/// Fails with code 102 if the interface is a port already, or if a part of the host depends on it and would be cut off.
+/// Makes the interface a port of the bridge and sets it up, with its undo. Does nothing if it is that port already. If
+/// the interface was down and the bridge has `removeUnusedBridge`, the bridge's alias records that for its removal.
+///
+/// Fails with code 102 if the interface is a port of another bridge, or if a part of the host depends on it.
 pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<(), Error> {
     let uplink = cx.host.link(name)?;
     if uplink.master == Some(bridge.index) {
@@ -43,13 +46,14 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
     Ok(())
 }
 
-/// Whether the bridge has a port besides the uplink.
+/// Returns true if the bridge has a port besides the uplink.
 fn has_pods(host: &mut Netlink, bridge: u32, uplink: u32) -> Result<bool, Error> {
     let ports = host.links(&Filter { master: Some(bridge), kind: None })?;
     Ok(ports.iter().any(|port| port.index != uplink))
 }
 
-/// Takes the uplink of a removed bridge down again, unless the host uses it by now.
+/// Sets the uplink of a removed bridge down again. Leaves it up if it is a port of another bridge or has a link on top
+/// of it. The same holds if a part of the host depends on it by now.
 pub(crate) fn take_down(host: &mut Netlink, name: &str) -> Result<(), Error> {
     let Some(uplink) = host.find_link(name)?.filter(|uplink| uplink.up && uplink.master.is_none()) else {
         return Ok(());
@@ -64,6 +68,7 @@ pub(crate) fn take_down(host: &mut Netlink, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Fails with code 103 if the interface `name` is missing or not a port of the bridge.
 pub(crate) fn check(host: &mut Netlink, bridge: &Link, name: &str) -> Result<(), Error> {
     let uplink = host.find_link(name)?;
     if uplink.is_some_and(|uplink| uplink.master == Some(bridge.index)) {

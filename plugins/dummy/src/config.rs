@@ -1,9 +1,10 @@
-//! `ipam` is required, and must give at least one address.
+//! The configuration of the plugin dummy. `ipam` is required, because the interface only holds addresses.
 
 use cnimble_cni::{Error, PluginConfig};
 use cnimble_netlink::kind::Kind;
 use cnimble_plugin::interface::upper::Upper;
 
+/// Reads the configuration for all verbs. Fails with code 7 without `ipam.type`.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     if config.ipam().is_none() {
         return Err(Error::config("dummy interface requires an IPAM configuration")

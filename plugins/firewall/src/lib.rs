@@ -4,10 +4,11 @@
 //! isolates the pod's port of the bridge (`port`), because without `br_netfilter` packets between ports pass no rules.
 //!
 //! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of firewalld have no
-//! owner: DEL finds them by the addresses in prevResult. A DEL may be called again after the IPAM plugin has released
-//! them, so it leaves addresses that another pod has by now. The DEL of the last pod on a bridge removes the bridge's
-//! policy. Without a prevResult it finds the bridge by the pod's end on the host, or else removes the policies of all
-//! unused bridges.
+//! owner, so DEL finds them by the addresses in prevResult. A DEL may be called again after the IPAM plugin has
+//! released them, so it leaves addresses that another pod has by now.
+//!
+//! The DEL of the last pod on a bridge removes the bridge's policy. Without a prevResult, DEL finds the bridge by the
+//! pod's end on the host. Without that either, it removes the policies of all unused bridges.
 
 mod config;
 mod port;
@@ -44,7 +45,7 @@ impl Plugin for Firewall {
         true
     }
 
-    /// As the Go plugin, this one takes no version before 0.4.0, in which CHECK came.
+    /// The plugin takes no version before 0.4.0, which introduced CHECK. Neither does the Go plugin.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }
@@ -65,7 +66,7 @@ impl Plugin for Firewall {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // It may have changed since ADD, and is only a hint.
+        // The configuration may have changed since ADD, so it is only a hint. An invalid one counts as the default.
         let config = Config::read(&call.config).unwrap_or_default();
         let prev = call.config.prev_result.as_ref();
         let (known, failed) = match prev.map_or_else(|| port::of_owner(&call.owner()), |_| Ok(None)) {
@@ -85,11 +86,13 @@ impl Plugin for Firewall {
             interfaces: &interfaces,
             knows_interfaces: prev.is_some(),
         };
-        // The previous plugin removes the pod's end after this DEL.
+        // The pod's end on the host still exists: the main plugin removes it after this DEL. So it must not count as a
+        // user of the bridge.
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());
-        // The pod's own interface proves that its addresses are its own, and saves a look at all records.
+        // While the host has the pod's end, the addresses are still the pod's. That saves a look at the records of all
+        // pods.
         let is_there = || prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true));
         let others = LazyCell::new(|| {
             if is_there() { Vec::new() } else { records::addresses_of_others(&call.container_id) }
@@ -125,6 +128,7 @@ impl Plugin for Firewall {
     }
 }
 
+/// Chooses a backend and adds the rules of `wanted`, with their undo. A repair calls it as well.
 fn accept(call: &Call, nft: &mut Nft, config: &Config, wanted: &Forward) -> Result<(), Error> {
     let chosen = forward::choose(config.backend, &config.admin, nft)?;
     let undo = forward::add(chosen, nft, &call.owner(), wanted)?;
@@ -132,6 +136,7 @@ fn accept(call: &Call, nft: &mut Nft, config: &Config, wanted: &Forward) -> Resu
     Ok(())
 }
 
+/// Returns prevResult. Fails with code 7 without one, because firewall works on the interface of another plugin.
 fn previous(call: &Call) -> Result<&CniResult, Error> {
     call.config.prev_result.as_ref().ok_or_else(|| {
         Error::config("missing prevResult from earlier plugin")

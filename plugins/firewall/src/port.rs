@@ -1,5 +1,5 @@
-//! The pod's port of its bridge. Isolated ports can only send to the bridge itself and to ports that aren't isolated,
-//! with any protocol (bridge(8), `isolated`). The flag goes with the port.
+//! The pod's port of its bridge. Isolated ports can only send to the bridge itself and to ports that are not isolated,
+//! with any protocol (bridge(8), `isolated`). The kernel removes the flag with the port.
 
 use cnimble_cni::{CniResult, Error, Owner, owner};
 use cnimble_netlink::link::{Filter, Link};
@@ -11,8 +11,8 @@ use cnimble_rules::objects::pair::leads_to_a_pod;
 
 use crate::config;
 
-/// Finds the port of a bridge among the host's interfaces in `prev`. Returns `None` for a pod without a bridge: all of
-/// its packets pass the host's rules. Fails with code 7 if `prev` names no port of a bridge.
+/// Finds the port of a bridge among the host's interfaces in `prev`, with its flags. Returns `None` for a pod without a
+/// bridge, whose packets all pass the host's rules. Fails with code 7 if `prev` names no port of a bridge.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()
@@ -33,13 +33,13 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
 }
 
-/// The host's interfaces, with the pod's own end.
+/// Returns the names of the host's interfaces in `prev`. The pod's own end on the host is among them.
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
-/// Whether the host has the pod's end.
+/// Returns true if an interface in `prev` is on the host and leads to a pod.
 pub(crate) fn is_there(prev: &CniResult) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     for name in outside(prev) {
@@ -50,7 +50,8 @@ pub(crate) fn is_there(prev: &CniResult) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// By its owner. Returns its bridge (or itself), too.
+/// Finds the pod's end on the host by its name and its owner. Returns its name and the name of its bridge, or its own
+/// name twice if it has no bridge. `None` if there is no such end, or if its bridge has just been removed.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());
     for name in pair::host_names(owner) {
@@ -66,8 +67,11 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
     Ok(None)
 }
 
-/// An interface is missing or has no user but this pod. The pod's ends are known by their names, or after a rename by
-/// their owner. A concurrent ADD has its port before its rules.
+/// Returns true if an interface is missing or has no user but this pod, so that its policy may be removed. The pod's
+/// ends are known by the names in `own`, or after a rename by their `owner`. GC passes neither.
+///
+/// A concurrent ADD is seen, because its port exists before its rules. The gateway interface of a VLAN is used if its
+/// bridge is.
 pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(interface)? else { return Ok(true) };
@@ -83,7 +87,7 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
         }
     }
     let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
-    // A vlan's gateway has its other end in this namespace.
+    // The port of a VLAN's gateway interface is no pod's: its other end is in this namespace.
     let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
     let tag = owner.map(Owner::tag);
     let is_own = |port: &Link| {
@@ -92,6 +96,7 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
     Ok(ports.iter().all(|port| is_own(port) || leads_here(port)))
 }
 
+/// Isolates the pod's port, with its undo. Does nothing for a pod without a bridge. Fails as [`find`] does.
 pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let Some((found, old)) = find(&mut host, prev)? else { return Ok(()) };
@@ -106,6 +111,8 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     Ok(())
 }
 
+/// Fails with code 103 if the pod's port is not isolated, and with code 7 if `prev` names no port of a bridge. A pod
+/// without a bridge has none to check.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
     let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {

@@ -27,10 +27,12 @@ struct RuntimeConfig {
     device_id: String,
 }
 
+/// The key that names the device, with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The key `device`: an interface.
+    /// `device`, the name or alternative name of an interface.
     Name(String),
+    /// `hwaddr`, the MAC address of an interface.
     Mac(Mac),
     /// `kernelpath`, a directory below /sys/devices.
     KernelPath(PathBuf),
@@ -42,16 +44,20 @@ pub(crate) enum Wanted {
 
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The first configured key, in the Go plugin's order.
+    /// The device by the first configured key: `device`, `hwaddr`, `kernelpath`, then [`Config::bus_id`]. The order is
+    /// the Go plugin's.
     pub(crate) wanted: Wanted,
-    /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether there is an interface.
+    /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether it has an interface. `None`
+    /// without either key.
     pub(crate) bus_id: Option<Wanted>,
+    /// The directory of the records (`dataDir`).
     pub(crate) data_dir: PathBuf,
+    /// `None` keeps the value of the IPAM plugin's result.
     pub(crate) dns: Option<Dns>,
 }
 
 impl Config {
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid or if no key names a device.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let id = |key: &str, text: &str| match text {
@@ -94,7 +100,8 @@ impl Config {
     }
 }
 
-/// The directory of the records: all that DEL and GC need.
+/// Returns the directory of the records, or its default. DEL and GC need no other key. Fails with code 7 if it is no
+/// string.
 pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -105,6 +112,7 @@ pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     Ok(if data_dir.is_empty() { DEFAULT_DATA_DIR.into() } else { data_dir.into() })
 }
 
+/// Checks that the path is below /sys/devices and has no `..`. Fails with code 7 otherwise.
 fn kernel_path(text: &str) -> Result<PathBuf, Error> {
     let path = Path::new(text);
     let below = path.strip_prefix("/sys/devices").ok();

@@ -1,3 +1,5 @@
+//! Finds the configured device on the host.
+
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
@@ -12,18 +14,19 @@ use crate::seen::Seen;
 use crate::store::Records;
 use crate::sysfs::Sysfs;
 
-/// sysfs shows the namespace that it was mounted in.
+/// Returns the mounted sysfs. It shows the namespace that it was mounted in, which is the host's for a plugin.
 pub(crate) fn sysfs() -> Sysfs<'static> {
     Sysfs(Path::new("/sys"))
 }
 
-/// Whether the driver of the configured device (`pciBusID`, `runtimeConfig.deviceID`) leaves it to a program, as
-/// vfio-pci does, so that it has no interface. Fails with code 100 if the device is missing.
+/// Returns true if the driver of the configured device (`pciBusID`, `runtimeConfig.deviceID`) leaves it to a program,
+/// as vfio-pci does. Such a device has no interface. Fails with code 100 if the device is missing or has no driver.
 pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
-/// Finds the configured interface on the host. Fails with code 100 if it isn't there.
+/// Finds the configured interface on the host. Fails with code 100 if it is missing, and with code 7 for `lo`, which
+/// every namespace has.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
         Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))
@@ -43,7 +46,10 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
-/// [`link`], after a device with a record was restored: a dead pod's may have another name. Removes that record.
+/// Finds the configured interface as [`link`] does, after restoring it if it still has a record. The kernel returns the
+/// device of a dead pod under the pod's name, so it may be missing until then. The record is removed.
+///
+/// The error of [`link`] is returned if no record helps.
 pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
     let found = look(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {
@@ -67,6 +73,7 @@ pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Reco
     found
 }
 
+/// Finds the configured interface and reads what proves which device it is ([`Place::see`]).
 fn look(host: &mut Place, wanted: &Wanted) -> Result<Seen, Error> {
     let link = link(&mut host.netlink, wanted)?;
     let gone = format!("device {} was removed meanwhile", link.name);

@@ -1,22 +1,25 @@
-//! The properties that tell a device from other links.
+//! Decides whether a link is the recorded device.
 
 use cnimble_netlink::link::Link;
 
 use crate::record::Record;
 use crate::seen::Seen;
 
-/// Every namespace has its own, which can't be moved.
+/// The link that every namespace has of its own and that cannot be moved.
 pub(crate) const LOOPBACK: &str = "lo";
 
 impl Record {
-    /// Whether the inode of the link's directory in sysfs proves that it is the recorded device.
+    /// Returns true if the inode of the link's directory in sysfs proves that it is the recorded device.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
     }
 
-    /// Whether a link is the device. A pod can give its name, alias, MAC address and index to other links, so the inode
-    /// of the directory in sysfs decides. Hardware has a new directory if its driver made the link again. Then the
-    /// permanent address and the place on the bus decide. Without proof two of four weak marks have to agree.
+    /// Returns true if a link is the recorded device. A pod can give the device's name, alias, MAC address and index to
+    /// other links. So the inode of the directory in sysfs decides.
+    ///
+    /// Hardware gets a new directory if its driver makes the link again. Then the permanent address and the place on
+    /// the bus decide. If neither is known, the peer has to be the same, and two of four weaker properties have to
+    /// agree.
     pub(crate) fn is(&self, seen: &Seen) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
@@ -34,12 +37,14 @@ impl Record {
         }
     }
 
-    /// `None` if an inode is unknown.
+    /// Compares the inode of the directory in sysfs. `None` if either inode is unknown.
     fn has_inode(&self, seen: &Seen) -> Option<bool> {
         let inode = self.marks.as_ref().map(|marks| marks.inode).filter(|inode| *inode != 0)?;
         Some(seen.device.as_ref()?.inode == inode)
     }
 
+    /// Compares the permanent MAC address and, where both are known, the place on the bus. `None` if a permanent
+    /// address is unknown, as for virtual devices.
     fn has_hardware(&self, seen: &Seen) -> Option<bool> {
         let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
         let permanent = seen.details.as_ref().map(|details| &details.permanent)?;
@@ -48,8 +53,8 @@ impl Record {
         (!permanent.is_empty()).then_some(*permanent == marks.permanent_mac && same_bus)
     }
 
-    /// Two of four marks that a pod can forge. Name and index may match by accident, so they suffice only for hardware,
-    /// which no pod can make.
+    /// Returns true if two of four properties agree that a pod can forge: index, name, alias and MAC address. Name and
+    /// index may match by accident, so those two suffice only for hardware, which no pod can make.
     fn is_alike(&self, link: &Link) -> bool {
         let (alias, mac) = (link.alias == self.name, link.mac.is_some() && link.mac == self.mac());
         let marks =

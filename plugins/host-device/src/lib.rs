@@ -1,14 +1,15 @@
-//! The CNI plugin `host-device`: a device of the host, a network card for example, moves into a pod, and home again.
+//! The CNI plugin `host-device`: moves a device of the host, for example a network card, into a pod and back.
 //!
-//! ADD, in order, each step with its undo:
-//! 1. the device is found (`find`, `sysfs`); one that a driver leaves to a program (DPDK) isn't moved;
-//! 2. its state is written into a file (`record`);
-//! 3. it is moved, and named CNI_IFNAME (`moving`);
-//! 4. addresses from IPAM, if there is one;
-//! 5. addresses, up, routes; the addresses are announced.
+//! ADD takes these steps in order, each with its undo:
+//! 1. Find the device (`find`, `sysfs`). A device that its driver leaves to a program (DPDK) is not moved.
+//! 2. Write its state into a file (`record`).
+//! 3. Move it and name it CNI_IFNAME (`moving`).
+//! 4. Get addresses from IPAM, if the network has an IPAM plugin.
+//! 5. Add the addresses, set it up, add the routes, and announce the addresses.
 //!
-//! DEL brings it home from the pod, or finds it where the kernel has put it when the pod died, and restores it. A link
-//! that isn't known for the device (`place`) stays. A lock (`store::Records::hold`) is held meanwhile.
+//! DEL moves the device back from the pod and restores its state. If the pod has died, DEL finds the device where the
+//! kernel has put it. A link that is not proven to be the device stays (`identity`). While a verb moves or restores a
+//! device, it holds that device's lock (`store::Records::hold`).
 
 mod config;
 mod find;
@@ -83,6 +84,8 @@ impl Plugin for HostDevice {
         delegate::check_ipam(call, own)
     }
 
+    /// Moves back the devices of attachments that are not `valid`, and removes what killed verbs have left. Leases stay
+    /// if a device could not be moved back.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let records = Records(config::data_dir(&call.config)?);
         let is_stale = owner::stale(&call.config.name, valid);
@@ -95,6 +98,7 @@ impl Plugin for HostDevice {
         remove::all([devices, leases])
     }
 
+    /// Fails with code 50 if the device is neither on the host nor in a pod of this network.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut host = usable_netlink()?;
@@ -102,10 +106,10 @@ impl Plugin for HostDevice {
             if program { Ok(()) } else { find::link(&mut host, &config.wanted).map(drop) }
         });
         if let Err(err) = found {
-            // A device in a pod is no fault of the network's.
+            // A device that is in a pod is no fault of the network, as long as its record proves that.
             let network = cnimble_cni::hash16(&call.config.name) + "-";
             let moved = Records(config.data_dir).all(|file| file.starts_with(&network))?;
-            // A virtual device ends with its pod.
+            // The kernel deletes a virtual device with the namespace of its pod. Hardware comes back.
             let lives = |record: &Record| {
                 let netns = std::fs::metadata(&record.netns);
                 record.kind.is_empty() || !netns.is_err_and(|err| cnimble_os::files::is_absent(&err))
@@ -118,12 +122,14 @@ impl Plugin for HostDevice {
     }
 }
 
+/// Fails with code 103 if the pod's interface is not the recorded device, or not as the result has it. A device of the
+/// Go plugin has no record, and is recognized by any alias.
 fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
     let mut pod = Place::pod(&call.open_netns()?)?;
     let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
     let is_moved = match Records(data_dir).read(&call.owner())? {
         Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
-        // By the Go plugin.
+        // Without a record the Go plugin has moved the device. It writes the old name into the alias.
         None => !link.alias.is_empty(),
     };
     if !is_moved {
@@ -138,13 +144,17 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
     check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")
 }
 
+/// Records the device and moves it into the pod, with its undo. Returns it with a socket in the pod.
+///
+/// Fails with code 100 if the device is missing, and with code 102 if the name is taken in the pod. Code 11 means that
+/// the device was renamed while this ADD waited for its lock.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
     records.make()?;
     let mut host = Place::host()?;
     end_earlier(&owner, netns, &records)?;
     let name = match &config.wanted {
-        // Also an alternative name.
+        // The key may have an alternative name. The lock is for the name that the kernel reports.
         Wanted::Name(name) => host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name),
         other => find::link_or_returned(&mut host, other, &records)?.link.name,
     };
@@ -154,7 +164,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     if link.name != name {
         return Err(Error::new(Code::TRY_AGAIN_LATER, format!("device {name} was renamed meanwhile")));
     }
-    // The move takes the device down, and its addresses away: not for a taken name.
+    // The move sets the device down and loses its addresses. That must not happen only to find the name taken.
     let mut inside = Netlink::open_in(netns)?;
     if inside.find_link(&call.ifname)?.is_some() {
         return Err(pair::pod_name_taken(call));
@@ -178,7 +188,8 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// Ends an earlier ADD of the attachment that was killed or not followed by DEL.
+/// Moves back the device of an earlier ADD of the same attachment, which was killed or not followed by DEL. The new
+/// record replaces the old one later. Fails with code 102 if that device is still in the pod.
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.hold(&record.name)?;
@@ -190,21 +201,22 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
     Ok(())
 }
 
-/// Moves the device to the host and restores it.
+/// Moves the attachment's device to the host, restores it, and removes the record. Without a record, looks for a device
+/// of the Go plugin ([`adopt`]). Succeeds if there is nothing to move.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {
         let _held = records.hold(&record.name)?;
-        // Another DEL or a GC may have come since the look.
+        // Another DEL or a GC may have moved the device before this one got the lock.
         return match records.read(&call.owner())? {
             Some(record) => bring_home(call, netns.as_ref(), records, &record),
             None => Ok(()),
         };
     }
-    // An unreadable file isn't needed.
+    // A file that is no record has no use, so it is removed.
     records.remove(&call.owner())?;
     let wanted = Config::read(&call.config).ok().map(|config| config.wanted);
-    // Removes a killed ADD's lock.
+    // Dropping this lock removes the lock file that a killed ADD has left.
     let _held = match &wanted {
         Some(Wanted::Name(name)) => records.hold(name)?,
         _ => None,
@@ -215,9 +227,12 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     }
 }
 
-/// Moves the device home from the pod, or from the namespace of its ADD. If that namespace lives without the device,
-/// the pod has destroyed or hidden it. Then the record stays until GC, so that no later DEL takes something else for
-/// the device.
+/// Moves the device back from the namespace `netns` of the pod, or from the namespace of its ADD. Then removes the
+/// record.
+///
+/// If a namespace lives without the device, the pod has destroyed or hidden it. Then the record stays, so that no later
+/// DEL takes something else for the device. GC removes the record of a virtual device, and hardware keeps it until it
+/// comes back. The outcome is `Ok` in either case.
 fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
     let mut lives = netns.is_some();
@@ -246,10 +261,11 @@ fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Re
     Ok(())
 }
 
-/// GC of one record: moves the device home from its namespace, or from any that a mount pins.
+/// Moves back the device of one record for GC, from its namespace or from any that a mount pins. A device that is
+/// nowhere is forgotten ([`forget`]).
 fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     let _held = records.hold(&record.name)?;
-    // A DEL may have come since the look.
+    // A DEL may have removed the record before this GC got the lock.
     let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
     let netns = find_netns(Path::new(&record.netns))?;
     let mut found = moving::home(record, netns.as_ref())?;
@@ -264,8 +280,8 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     if found { records.remove(&record.owner()) } else { forget(records, record) }
 }
 
-/// Removes the record of a device that the kernel destroys with its namespace. Hardware comes back, maybe after DEL.
-/// The next ADD, DEL or GC then restores it by the record.
+/// Removes the record of a virtual device, which the kernel destroys with its namespace. Keeps the record of hardware,
+/// which the kernel returns, perhaps after DEL. The next ADD, DEL or GC then restores it by the record.
 fn forget(records: &Records, record: &Record) -> Result<(), Error> {
     if !record.kind.is_empty() {
         return records.remove(&record.owner());
@@ -274,16 +290,17 @@ fn forget(records: &Records, record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
-/// Brings home a device that the Go plugin moved. Its old name is its alias, which a pod can write. So the
-/// configuration has to name it, and the host has to lack it. It gets a record first, so that a killed DEL can be
-/// repeated.
+/// Moves back a device that the Go plugin moved. Its old name is its alias, which a pod can write. So the configuration
+/// has to name the device, and the host has to lack it. Any other interface is left alone with a warning.
+///
+/// The device gets a record first, so that a killed DEL can be repeated.
 fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Result<(), Error> {
     let mut pod = Place::pod(netns)?;
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
     let is_name = names::new_interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
-    // tuning behind it has put back another MAC than prevResult's.
+    // The plugin tuning, later in the chain, has already restored the MAC, so that prevResult has another one.
     let has_its_own = |details: &Details| link.mac.is_some_and(|mac| details.permanent == mac.0);
     let is_wanted = match wanted {
         Wanted::Name(name) => link.alias == *name,
@@ -298,7 +315,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
         log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);
         return Ok(());
     }
-    // The Go plugin doesn't tell whether it was up.
+    // The Go plugin does not record whether the device was up.
     let was = Link { name: link.alias.clone(), alias: String::new(), up: false, ..link.clone() };
     let record = Record::of(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
     records.make().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
@@ -307,7 +324,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     records.remove(&record.owner())
 }
 
-/// `None` for our own.
+/// Opens the namespace at `path`. `None` if no namespace is there, or if it is the plugin's own.
 fn find_netns(path: &Path) -> Result<Option<NetNs>, Error> {
     Ok(NetNs::current()?.find_another(path)?)
 }

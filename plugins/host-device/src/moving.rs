@@ -1,12 +1,12 @@
-//! Moves the device into the pod and home.
+//! Moves the device into the pod and back.
 //!
 //! One message moves it into the pod, renames it, and writes the old name into its alias, as the Go plugin does. The
 //! kernel moves first, even if the name is taken. So undo and DEL look in both namespaces, and identify the device by
-//! its marks ([`Record::is`]).
+//! its record ([`Record::is`]).
 //!
-//! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The pod's alternative
-//! names and links on top of it stay. The alias is the old name until everything is restored: after a kill the next
-//! verb continues from that.
+//! On the way back it is renamed in the pod, so that udev never sees the pod's name on the host. Alternative names that
+//! the pod gave it and links on top of it are deleted first. The alias is the old name until everything is restored, so
+//! that the next verb can continue after a kill.
 
 use std::os::fd::AsFd;
 
@@ -20,18 +20,22 @@ use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, 
 use crate::place::Place;
 use crate::record::Record;
 
-/// Kinds of links that a moved parent leaves behind. There it is busy for bridges and bonds.
+/// The kinds of links on top of the device that stay in the pod if the device is moved. On the host the kernel would
+/// then refuse to add the device to a bridge or a bond (EBUSY).
 const ON_TOP: [&str; 6] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan"];
 
-/// The old name becomes its alias. After EEXIST it is unknown whether it has been moved.
+/// Moves the link into the pod as `name`, and writes its old name into its alias. It is down afterwards. After EEXIST,
+/// for a name that is taken in the pod, it may have been moved or not.
 pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str) -> netlink::Result<()> {
     let change =
         Change { netns: Some(pod.as_fd()), name: Some(name), alias: Some(&link.name), ..Change::default() };
     host.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Returns whether the device was in the pod or on the host. Fails with code 102 if another link of the host has its
-/// name.
+/// Moves the device out of the namespace `pod`, if it is there, and restores it on the host. Returns true if the device
+/// is on the host afterwards, and false if it was found nowhere. `None` looks only on the host.
+///
+/// Fails with code 102 if another link of the host has its name.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
     let mut origin = Origin::Host;
@@ -52,9 +56,11 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
     }
 }
 
-/// Deletes a link that has come out of the pod in the device's place. The pod can give a device's index to another link
-/// after the device was found by it, and before it is moved. The name was free on the host before, and the message that
-/// moved the link has written the alias. Hardware stays, as no pod can make it.
+/// Deletes a link that has come out of the pod in the device's place. After the device was found by its index, and
+/// before it is moved, the pod can give the index to another link.
+///
+/// The name was free on the host before, and the message that moved the link has written the alias. So both identify
+/// it. Nothing is deleted if the device is hardware.
 fn delete_impostor(host: &mut Netlink, record: &Record) -> Result<(), Error> {
     let is_it =
         |link: &Link| !record.kind.is_empty() && link.alias == record.name && link.name == record.name;
@@ -63,13 +69,18 @@ fn delete_impostor(host: &mut Netlink, record: &Record) -> Result<(), Error> {
     Ok(host.execute(link::del(link.index, &link.name)).if_present().map(drop)?)
 }
 
+/// The namespace in which the device was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Pod,
     Host,
 }
 
-/// Returns `Host` for a link that the kernel can't move, such as a bridge: it can't be from the host.
+/// Moves the device from the pod to the host, down and with its recorded name. Returns `Pod`.
+///
+/// Returns `Host` for a link that the kernel cannot move, such as a bridge. It cannot be a device of the host, so it is
+/// left alone with a warning. Fails with code 102 if the name is taken on the host. After a failure, the interface
+/// works in the pod until the next DEL.
 fn out_of_pod(
     inside: &mut Netlink,
     host: &mut Netlink,
@@ -84,23 +95,23 @@ fn out_of_pod(
     let now = inside.details(link.index)?;
     remove_foreign(inside, link, record, &now)?;
     let mut requests = on_top(inside, link)?;
-    // When a link without ARP arrives, IPv6 switches its address detection off for good.
+    // The settings precede the move: when a link without ARP arrives, IPv6 switches its address detection off for good.
     requests.extend(settings(link.index, record, &now));
-    // Older kernels rename no link that is up.
+    // Older kernels do not rename a link that is up.
     requests.push(set(&Change { up: Some(false), ..Change::default() }));
     requests.push(set(&Change { name: Some(&record.name), ..Change::default() }));
-    // The device gets its index back if that is free on the host.
+    // The move gives the device its old index if that is free on the host.
     let index = Some(record.index).filter(|index| *index != link.index);
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
     requests.push(set(&go));
     let Err(first) = inside.execute_all(requests) else { return Ok(Origin::Pod) };
-    // The name is taken in the pod. The move to the host has set it.
+    // The name is taken in the pod, so the rename has failed. The move has set the name on the host.
     if inside.link_at(link.index).if_present()?.is_none() {
         return Ok(Origin::Pod);
     }
-    // Both names may be taken, each in one namespace. In one message the kernel uses the name that is free there.
-    // Another link may have taken one of the device's own alternative names.
+    // The old name may be taken in the pod and the pod's name on the host. One message for both makes the kernel use
+    // the name that is free there. Another link may also have taken one of the device's own alternative names.
     let err = if first.is(Errno::EEXIST) {
         let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
         let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
@@ -114,7 +125,7 @@ fn out_of_pod(
     } else {
         first
     };
-    // The pod works until the next DEL.
+    // The device gets its name and state back, so that the pod works until the next DEL.
     let back = [
         Change { name: Some(&link.name), ..Change::default() },
         Change { up: Some(link.up), ..Change::default() },
@@ -131,7 +142,8 @@ fn out_of_pod(
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
 }
 
-/// Linux 5.10 knows a pod's alternative name only in the namespace where it was set; elsewhere it stays.
+/// Removes alternative names that the device did not have before ADD. Linux 5.10 knows a pod's alternative name only in
+/// the namespace where it was set. Elsewhere it stays, with a warning.
 fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Details) -> Result<(), Error> {
     let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
     if foreign.is_empty() {
@@ -146,7 +158,8 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
     }
 }
 
-/// Deletes the pod's links on top of the device.
+/// Returns the requests that delete the pod's links on top of the device ([`ON_TOP`]). The caller sends them before the
+/// move.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let is_on_top = |other: &Link| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
@@ -155,16 +168,21 @@ fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     Ok(links.map(|other| link::del(other.index, &other.name)).collect())
 }
 
+/// Returns the error for a name that another link of the host has, with code 102.
 fn name_taken(record: &Record) -> Error {
     Error::new(Code::CONFLICT, format!("the name {} of the device is taken on the host", record.name))
         .details("rename the link that has it, and call DEL again")
 }
 
-/// The alias comes last. As long as it is the old name, the work is incomplete.
+/// Gives the device on the host its recorded name, MTU, MAC address, settings, addresses and alias. The alias comes
+/// last. As long as it is the old name, the work is incomplete.
+///
+/// Does nothing if the device was not moved or is restored already. Fails with code 102 if another link has its name.
 fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let named = link.name == record.name;
     let begun = origin == Origin::Pod || link.alias == record.name;
-    // It wasn't moved, or is restored. Hardware that the kernel has returned is down, with any alias of the pod.
+    // Its name and alias show that it was not moved, or is restored. Hardware is an exception: the kernel returns it
+    // down, with any alias that the pod has written.
     if !begun && named && (link.up || !record.kind.is_empty()) {
         return Ok(());
     }
@@ -198,13 +216,14 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> 
     Ok(())
 }
 
-/// `None` if those of `now` don't differ.
+/// Returns the request for the recorded settings, or `None` if those of `now` do not differ or none were recorded.
 fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
     let was = record.settings.as_ref()?;
     details::set(index, &record.name, now, was.flags, &was.values)
 }
 
-/// A refused value doesn't stop the others.
+/// Restores the recorded settings and alternative names. A value that the kernel refuses is only logged, so it does not
+/// stop the others. Does nothing for a record without settings.
 fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();
@@ -213,14 +232,14 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
             log::warn!("device {} isn't all that it was: {err}", record.name);
         }
     };
-    // Setting the limit of GSO also sets that of IPv4.
+    // Setting the GSO limit also sets that of IPv4, so a second round may find a difference.
     for _ in 0..2 {
         let Some(request) = settings(index, record, &now) else { break };
         warned(host.execute(request));
         now = host.details(index)?;
     }
     if without_arp && !now.without_arp() {
-        // As for a new link, see [`out_of_pod`].
+        // The device gets the detection of a new link back, which it lost without ARP (see [`out_of_pod`]).
         let default = sysctl::read("net/ipv6/conf/default/accept_dad");
         let key = format!("net/ipv6/conf/{}/accept_dad", record.name);
         warned(default.and_then(|value| sysctl::write(&key, &value)));
@@ -231,6 +250,8 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
     Ok(())
 }
 
+/// Adds the recorded addresses that the device lacks and restores whether it is up. A move removes all addresses. IPv6
+/// addresses are added last, because the kernel removes them from a device that is set down.
 fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
     let present = match origin {
         Origin::Pod => Vec::new(),
@@ -250,7 +271,7 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: O
     }
     for net in six {
         match host.execute(add(net)) {
-            // IPv6 is off for new interfaces such as this one.
+            // IPv6 is off on this host for new interfaces, as this one is after the move.
             Err(err) if err.is(Errno::EACCES) => log::warn!("{err}"),
             Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
             _ => {}

@@ -1,3 +1,5 @@
+//! Looks for the device in one namespace, that of the host or of a pod.
+
 use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::sysfs::Sysfs;
@@ -6,7 +8,8 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 use crate::record::Record;
 use crate::seen::Seen;
 
-/// How often a link is looked at if it has another name each time. A rename takes the kernel longer than a look.
+/// The most looks at a link that has another name each time. A rename takes the kernel longer than a look, so only a
+/// pod that renames on purpose gets this far.
 const LOOKS: usize = 16;
 
 /// A namespace of the host or a pod, with its netlink socket and its sysfs.
@@ -18,21 +21,23 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Opens the namespace of this thread. A sysfs that cannot be mounted is only logged. Fails if the kernel refuses a
+    /// socket.
     pub(crate) fn host() -> Result<Self, Error> {
         let sysfs = Sysfs::mount().inspect_err(|err| log::debug!("{err}"));
         Ok(Place { netlink: Netlink::open()?, sysfs: sysfs.ok() })
     }
 
-    /// Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
+    /// Opens the namespace of a pod. Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
     pub(crate) fn pod(netns: &NetNs) -> Result<Self, Error> {
         netns.enter(Place::host)?
     }
 
-    /// Reads what proves which device a link is. Returns `None` if the link is gone, or is renamed again and again while
-    /// it is looked at.
+    /// Reads what proves which device a link is. Returns `None` if the link is gone, or is renamed again and again
+    /// while it is looked at.
     ///
-    /// sysfs finds links by name only. Where there is a sysfs, a link without an inode must not count: a pod could rename
-    /// a link at that moment, and have it known by marks that it has forged.
+    /// sysfs finds links by name only. Where there is a sysfs, a link without an inode must not count. A pod could
+    /// rename the link at that moment, and have it recognized by properties that it has forged.
     pub(crate) fn see(&mut self, mut link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
@@ -55,9 +60,10 @@ impl Place {
         Ok(None)
     }
 
-    /// `None` if the device is elsewhere.
+    /// Finds the recorded device in this namespace, under any name. `None` if it is elsewhere. If several links match
+    /// without proof, the one with the recorded index is returned.
     pub(crate) fn find(&mut self, record: &Record) -> Result<Option<Link>, Error> {
-        // Usually there, and a host may have thousands of links.
+        // The device usually has its recorded name. That saves a list of all links, of which a host may have thousands.
         if let Some(link) = self.netlink.find_link(&record.name)?
             && let Some(seen) = self.see(link)?
             && record.is_proven(&seen)
@@ -74,7 +80,7 @@ impl Place {
                 found.push(seen.link);
             }
         }
-        // The kernel keeps the recorded index if it is free.
+        // A move keeps the index if it is free in the other namespace.
         Ok(found.into_iter().max_by_key(|link| link.index == record.index))
     }
 }

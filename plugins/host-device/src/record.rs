@@ -15,6 +15,7 @@ use crate::seen::Seen;
 /// The scope RT_SCOPE_LINK of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
+/// The content of a record's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
@@ -23,40 +24,45 @@ pub(crate) struct Record {
     pub(crate) container_id: String,
     /// The device's name in the pod.
     pub(crate) ifname: String,
+    /// The path of the namespace that the device was moved to.
     pub(crate) netns: String,
+    /// The device's name on the host.
     pub(crate) name: String,
-    /// The kernel keeps it on the host if it is free.
+    /// The index on the host. A move keeps the index if it is free in the other namespace.
     pub(crate) index: u32,
     /// The link's kind, `veth` for example. Hardware has none.
     pub(crate) kind: String,
+    /// The alias before ADD, which DEL restores last.
     pub(crate) alias: String,
+    /// Empty if the device has no MAC address.
     pub(crate) mac: String,
     /// The MTU in bytes.
     pub(crate) mtu: u32,
     pub(crate) up: bool,
     /// The addresses with their prefix lengths, without those that the kernel makes and those that expire.
     pub(crate) addresses: Vec<String>,
-    /// `None` in an older build's record.
+    /// `None` in the record of an older version.
     pub(crate) marks: Option<Marks>,
-    /// `None` in such a record, and for a device that the Go plugin moved: nothing is restored.
+    /// `None` in the record of an older version, and for a device that the Go plugin moved. Then no settings are
+    /// restored.
     pub(crate) settings: Option<Settings>,
 }
 
-/// A pod can't give them to another link.
+/// The properties that identify the device. A pod can give none of them but `peer` to another link.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Marks {
     /// The inode of the device's directory in sysfs, or 0 without a sysfs.
     pub(crate) inode: u64,
-    /// The hardware's path in sysfs.
+    /// The path of the hardware in sysfs. Empty for a virtual device, or without a sysfs.
     pub(crate) bus: String,
-    /// Empty if the kernel reports none.
+    /// The permanent MAC address. Empty if the kernel reports none.
     pub(crate) permanent_mac: Vec<u8>,
     /// The index of a veth's other end, or of the parent of a macvlan, ipvlan or vlan.
     pub(crate) peer: Option<u32>,
 }
 
-/// The settings that a pod can change and that a move between namespaces keeps, so DEL has to restore them.
+/// The settings that a pod can change and that the kernel keeps when a link is moved, so that DEL has to restore them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
@@ -67,6 +73,8 @@ pub(crate) struct Settings {
 }
 
 impl Record {
+    /// Makes the record of a device that is about to be moved, without its settings ([`Record::with`]). Leaves out
+    /// addresses that expire, and those of IPv6 that the kernel makes for each link.
     pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
@@ -94,6 +102,7 @@ impl Record {
         }
     }
 
+    /// Adds the settings that DEL restores.
     pub(crate) fn with(self, details: Details) -> Self {
         let Details { flags, values, altnames, .. } = details;
         Record { settings: Some(Settings { flags, values, altnames }), ..self }
@@ -104,15 +113,18 @@ impl Record {
         Owner { network: self.network.clone(), attachment }
     }
 
+    /// Returns the MAC address before ADD, or `None` if there was none.
     pub(crate) fn mac(&self) -> Option<Mac> {
         Mac::parse(&self.mac)
     }
 
+    /// Returns the addresses before ADD. A text that is no address is skipped.
     pub(crate) fn addresses(&self) -> Vec<IpNetwork> {
         self.addresses.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// Whether an alternative name is not of the device, but was given to it in the pod.
+    /// Returns true if the device did not have this alternative name before ADD, so that the pod has given it. False if
+    /// the record has no settings.
     pub(crate) fn is_foreign(&self, altname: &String) -> bool {
         self.settings.as_ref().is_some_and(|settings| !settings.altnames.contains(altname))
     }

@@ -1,5 +1,6 @@
-//! The records of a node: one file per attachment, written before the move. Its name is the tag ([`Owner::tag`]), which
-//! tells GC its network. The directory doesn't survive a reboot, and neither do namespaces.
+//! The records of a node: one file per attachment, written before the move. The name is the tag ([`Owner::tag`]) with
+//! `.json`, so that GC knows the network by the name. The directory does not survive a reboot, and neither do
+//! namespaces.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -15,12 +16,13 @@ use cnimble_os::files::{self, IfPresent as _, Links, is_absent};
 use crate::record::Record;
 use crate::sysfs;
 
-/// The name of a device's lock begins so.
+/// The beginning of the name of a device's lock file. The device's name follows.
 const LOCK: &str = ".lock-";
 
-/// The maximum size in bytes.
+/// The largest record that is read, in bytes.
 const LIMIT: usize = 1 << 20;
 
+/// The directory of the records.
 #[derive(Debug, Clone)]
 pub(crate) struct Records(pub(crate) PathBuf);
 
@@ -29,19 +31,23 @@ impl Records {
         self.0.join(format!("{}.json", owner.tag()))
     }
 
-    /// A killed process leaves it.
+    /// Returns the path of a record until it is complete. A killed process leaves such a file.
     fn fresh(&self, owner: &Owner) -> PathBuf {
         self.0.join(format!(".new-{}", owner.tag()))
     }
 
-    /// An implausible file counts as none. Fails with code 5 if it can't be read.
+    /// Reads the record of an attachment. `None` if the file is missing or is no valid record. Fails with code 5 if it
+    /// cannot be read.
     pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
         read(&self.file(owner))
     }
 
     /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
-    /// `None` without the directory: there are no records either. On a read-only or full file system ADD moves nothing,
-    /// and DEL and GC share the directory's lock. Fails with code 11 after a signal.
+    /// The lock is released when the value is dropped.
+    ///
+    /// `None` if the directory is missing, because there are no records then. On a read-only or full file system the
+    /// lock of the directory is taken in place of a file. DEL and GC need no more, and ADD fails there before it moves
+    /// anything. Fails with code 11 after a signal, and with code 5 if the lock cannot be taken.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!("{LOCK}{device}"));
         let mut create = OpenOptions::new();
@@ -59,14 +65,15 @@ impl Records {
                 LockError::Stopped(err) => err,
                 LockError::Io(err) => failed(&err),
             })?;
-            // The previous holder may have removed the file.
+            // The previous holder may have removed the file while this process waited. Then the lock is worth nothing.
             if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
                 return Ok(Some(Held { lock, file: (path == &own).then_some(own) }));
             }
         }
     }
 
-    /// Fails with code 5 if a file can't be read.
+    /// Reads the records with a file name that `is_wanted`. Files that are no valid records are skipped. Fails with
+    /// code 5 if a file cannot be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
@@ -77,7 +84,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Fails with code 5 if the file can't be written.
+    /// Writes the record atomically. The directory has to exist ([`Records::make`]). Fails with code 5.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -86,17 +93,20 @@ impl Records {
         files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
     }
 
+    /// Makes the directory if it is missing. Fails with code 5.
     pub(crate) fn make(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
-    /// Removes the record, and the temporary file of a killed ADD. Fails with code 5.
+    /// Removes the record, and the temporary file that a killed ADD has left. Missing files are no error. Fails with
+    /// code 5.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
-    /// Removes temporary files with a stale tag, and the locks of killed verbs. Waits for a verb that holds one.
+    /// Removes temporary files with a stale tag, and the lock files of killed verbs. Waits for each lock, so a file in
+    /// use stays until its verb ends.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
@@ -110,9 +120,11 @@ impl Records {
     }
 }
 
+/// The lock of a device. Dropping it removes the lock file, unless this thread holds the lock a second time.
 #[derive(Debug)]
 pub(crate) struct Held {
     lock: Lock,
+    /// `None` if the lock is that of the directory.
     file: Option<PathBuf>,
 }
 
@@ -124,8 +136,8 @@ impl Drop for Held {
     }
 }
 
-/// Removes a file. On a read-only or full file system it may stay, with a warning: the record of a device that is home
-/// again does no harm.
+/// Removes a file if it exists. On a read-only or full file system it may stay, with a warning: the record of a device
+/// that is on the host again does no harm.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(err) if takes_nothing(&err) => {
@@ -139,12 +151,13 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether a file system refuses a removal because it is read-only or full.
+/// Returns true if the file system refuses a change because it is read-only or full.
 fn takes_nothing(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
+/// Reads a record. `None` if the file is missing, no regular file, too large or not valid. Fails with code 5 otherwise.
 fn read(file: &Path) -> Result<Option<Record>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),

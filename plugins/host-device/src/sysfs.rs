@@ -23,7 +23,8 @@ impl Sysfs<'_> {
         self.0.join("bus/auxiliary/devices").join(id)
     }
 
-    /// Fails with code 100 if neither bus has it.
+    /// Returns the directory of the device. Fails with code 100 if neither the PCI bus nor the auxiliary bus has the
+    /// device `Id`. Other paths may be missing.
     fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
         match wanted {
             Wanted::Pci(id) => Ok(self.pci(id)),
@@ -43,7 +44,8 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Whether the device's driver leaves it to a program. Fails with code 100 if the device is missing.
+    /// Returns true if the driver of a PCI device leaves it to a program. False for a device of any other bus. Fails
+    /// with code 100 if the PCI device is missing or has no driver.
     pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
         let device = self.device(wanted)?;
         if !device.starts_with(self.0.join("bus/pci")) {
@@ -64,13 +66,14 @@ impl Sysfs<'_> {
         }
     }
 
-    /// The first interface by name, as in the Go plugin. Fails with code 100 if it has none in this namespace.
+    /// Returns the device's interface, the first one by name if it has several, as in the Go plugin. Fails with code
+    /// 100 if it has none in this namespace.
     pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
         let device = self.device(wanted)?;
         let of = |device: &Path| names(&device.join("net"));
         let mut found = of(&device)?;
         if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
-            // A paravirtual interface is one level below the PCI device.
+            // The interface of a virtio device is one level below the PCI device.
             let mut below = names(&device)?;
             below.retain(|name| name.starts_with("virtio"));
             below.sort();
@@ -85,11 +88,12 @@ impl Sysfs<'_> {
     }
 }
 
+/// Returns the last part of a path, with unusual characters escaped, for error texts.
 fn name_of(device: &Path) -> String {
     device.file_name().unwrap_or_default().to_string_lossy().escape_default().to_string()
 }
 
-/// None without the directory.
+/// Returns the names in a directory, or none if the directory is missing. Fails with code 5 if it cannot be read.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     let names = files::names(dir).map_err(|err| Error::io("list", dir, &err))?;
     Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())

@@ -1,4 +1,5 @@
-//! The master is the value of the key, or the interface of the default route.
+//! The configuration of the plugin ipvlan. Without the key `master`, the master is the interface in prevResult. Without
+//! that either, it is the interface of the host's default route.
 
 use serde::Deserialize;
 
@@ -35,7 +36,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         shim: Shim::read(config, kind, mtu, master.in_pod)?,
         master: Some(master),
         mtu,
-        // Same as the Go plugin.
+        // The MTU may be larger than that of the master, as with the Go plugin.
         mtu_is_free: true,
         takes_previous: config.ipam().is_none(),
         dns: keys.dns.given(),
@@ -43,8 +44,11 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     })
 }
 
-/// Reads the configuration for ADD. In a chain the master may be the previous plugin's interface, and the addresses may
-/// be those in its result.
+/// Reads the configuration for ADD. In a chain, the master may be the previous plugin's interface, and the addresses
+/// may be those in its result.
+///
+/// Fails as [`read`] does. Also fails with code 7 if prevResult has to name the master and has not exactly one
+/// interface, or if nobody gives addresses.
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();

@@ -1,5 +1,5 @@
-//! The CNI plugin `loopback`: brings `lo` up in the container's namespace. It ignores CNI_IFNAME and CNI_ARGS: runtimes
-//! pass various values.
+//! The CNI plugin `loopback`: brings `lo` up in the container's namespace. It ignores CNI_IFNAME and CNI_ARGS, because
+//! runtimes pass various values.
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
@@ -25,11 +25,13 @@ impl Plugin for Loopback {
         Ok(())
     }
 
+    /// Sets lo up. Returns prevResult unchanged if there is one, or else lo with its addresses. Fails with code 102,
+    /// before anything is changed, if lo has an address that is no loopback address.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let netns = call.open_netns()?;
         let mut netlink = Netlink::open_in(&netns)?;
         let lo = netlink.link(LO)?;
-        // Before lo is set up: a failure changes nothing.
+        // This check precedes the first change, so that a failure changes nothing.
         let addrs = netlink.addrs(lo.index)?;
         if let Some(foreign) = addrs.iter().find(|addr| !addr.net.ip().is_loopback()) {
             return Err(Error::new(Code::CONFLICT, "loopback interface found with non-loopback address")
@@ -42,7 +44,7 @@ impl Plugin for Loopback {
         if let Some(prev) = &call.config.prev_result {
             return Ok(prev.clone());
         }
-        // The kernel adds the addresses. The result has one of each family.
+        // The kernel adds the addresses when lo is set up. The result has the first one of each family.
         let addrs = netlink.addrs(lo.index)?;
         let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
         let mut result = CniResult::default();
@@ -55,7 +57,7 @@ impl Plugin for Loopback {
         Ok(result)
     }
 
-    /// Does nothing if the namespace is gone.
+    /// Sets lo down. Does nothing if the namespace is gone.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;
@@ -94,6 +96,7 @@ enum State {
     Down,
 }
 
+/// Sets the link `index`, which is lo, up or down.
 fn set(netlink: &mut Netlink, index: u32, state: State) -> Result<(), Error> {
     let change = link::Change { up: Some(matches!(state, State::Up)), ..link::Change::default() };
     Ok(netlink.execute(link::set(index, LO, &change))?)

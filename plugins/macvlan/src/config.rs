@@ -43,6 +43,8 @@ pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
     Ok(Upper { mac: mac::requested(call, &runtime, &configured)?, ..upper })
 }
 
+/// Returns the interface that the keys ask for, without a MAC. `config` has the keys of the shim (`hostShim`). Fails
+/// with code 7.
 fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
     let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
     let mode = match keys.mode.as_str() {

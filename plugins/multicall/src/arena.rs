@@ -1,8 +1,10 @@
 //! An allocator for a process that runs for a millisecond.
 //!
-//! Memory comes from one block of the program. A freed piece goes to the list of its size. The first access to a page
-//! costs as much as a hundred allocations (2.5 µs on Linux 6.18): few pages matter more than few instructions. Only for
-//! a full block (a huge configuration, thousands of leases) the system's allocator asks the kernel for memory.
+//! Memory comes from one block of the program. A freed piece goes to the list of its size, from which a later request
+//! takes it. The first access to a page costs as much as a hundred allocations (2.5 µs on Linux 6.18). So few pages
+//! matter more than few instructions.
+//!
+//! If the block is full (a huge configuration, thousands of leases), the system's allocator asks the kernel for memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -11,29 +13,31 @@ use std::sync::atomic::Ordering;
 // `tests/loom` replaces these types by its models.
 use crate::sync::{AtomicBool, Guarded};
 
-/// The alignment of every piece, in bytes. A request with a larger one gets a new piece.
+/// The least alignment of a piece, in bytes. A request with a larger one gets a new piece, never a freed one.
 const ALIGN: usize = 8;
-/// 16, 24, 32, 48, 64 and so on to 64 KiB.
+/// The number of sizes with a list of freed pieces: 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
 
-/// A multiple of the page size, aligned to a page.
+/// The memory of an [`Arena`]. `SIZE` is a multiple of the page size, to which the block is aligned.
 #[repr(C, align(4096))]
 struct Block<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-/// Offsets into the block. All begin with zero, so that the block takes no space in the file.
+/// The state of the block, as offsets into it. All begin with zero, so that the block takes no space in the file.
 struct Marks {
-    /// Memory from here on isn't allocated.
+    /// Memory from this offset on is not allocated.
     used: usize,
-    /// The maximum of `used`. Memory after it is still zero.
+    /// The highest value that `used` has had. Memory from there on is still zero.
     touched: usize,
-    /// The last freed piece of each size, as its offset plus [`ALIGN`], or 0. Its first bytes have the next one.
+    /// The latest freed piece of each size, as its offset plus [`ALIGN`], or 0 for none. Its first bytes hold the next
+    /// one in the same form.
     free: [usize; SIZES],
 }
 
-/// Untouched pages of `SIZE` cost nothing.
+/// The allocator. Pages of `SIZE` that are never touched cost nothing.
 pub(crate) struct Arena<const SIZE: usize> {
     block: Block<SIZE>,
     marks: Guarded<Marks>,
+    /// True while a thread uses `marks`.
     busy: AtomicBool,
 }
 
@@ -41,7 +45,8 @@ pub(crate) struct Arena<const SIZE: usize> {
 // allocated piece belongs to its owner.
 unsafe impl<const SIZE: usize> Sync for Arena<SIZE> {}
 
-/// The list for `size` bytes, and its pieces' bytes. `None` for the largest sizes.
+/// Returns the index of the list for pieces of `size` bytes, and the bytes that each of its pieces has. `None` above 64
+/// KiB: such pieces have exactly their size and are in no list.
 fn class(size: usize) -> Option<(usize, usize)> {
     let last = size.max(9) - 1;
     let power = last.ilog2() as usize;
@@ -53,7 +58,8 @@ fn class(size: usize) -> Option<(usize, usize)> {
 }
 
 impl Marks {
-    /// Returns a piece's offset and how many of its bytes were in use before, or `None` if it doesn't fit.
+    /// Takes a freed piece of the class, or a new one after `used`. Returns its offset and how many of its bytes may be
+    /// other than zero. `None` if it does not fit, or if its alignment is larger than that of the block.
     fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, usize)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
@@ -77,7 +83,8 @@ impl Marks {
         Some((begin, before))
     }
 
-    /// Extends the latest piece in place, if it fits.
+    /// Extends the latest piece in place. Returns false, and changes nothing, if it is not the latest one or the block
+    /// has no room.
     fn grow<const SIZE: usize>(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
         let size =
             |size| if old.align() <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size };
@@ -88,6 +95,8 @@ impl Marks {
         true
     }
 
+    /// Frees a piece. The latest one is given back to the block, any other one goes to the list of its class. A piece
+    /// without a class, or with a larger alignment, is lost until the process ends.
     fn release<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, offset: usize, layout: Layout) {
         let class = class(layout.size()).filter(|_| layout.align() <= ALIGN);
         if offset + class.map_or(layout.size(), |(_, bytes)| bytes) == self.used {
@@ -104,6 +113,7 @@ impl Marks {
 }
 
 impl<const SIZE: usize> Arena<SIZE> {
+    /// Returns an arena without pieces. It is the initial value of a static.
     pub(crate) const fn new() -> Self {
         Arena {
             block: Block(UnsafeCell::new([0; SIZE])),
@@ -112,17 +122,19 @@ impl<const SIZE: usize> Arena<SIZE> {
         }
     }
 
+    /// Returns the address of the block.
     fn start(&self) -> *mut u8 {
         self.block.0.get().cast()
     }
 
-    /// Returns the offset of a piece in the block. `None` if it is not in the block.
+    /// Returns the offset of a piece in the block. `None` if the system's allocator made it.
     fn offset(&self, ptr: *mut u8) -> Option<usize> {
         let offset = (ptr as usize).wrapping_sub(self.start() as usize);
         (offset < SIZE).then_some(offset)
     }
 
-    /// `None` if another thread, or code that a signal interrupted, uses the marks.
+    /// Runs `work` alone. Returns `None`, without running it, if another thread or code that a signal interrupted uses
+    /// the marks. The caller must not wait for that code, so it uses the system's allocator.
     fn locked<T>(&self, work: impl FnOnce(&mut Marks) -> T) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
@@ -134,6 +146,7 @@ impl<const SIZE: usize> Arena<SIZE> {
         Some(outcome)
     }
 
+    /// Does what [`Marks::claim`] does, or returns `None` if the marks are in use.
     fn claim(&self, layout: Layout) -> Option<(usize, usize)> {
         self.locked(|marks| marks.claim(self, layout)).flatten()
     }
@@ -167,7 +180,7 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         match self.offset(ptr) {
-            // A piece that can't be freed stays unused.
+            // A piece that can't be freed, because the marks are in use, stays allocated.
             Some(offset) => drop(self.locked(|marks| marks.release(self, offset, layout))),
             // SAFETY: not in the block, so it came from `System` with this layout.
             None => unsafe { System.dealloc(ptr, layout) },
@@ -179,7 +192,8 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
             // SAFETY: as `dealloc`; the caller's promise for `new_size` is passed on.
             return unsafe { System.realloc(ptr, layout, new_size) };
         };
-        // A piece has all bytes of its class. A shrunk piece is freed with the smaller layout.
+        // A piece has all bytes of its class, so a new size of the same class needs no change. A shrunk piece stays as
+        // it is, and is freed later with the smaller layout.
         let same =
             layout.align() <= ALIGN && class(layout.size()).is_some_and(|old| class(new_size) == Some(old));
         if same

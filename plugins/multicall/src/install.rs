@@ -2,8 +2,10 @@
 //! again, on systems without a shell or a package manager, such as Talos and Flatcar.
 //!
 //! `scripts/install` does the same, and either undoes the other's work. Replaced files are in `.replaced-by-cnimble`.
-//! The file `installed` there has a line "SHA-256, two spaces, path" for each installed file. Files are renamed into
-//! place, so a node can create pods meanwhile. The next call repairs a killed one's work.
+//! The file `installed` there has a line "SHA-256, two spaces, path" for each installed file.
+//!
+//! Files are renamed into place, so a node can create pods meanwhile. After a kill, the next call removes unfinished
+//! files and completes the work.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -37,19 +39,24 @@ Before plugins of another make are put back, `cnimble hand-over --yes` writes th
 living pods in the form that these remove.
 ";
 
+/// The directory below DIR with the replaced files and the list `installed`.
 const KEEP: &str = ".replaced-by-cnimble";
 /// The program of the plugin `cluster-local`, installed if it is beside this one.
 const CLUSTER: &str = "cluster-local-store";
 /// Its former name, a link to it: the plugin of an earlier build starts it by this name.
 const FORMER: &str = "cluster-local-etcd";
+/// The beginning of the name of a file that is not complete yet.
 const UNFINISHED: &str = ".cnimble.";
 
+/// The text after `error:`: the action, the file and the reason.
 type Failure = String;
 
-/// Returns the exit status, if the arguments are for this module.
+/// Carries out the arguments if they are for this module, and returns the exit status. `None` for other arguments. The
+/// umask of the process is changed as soon as there is an argument.
 pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
-    // Root executes the installed files. So only root may write to them at any moment, with any umask of the caller.
+    // Root executes the installed files, so nobody else may write to them at any moment. The caller's umask does not
+    // ensure that.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
     let done = match (first.to_str()?, rest) {
         ("--install", [dir, options @ ..]) => install_as(Path::new(dir), options),
@@ -74,6 +81,7 @@ fn wrong_arguments() -> Failure {
     format!("wrong arguments\n{USAGE}")
 }
 
+/// Installs with these options, and with `--wait` then waits for the end of the container.
 fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     let (mut way, mut wait) = (Way::Links, false);
     for option in options {
@@ -87,38 +95,43 @@ fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     if wait { wait_for_the_end() } else { Ok(()) }
 }
 
-/// A closed stdout doesn't stop the work.
+/// Prints a line to stdout. A closed stdout does not stop the work.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Adds action and file to an error.
+/// Returns a function that puts the action and the file in front of an error.
 fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
     let what = format!("{what} {}", path.display());
     move |err| format!("{what}: {err}")
 }
 
-/// Process 1 of a container has no default action for SIGTERM and SIGINT.
+/// Waits for SIGTERM or SIGINT. The kernel ignores both for process 1 of a container unless it asks for them, and so
+/// the container could not be stopped.
 fn wait_for_the_end() -> Result<(), Failure> {
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
 }
 
+/// The way in which each plugin gets its file.
 #[derive(Debug, Clone, Copy)]
 enum Way {
+    /// All plugins are hard links of one file.
     Links,
-    /// A program that overwrites one file doesn't change the others.
+    /// Each plugin is a file of its own. A program that overwrites one does not change the others.
     Copies,
 }
 
-/// A locked directory with plugins.
+/// A directory with plugins, locked against concurrent installs until the value is dropped.
 struct Place {
     dir: PathBuf,
+    /// The directory [`KEEP`], which may be missing.
     keep: PathBuf,
     _lock: Flock<File>,
 }
 
 impl Place {
+    /// Waits for the lock of the directory, and removes the unfinished files of a killed call.
     fn open(dir: &Path) -> Result<Self, Failure> {
         let dir = fs::canonicalize(dir).map_err(doing("finding", dir))?;
         let file = File::open(&dir).map_err(doing("opening", &dir))?;
@@ -130,7 +143,8 @@ impl Place {
         Ok(place)
     }
 
-    /// The lock excludes concurrent installs.
+    /// Removes unfinished files from `dir`. The lock is held, so no other call is about to finish them. A missing
+    /// directory is no error.
     fn sweep(&self, dir: &Path) -> Result<(), Failure> {
         let entries = fs::read_dir(dir).if_present().map_err(doing("reading", dir))?;
         for entry in entries.into_iter().flatten() {
@@ -142,17 +156,20 @@ impl Place {
         Ok(())
     }
 
+    /// Returns the path of the list of installed files.
     fn manifest(&self) -> PathBuf {
         self.keep.join("installed")
     }
 
+    /// Reads the lines of the list of installed files. Empty if there is no list.
     fn installed(&self) -> Result<BTreeSet<String>, Failure> {
         let read = fs::read_to_string(self.manifest()).if_present();
         let text = read.map_err(doing("reading", &self.manifest()))?.unwrap_or_default();
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Installed here, or another file of ours.
+    /// Returns true if the file is in the list with its present content, or is another cnimble program: an ELF file
+    /// that contains the name. False for anything but a regular file. Fails if the path is missing.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
             return Ok(is_link(path));
@@ -162,17 +179,17 @@ impl Place {
         Ok(ours || installed.contains(&line(&digest(&bytes), path)))
     }
 
-    /// Puts `source` at `path` by a hard link, which replaces what is there in one step.
+    /// Puts `source` at `path` by a hard link, which replaces what is there in one step. Both are on one file system.
     fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
         let new = unfinished(path);
         fs::hard_link(source, &new).map_err(doing("linking", path))?;
         let renamed = fs::rename(&new, path).map_err(doing("renaming to", path));
-        // rename(2) does nothing if both are links to one file.
+        // rename(2) does nothing if both are links to one file, and then leaves the new name behind.
         let _ = fs::remove_file(&new);
         renamed
     }
 
-    /// Keeps foreign files for --uninstall.
+    /// Keeps files at `paths` that are not ours for --uninstall. They also stay at their place until they are replaced.
     fn keep_others(&self, paths: &[PathBuf], installed: &BTreeSet<String>) -> Result<(), Failure> {
         for path in paths {
             let kept = self.keep.join(path.file_name().unwrap_or_default());
@@ -185,14 +202,16 @@ impl Place {
     }
 }
 
+/// Copies `source` to `path` atomically, with its modification time.
 fn copy(source: &Path, path: &Path) -> Result<(), Failure> {
     let mut from = File::open(source).map_err(doing("opening", source))?;
-    // It identifies a copy: plugins with the same time call each other in one process.
+    // The modification time identifies a copy: plugins with the same one call each other in one process.
     let modified = from.metadata().and_then(|meta| meta.modified()).map_err(doing("reading", source))?;
     // copy_file_range(2) shares blocks if the file system can.
     write_by(path, 0o755, |file| io::copy(&mut from, file).and_then(|_| file.set_modified(modified)))
 }
 
+/// Returns the name that a file has beside `path` until it is complete. It has the process ID.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(UNFINISHED);
     name.push(path.file_name().unwrap_or_default());
@@ -200,11 +219,12 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Whether something is at `path`. A broken link counts.
+/// Returns true if something is at `path`, also a link that leads nowhere.
 fn exists(path: &Path) -> Result<bool, Failure> {
     Ok(fs::symlink_metadata(path).if_present().map_err(doing("reading", path))?.is_some())
 }
 
+/// Returns the SHA-256 of the bytes in hex digits.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -212,16 +232,18 @@ fn digest(bytes: &[u8]) -> String {
     })
 }
 
+/// Returns the line of the list for a file, in the form of sha256sum(1).
 fn line(digest: &str, path: &Path) -> String {
     format!("{digest}  {}", path.display())
 }
 
-/// Atomic, and synced to the disk.
+/// Writes a file atomically and syncs it to the disk.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     write_by(path, mode, |file| file.write_all(bytes))
 }
 
-/// The file gets its name when it is complete and on the disk.
+/// Writes a file by `fill`, and syncs it. It gets its name and its place only when it is complete and on the disk.
+/// After a failure, the unfinished file is removed and `path` is unchanged.
 fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Failure> {
     let new = unfinished(path);
     let written = File::create(&new).and_then(|mut file| {
@@ -251,11 +273,14 @@ fn link(path: &Path) -> Result<(), Failure> {
 }
 
 /// [`CLUSTER`] beside this program.
+/// The beginning of the name of a file that is not complete yet.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
     fs::read(&path).if_present().map_err(doing("reading", &path))
 }
 
+/// Installs all plugins and, if it is beside this program, [`CLUSTER`]. Makes a missing directory. Fails, before it
+/// installs anything, if a directory has the name of a file.
 fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(doing("reading", own))?;
@@ -271,7 +296,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
         return Err(format!("{} is a directory", path.display()));
     }
 
-    // The list comes before the replaced files are kept, so --uninstall can undo any later interruption.
+    // The list is written before files are kept, so that --uninstall can undo any later interruption.
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
     let of_plugins = digest(&program);
     installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
@@ -293,9 +318,10 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
             if exists(path)? {
                 say(&format!("{} stays as it is: none lies beside this program", path.display()));
             }
+/// The beginning of the name of a file that is not complete yet.
         }
     }
-    // On the disk before a runtime may call it.
+    // The file is synced to the disk before a runtime may call it.
     let source = place.dir.join(format!("{UNFINISHED}source"));
     write(&source, &program, 0o755)?;
     for path in &plugins {
@@ -308,6 +334,9 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     fs::remove_file(&source).map_err(doing("removing", &source))
 }
 
+/// Removes the installed files and puts back what they replaced. A file that another program has written since is left
+/// alone. If that keeps a replaced file from being put back, that file and the list stay for a later call. The outcome
+/// is still `Ok`.
 fn uninstall(dir: &Path) -> Result<(), Failure> {
     let place = Place::open(dir)?;
     let installed = place.installed()?;
@@ -352,7 +381,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Does not follow links.
+/// Returns true if both paths are the same file. Links are not followed. Fails if one is missing.
 fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
     let id = |path: &Path| {
         fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))

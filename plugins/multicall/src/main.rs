@@ -1,7 +1,8 @@
 //! All plugins in one binary, which runs the plugin that it is called by: a hard link, a symbolic link or a copy.
 //!
-//! It starts at C's `main`. The standard library's reads /proc/self/maps, and makes a signal stack and handlers for a
-//! stack overflow: sixteen system calls. [`cnimble_plugin::main_like`] does what a plugin needs.
+//! It starts at C's `main`. That of the standard library reads /proc/self/maps, and prepares a signal stack and
+//! handlers for a stack overflow, which takes sixteen system calls. [`cnimble_plugin::main_like`] does what a plugin
+//! needs.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -32,7 +33,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
             OsStr::from_bytes(arg.to_bytes()).to_owned()
         })
         .collect();
-    // For systems without a shell.
+    // The program installs itself on systems without a shell.
     if let Some(status) = args.get(1..).and_then(install::asked) {
         return status;
     }

@@ -5,9 +5,9 @@ use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{CniResult, Error, PluginConfig};
 use cnimble_rules::portmap::{Backend, Forward, Mapping};
 
-/// Kubernetes uses 14 and 15, Calico 20 to 31.
+/// The bit of the packet mark that asks for masquerading. Kubernetes uses 14 and 15, Calico 20 to 31.
 const DEFAULT_MARK_BIT: u8 = 13;
-/// The longest chain name of iptables, in bytes.
+/// The longest name of an iptables chain, in bytes.
 const MAX_CHAIN_NAME: usize = 28;
 
 #[derive(Debug, Default, Deserialize)]
@@ -32,14 +32,17 @@ struct Ports {
 
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// `Auto` if neither the key nor the language of other keys decides.
     pub(crate) backend: Backend,
+    /// Whether rules of iptables let published ports pass where `FORWARD` has rules of others (`acceptPublished`).
     pub(crate) accept_published: bool,
-    /// The port mappings, still without the pod's addresses, which come with prevResult.
+    /// The port mappings, still without the pod's addresses, which [`Config::forward`] takes from prevResult.
     forward: Forward,
 }
 
 impl Config {
-    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
+    /// Reads the configuration. Fails with code 7 and the path of an invalid key, or the keys that contradict each
+    /// other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let external = keys.external_set_mark_chain.clone().filter(|chain| !chain.is_empty());
@@ -73,17 +76,20 @@ impl Config {
         })
     }
 
+    /// Returns true if conditions in nft's language are configured. The nft command has to parse them.
     pub(crate) fn has_nft_conditions(&self) -> bool {
         let Forward { conditions_v4, conditions_v6, .. } = &self.forward;
         let words = [conditions_v4, conditions_v6].into_iter().flatten();
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
+    /// Returns the port mappings for the addresses of the interface `ifname` in `prev`. The addresses may be empty.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward { addrs: addresses(prev, ifname), ..self.forward.clone() }
     }
 }
 
+/// Fails with code 7 if `externalSetMarkChain` cannot be the name of an iptables chain.
 fn check_chain(chain: &str) -> Result<(), Error> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '"';
     if chain.len() <= MAX_CHAIN_NAME && !chain.starts_with(['-', '!']) && !chain.contains(odd) {
@@ -95,8 +101,10 @@ fn check_chain(chain: &str) -> Result<(), Error> {
     )))
 }
 
-/// `externalSetMarkChain`, `conditionsV4` and `conditionsV6` are for one backend's command. The first word of the
-/// conditions tells which.
+/// Returns the backend. `externalSetMarkChain` needs iptables, and conditions need the command in whose language they
+/// are. Their first word tells the language: iptables' begin with `-` or `!`.
+///
+/// Fails with code 7 if the keys need different backends, or another one than the key `backend`.
 fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     let (mut iptables_only, mut nft_only) = (Vec::new(), Vec::new());
     for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
@@ -134,7 +142,8 @@ fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     }
 }
 
-/// Refuses words that could end the command or begin another one.
+/// Fails with code 7 for words with control characters or with one of `ends`, which could end the command or begin
+/// another one.
 fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> {
     if words.iter().any(|word| word.contains(char::is_control)) {
         return Err(Error::config(format!("{key}: a word has a control character in it")));
@@ -146,6 +155,9 @@ fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> 
     Ok(())
 }
 
+/// Returns the mappings in their order, with duplicates. Fails with code 7 for an unknown protocol or the port 0. Warns
+/// of a host port that leads to two ports of the pod, where the first counts. Leaves out ::1 with a warning, because
+/// packets from there never leave the host.
 fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     let mut mappings: Vec<Mapping> = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
@@ -159,7 +171,7 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
                 return Err(bad(format!(".{key}: 0 is not a port (1 to 65535)")));
             }
         }
-        // Runtimes pass a port twice, or with the host addresses "" and 0.0.0.0.
+        // A duplicate is no error: runtimes pass a port twice, or with the host addresses "" and 0.0.0.0.
         let twice = mappings.iter().find(|other| other.collides_with(&mapping));
         if let Some(other) = twice.filter(|other| other.container_port != mapping.container_port) {
             let (ours, theirs) = (mapping.container_port, other.container_port);
@@ -179,10 +191,11 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     Ok(mappings)
 }
 
+/// Returns the first address of each family of the pod's interface. An address without a listed interface belongs to
+/// the pod.
 fn addresses(prev: &CniResult, ifname: &str) -> Vec<IpNetwork> {
     let mut found: Vec<IpNetwork> = Vec::new();
     for ip in &prev.ips {
-        // Without a listed interface it belongs to the pod.
         let other = ip
             .interface
             .and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?))

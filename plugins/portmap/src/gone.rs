@@ -1,8 +1,9 @@
-//! Finds containers that are certainly gone, so that their ports are unused, by libcni's cached results. A container is
-//! gone only if all of these hold:
+//! Finds containers that are certainly gone, so that their ports are unused. The evidence are the results in libcni's
+//! cache. A container is gone only if all of these hold:
 //! - A record exists. A running ADD has none.
-//! - The path of its namespace leads to no namespace. The runtime may have other mounts, so that isn't enough.
-//! - An interface on the host in the result is missing: the kernel removes it with the pod's end of the veth pair.
+//! - The paths of its namespaces in the record lead to no namespace. The runtime may have other mounts, so that is not
+//!   enough.
+//! - An interface on the host in the result is missing. The kernel removes it with the pod's end of the veth pair.
 //!
 //! Without an interface on the host (macvlan, for example) a container never counts as gone.
 
@@ -15,9 +16,10 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::portmap::Holder;
 use cnimble_rules::records::{self, Record};
 
-/// Whether a port's owner is certainly gone.
+/// Returns true if a port's owner is certainly gone. False whenever a record cannot be read, or if any of its records
+/// shows it alive.
 pub(crate) fn is_gone(holder: &Holder) -> bool {
-    // The ID may be a part.
+    // The holder may have only a part of the container ID, which the names of the records contain.
     let part = format!("-{}", holder.container);
     let Ok(records) = records::read(|name| name.contains(&part)) else { return false };
     let Ok(records) = records.into_iter().collect::<Result<Vec<Record>, _>>() else { return false };
@@ -25,6 +27,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     records.peek().is_some() && records.all(|record| has_gone(record).unwrap_or(false))
 }
 
+/// Returns true if all namespaces of the record are gone and at least one of its interfaces on the host is missing.
 fn has_gone(record: &Record) -> cnimble_netlink::Result<bool> {
     let interfaces = json::get(&record.result, "interfaces").and_then(Value::as_array);
     let (mut namespaces, mut ends) = (vec![record.netns.as_str()], Vec::new());

@@ -1,5 +1,5 @@
 //! The CNI plugin `portmap`: forwards ports of the host into a pod. It follows a plugin that gives the pod its
-//! addresses, and passes the prevResult on. [`cnimble_rules::portmap`] describes the packets' path. The rules name
+//! addresses, and returns prevResult unchanged. [`cnimble_rules::portmap`] describes the packets' path. The rules name
 //! their owner, so DEL needs no namespace, prevResult or port mappings.
 
 mod config;
@@ -32,7 +32,7 @@ impl Plugin for Portmap {
         Role::Chained
     }
 
-    /// CAP_SYS_ADMIN is needed to write `route_localnet` where /proc/sys is mounted read-only.
+    /// The plugin needs CAP_SYS_ADMIN to write `route_localnet` where /proc/sys is mounted read-only.
     fn needs(&self) -> Caps {
         if sysctl::is_mounted_read_only() { Caps::NET_ADMIN.and(Caps::SYS_ADMIN) } else { Caps::NET_ADMIN }
     }
@@ -46,6 +46,8 @@ impl Plugin for Portmap {
         Config::read(&call.config).map(drop)
     }
 
+    /// Adds the rules and returns prevResult. A pod without port mappings gets none. So does one without an address,
+    /// with a warning. Fails with code 7 without a prevResult.
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
         let prev = call.config.prev_result.as_ref().ok_or_else(|| {
@@ -71,6 +73,8 @@ impl Plugin for Portmap {
         Ok(prev.clone())
     }
 
+    /// Removes the rules of the attachment. An invalid configuration or a missing prevResult only makes the search
+    /// longer.
     fn del(&self, call: &Call) -> Result<(), Error> {
         // An invalid configuration must not prevent the removal.
         let config = Config::read(&call.config).ok();
@@ -108,6 +112,8 @@ impl Plugin for Portmap {
         removed.and(refuse(&mut nft, config.as_ref(), &owner::stale(network, valid)))
     }
 
+    /// Checks the backend. Also checks the nft command if there are conditions in its language, and iptables if
+    /// `acceptPublished` needs it.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         if config.has_nft_conditions() {
@@ -120,8 +126,9 @@ impl Plugin for Portmap {
     }
 }
 
-/// Fails with code 102 for an address that every host has itself, which the author of a pod may ask for. The port would
-/// lead to a process of the host that listens on localhost: kube-proxy lets such packets in (`route_localnet`).
+/// Fails with code 102 for a loopback or unspecified address of the pod, which its author may ask for. Every host has
+/// such an address itself. The port would lead to a process of the host that listens on localhost, because kube-proxy
+/// lets such packets in (`route_localnet`).
 fn refuse_loopback(forward: &Forward) -> Result<(), Error> {
     let mut addresses = forward.addrs.iter().map(IpNetwork::ip);
     match addresses.find(|ip| ip.is_loopback() || ip.is_unspecified()) {
@@ -131,6 +138,8 @@ fn refuse_loopback(forward: &Forward) -> Result<(), Error> {
     }
 }
 
+/// Adds the rules of the port mappings, and with `acceptPublished` those that accept the packets. Both have an undo. A
+/// repair calls it as well.
 fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result<(), Error> {
     let undo = portmap::add(config.backend, nft, &call.owner(), forward, &gone::is_gone)?;
     call.undo.push("remove port mappings", move || undo.run());
@@ -141,7 +150,9 @@ fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result
     Ok(())
 }
 
-/// Removes rules of `acceptPublished`, which ADD may have had. Only with the key it runs iptables-legacy.
+/// Removes the rules of `acceptPublished` whose owners `choose` picks by their comments. ADD may have had the key even
+/// if the present configuration has not. The rules of iptables-legacy are looked for only with the key, or if the
+/// configuration is unreadable (`None`).
 fn refuse(nft: &mut Nft, config: Option<&Config>, choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     published::remove(nft, choose)?;
     if config.is_none_or(|config| config.accept_published) {
@@ -151,7 +162,8 @@ fn refuse(nft: &mut Nft, config: Option<&Config>, choose: &dyn Fn(&str) -> bool)
     }
 }
 
-/// A process that listens on a port of the pod gets no new connections.
+/// Warns of processes of the host that listen on a mapped port. They get no new connections, because the port leads to
+/// the pod. A failure to list them is only logged.
 fn warn_of_listeners(forward: &Forward) {
     match portmap::shadowed(forward) {
         Ok(shadowed) => shadowed.iter().for_each(|(Mapping { protocol, .. }, Listener { ip, port, .. })| {

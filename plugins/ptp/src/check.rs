@@ -15,6 +15,10 @@ use crate::config::Config;
 use crate::path::{self, Path};
 use crate::pod;
 
+/// Compares an attachment with its result and configuration.
+///
+/// For CHECK the first difference is the error, with code 103. If the doctor or guard calls, differences are noted or
+/// put back ([`Call::wants`]). Without a proven host's end, only the pod and the rules are compared.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let prev = check::of_this_interface(call, prev);
     let paths = path::paths(&prev, &config.ipam).map_err(|err| err.context("prevResult"))?;
@@ -36,7 +40,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
         let masqueraded = config.masquerade.of(addrs.iter().copied());
         let verify = |nft: &mut Nft| masqueraded.check(nft, &call.owner());
         let put_back = |nft: &mut Nft| {
-            // The exceptions may have changed.
+            // The configured exceptions may have changed since ADD, so the old elements are removed first.
             masquerade::remove(nft, &call.owner(), masqueraded.sources())?;
             crate::masquerade(call, nft, config, &addrs)
         };
@@ -45,7 +49,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
 
-/// The host's end is up, with the gateways' addresses and a route to each address of the pod.
+/// Verifies that the host's end is up, and has the gateways' addresses and a route to each address of the pod.
 fn hosts_end(
     call: &Call,
     host: &mut Netlink,
@@ -55,7 +59,7 @@ fn hosts_end(
 ) -> Result<(), Error> {
     let verify = |host: &mut Netlink| check::host_state(&check::host_end_again(host, end)?, prev);
     call.wants(Place::Host, host, verify, |host| check::switch_on(host, end))?;
-    // The Go plugin's ends, which have no alias, keep the host's default.
+    // The ends of the Go plugin have no alias and keep the host's default of `accept_ra`, so they are not compared.
     if call.is_examined() && call.owner().owns(&end.alias) {
         let verify = |host: &mut Netlink| match host.link_at(end.index)?.accept_ra {
             None | Some(0) => Ok(()),

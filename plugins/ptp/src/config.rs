@@ -17,13 +17,14 @@ struct Keys {
 pub(crate) struct Config {
     pub(crate) masquerade: Settings,
     pub(crate) mtu: Mtu,
-    /// `None` keeps the value of the IPAM plugin.
+    /// `None` keeps the value of the IPAM plugin's result.
     pub(crate) dns: Option<Dns>,
+    /// The name of the IPAM plugin.
     pub(crate) ipam: String,
 }
 
 impl Config {
-    /// Fails with code 7 and the path of the invalid value.
+    /// Reads the configuration. Fails with code 7 and the path of an invalid value, or without `ipam.type`.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let overhead = keys.mtu_auto.then_some(keys.mtu_overhead);

@@ -1,3 +1,5 @@
+//! The host's end of the veth pair, which is the pod's gateway.
+
 use std::net::IpAddr;
 
 use nix::errno::Errno;
@@ -10,8 +12,8 @@ use cnimble_plugin::interface::protected;
 
 use crate::path::{self, Path};
 
-/// Fails with code 102 if the host needs the address of a pod or its gateway itself: the author of the pod may have
-/// chosen it.
+/// Fails with code 102 if the host needs the address of a pod or its gateway itself. The author of the pod may have
+/// chosen the address.
 pub(crate) fn refuse_protected(host: &mut Netlink, paths: &[Path]) -> Result<(), Error> {
     let refused = |whose: &str, ip: IpAddr, why: &str| {
         Err(Error::new(Code::CONFLICT, format!("IPAM gave the pod {whose} {ip}, which {why}"))
@@ -23,7 +25,8 @@ pub(crate) fn refuse_protected(host: &mut Netlink, paths: &[Path]) -> Result<(),
         if let Some(why) = protected::find_reason(host, ip, towards.as_ref())? {
             return refused("the address", ip, why);
         }
-        // The host's ends of other pods have the gateway already.
+        // The host's ends of other pods already have the gateway's address, so an address of the host is no reason
+        // here.
         let towards = host.route_towards(path.gateway)?.filter(|towards| !towards.is_own());
         if let Some(why) = protected::find_reason(host, path.gateway, towards.as_ref())? {
             return refused("the gateway", path.gateway, why);
@@ -32,10 +35,13 @@ pub(crate) fn refuse_protected(host: &mut Netlink, paths: &[Path]) -> Result<(),
     Ok(())
 }
 
-/// The undo of the pair removes it.
+/// Gives the host's end the gateways' addresses, sets it up, and adds the routes to the pod. It has no undo of its own:
+/// the undo of the pair deletes the link, and the kernel removes addresses and routes with it.
+///
+/// Fails with code 102 if the host has a route to an address of the pod already.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
-    // No other host is on this link.
+    // No other host is on this link, so duplicate address detection is switched off.
     let accept_dad = format!("net/ipv6/conf/{}/accept_dad", end.name);
     sysctl::write(&accept_dad, "0").default_for(&[Errno::EROFS]).if_present()?;
     if paths.iter().any(|path| path.gateway.is_ipv6()) {

@@ -92,15 +92,16 @@ impl Plugin for Ptp {
         if config.masquerade.wanted {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
-        // With equal indexes, Linux 5.10 and 6.1 treat the veth as a link without a lower one. They may take a second
-        // to report the end that was set up last, which works at once. The pod's end was first, and is reported fast.
+        // If both ends have the same index, Linux 5.10 and 6.1 treat the veth as a link without a lower one. They may
+        // take a second to report the end that was set up last, although it works at once. The pod's end was set up
+        // first and is reported fast, so that one is waited for.
         let alike = pair.host.index == pair.pod_index;
         if !alike {
             let what = format!("wait until {} is up", pair.host.name);
             call.step(&what, || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
         }
         if alike || addrs.iter().any(IpNetwork::is_ipv6) {
-            // IPv6 waits until the link is up.
+            // IPv6 addresses are usable only when the link is up.
             let what = format!("wait until {} in the pod is up", call.ifname);
             call.step(&what, || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
         }
@@ -113,9 +114,10 @@ impl Plugin for Ptp {
         remove::attachment(call)
     }
 
+    /// Compares the attachment, and asks IPAM only if that succeeds.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        // First: an error in them is not a lost lease.
+        // The plugin's own CHECK comes first and ends the CHECK: a difference there says nothing about the lease.
         check::attachment(call, &config, prev)?;
         call.expects(Place::Host, delegate::call(call, &config.ipam, Command::Check))
     }
@@ -134,6 +136,7 @@ impl Plugin for Ptp {
     }
 }
 
+/// Adds the masquerading of `addrs`, with its undo.
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
     let wanted =
         Wanted { masquerade: Some(config.masquerade.of(addrs.iter().copied())), ..Wanted::default() };

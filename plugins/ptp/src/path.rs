@@ -13,18 +13,21 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{CniResult, Code, Error, cidr};
 use cnimble_netlink::route::NewRoute;
 
-/// RT_SCOPE_HOST, RT_SCOPE_LINK: linux/rtnetlink.h. IPv6 has no scopes of routes.
+/// RT_SCOPE_HOST of linux/rtnetlink.h. Routes of IPv6 have no scope.
 const SCOPE_HOST: u8 = 254;
+/// RT_SCOPE_LINK of linux/rtnetlink.h.
 const SCOPE_LINK: u8 = 253;
 
+/// An address of the pod, and the gateway of its packets in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) address: IpNetwork,
     pub(crate) gateway: IpAddr,
 }
 
-/// The paths of IPAM's result. Fails with code 104 without an address or a gateway, and with code
-/// 102 for a gateway of another family or the pod's own.
+/// Returns the paths of IPAM's result. Fails with code 104 if there is no address, or if an address has no gateway.
+/// Fails with code 102 for a gateway of another family, or one that is an address of the pod. `ipam` is the plugin's
+/// name for the error.
 pub(crate) fn paths(result: &CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
     if result.ips.is_empty() {
         return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
@@ -54,7 +57,7 @@ pub(crate) fn paths(result: &CniResult, ipam: &str) -> Result<Vec<Path>, Error> 
     Ok(paths)
 }
 
-/// Leaves out routes whose destination is there already: several addresses may share gateway and subnet.
+/// Leaves out routes whose destination an earlier route has, because several addresses may share gateway and subnet.
 fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     let mut distinct: Vec<NewRoute> = Vec::new();
     for route in routes {
@@ -65,7 +68,7 @@ fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     distinct
 }
 
-/// The pod's routes to the gateways, on the link.
+/// Returns the pod's routes to the gateways, on the link of this `index`.
 pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         src: Some(path.address.ip()),
@@ -74,7 +77,8 @@ pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// The pod's routes to the subnets, through the gateways: they replace the kernel's. A subnet of one address has none.
+/// Returns the pod's routes to the subnets, through the gateways. They replace the kernel's own ([`of_kernel`]). A
+/// subnet of one address has none.
 pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     let wider = paths.iter().filter(|path| path.address != cidr::host(path.address.ip()));
     distinct(wider.map(|path| NewRoute {
@@ -84,7 +88,8 @@ pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// The kernel's own route to a subnet. It differs in the scope, and for IPv6 in the metric (IP6_RT_PRIO_ADDRCONF).
+/// Returns the kernel's own route to a subnet, for its deletion. It differs in the scope, and for IPv6 in the metric
+/// (IP6_RT_PRIO_ADDRCONF).
 pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     const METRIC: u32 = 256;
     let v4 = subnet.dst.is_ipv4();
@@ -95,6 +100,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     }
 }
 
+/// Returns the host's routes to the addresses of the pod, by the host's end of this `index`.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),
@@ -102,6 +108,7 @@ pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
+/// Returns the addresses of the host's end: each gateway once, with a prefix of one address.
 pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
     let mut addrs: Vec<IpNetwork> = Vec::new();
     for path in paths {

@@ -1,3 +1,5 @@
+//! DEL and GC.
+
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Attachment, Error};
@@ -9,8 +11,11 @@ use cnimble_rules::masquerade::{self, Sources};
 
 use crate::config::Config;
 
-/// Rules go first, while the lease still reserves the address, then the pair, then the lease if the pair is gone. All
-/// steps run even after a failure. The configuration may have changed, so DEL always looks for rules.
+/// Removes the rules first, while the lease still reserves the address, then the pair, then the lease. A step that
+/// fails does not stop the others, but the lease stays while the pair exists. The first error is returned, with the
+/// others in its details.
+///
+/// The configuration may have changed since ADD, so DEL looks for rules with any configuration.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;
@@ -28,7 +33,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([pair, lease, rules])
 }
 
-/// Continues after errors and reports all.
+/// Removes the rules, pairs and leases of the network's attachments that are not `valid`. Leases stay if a pair could
+/// not be removed. Continues after errors and returns all of them.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();

@@ -4,20 +4,22 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
 
+/// The keys of the plugin.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Config {
-    /// The routing table for all addresses. `None` chooses a free one for each address.
+    /// The routing table for all addresses. Its routes are the administrator's: the plugin only adds rules. `None`
+    /// chooses a free table for each address, and moves the routes there.
     pub(crate) table: Option<u32>,
     /// The configured gateways, at most one of each family.
     #[serde(deserialize_with = "fields::ips")]
     gateways: Vec<IpAddr>,
-    /// The table main keeps routes to the addresses' networks.
+    /// Whether the table main keeps or gets routes to the addresses' networks.
     pub(crate) add_source_hints: bool,
 }
 
 impl Config {
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Config = config.decode()?;
         let gateways = &keys.gateways;
@@ -37,18 +39,20 @@ impl Config {
         Ok(keys)
     }
 
-    /// The table main gets a route to the address's network.
+    /// Returns true if the table main has to have a route to the address's network. A single address has no network.
     pub(crate) fn hints(&self, ip: &IpConfig) -> bool {
         let whole = if ip.address.is_ipv4() { 32 } else { 128 };
         self.add_source_hints && ip.address.prefix() < whole
     }
 
+    /// Returns the configured gateway of the address's family, or `None`.
     pub(crate) fn gateway_for(&self, ip: &IpConfig) -> Option<IpAddr> {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ip.address.is_ipv4())
     }
 }
 
-/// Reads nothing but `table`, for DEL: the other keys may be invalid since ADD.
+/// Reads nothing but `table`, for DEL, as the other keys may be invalid since ADD. `None` without the key or if it is
+/// invalid.
 pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     #[derive(Deserialize)]
     struct Table {

@@ -5,6 +5,9 @@
 //! 1. Add a rule for each address, to a table that has neither rules nor routes (`tables`).
 //! 2. Add the interface's routes, and a default route through the gateway, to these tables (`routes`).
 //! 3. Remove the routes from the table main, except those that are hints.
+//!
+//! With the key `table` there is only the first step. The rules then lead to that table, whose routes are the
+//! administrator's.
 
 mod config;
 mod routes;
@@ -60,7 +63,7 @@ impl Plugin for Sbr {
             Error::new(Code::KERNEL, what)
         })?;
         if let Some(table) = config.table {
-            // The kernel would accept a duplicate.
+            // The kernel would accept a second rule of the same content.
             let present = inside.rules()?;
             let is_new =
                 |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
@@ -81,7 +84,8 @@ impl Plugin for Sbr {
         call.step(&format!("add routing rules for {}", call.ifname), || {
             add_rules(call, &mut inside, &rules)
         })?;
-        // The end of the process releases it otherwise.
+        // The tables are in use now, so later ADDs need not wait. The end of the process would release the lock as
+        // well.
         drop(lock.unlock());
         call.step(&format!("add the routes of {} to its tables", call.ifname), || {
             let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
@@ -98,12 +102,14 @@ impl Plugin for Sbr {
         Ok(result)
     }
 
+    /// Removes the rules of the attachment's addresses, and the routes in the tables that the plugin chose. Does
+    /// nothing if the namespace is gone. Routes that ADD moved out of the table main are not put back.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let table = config::table(&call.config);
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
         let link = inside.find_link(&call.ifname)?;
-        // Of another pod's interface, only rules from the attachment's addresses are removed.
+        // If the interface is another pod's, only rules from the attachment's own addresses are removed.
         let is_another = match &link {
             Some(link) => !is_own(call, &mut inside, link, &netns)?,
             None => false,
@@ -135,7 +141,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Removes rules of interfaces that are gone.
+    /// Removes the rules of this plugin whose interfaces are gone, in all pinned namespaces.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| {
@@ -143,7 +149,7 @@ impl Plugin for Sbr {
             if !tables.rules.iter().any(|rule| rule.protocol == PROTOCOL) {
                 return Ok(());
             }
-            // After the rules, because an address exists before its rule.
+            // The addresses are listed after the rules, because an address exists before its rule.
             let present = tables::all_addresses(inside)?;
             let stale = |rule: &Rule| tables.is_stale(rule, &present, config.table);
             take_down(inside, &tables, None, config.table, stale)
@@ -156,9 +162,10 @@ impl Plugin for Sbr {
     }
 }
 
+/// Adds a rule for each address and table, each with its undo.
 fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Result<(), Error> {
     for (from, table) in rules.iter().copied() {
-        // First: a lost answer doesn't tell whether the change was made.
+        // The undo is pushed first, because a lost answer does not tell whether the change was made.
         let home = call.open_netns()?;
         call.undo.push(format!("delete the rule from {from}"), move || {
             Ok(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)).if_present().map(drop)?)
@@ -168,6 +175,7 @@ fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Resu
     Ok(())
 }
 
+/// Adds the `wanted` routes beside existing ones, with their undo.
 fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute]) -> Result<(), Error> {
     let (home, name, made) = (call.open_netns()?, link.name.clone(), wanted.to_vec());
     call.undo.push("delete the routes of the interface's tables", move || {
@@ -176,27 +184,34 @@ fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute
     Ok(inside.execute_all(wanted.iter().map(|wanted| route::prepend(wanted, &link.name)).collect())?)
 }
 
+/// The changes of step 3 in the table main.
 struct Clearing {
     /// The addresses that get a route to their network in the table main (`addSourceHints`).
     hinted: Vec<IpConfig>,
+    /// The routes that are removed.
     unwanted: Vec<NewRoute>,
+    /// The networks of the addresses. The undo adds routes to them as the kernel does, so that they are removed with
+    /// the address.
     networks: Vec<IpNetwork>,
 }
 
 impl Clearing {
-    /// Link-local routes stay, and the kernel's if they are hints.
+    /// Decides what is changed in the table main, whose routes are `main`. Routes to link-local addresses stay. With
+    /// `addSourceHints`, on-link routes of IPv4 stay as well, such as the kernel's to the networks of the addresses.
     fn plan(config: &Config, ips: &[&IpConfig], main: Vec<NewRoute>) -> Self {
         let has_none = |ip: &IpConfig| !main.iter().any(|route| routes::is_hint(route, ip));
         let hinted =
             ips.iter().filter(|ip| config.hints(ip) && has_none(ip)).map(|ip| (*ip).clone()).collect();
         let keeps = |route: &NewRoute| {
-            // RT_SCOPE_LINK (rtnetlink(7)), which IPv6 doesn't have.
+            // 253 is RT_SCOPE_LINK (rtnetlink(7)). Routes of IPv6 have no scope.
             routes::stays(route) || config.add_source_hints && route.scope == Some(253)
         };
         let networks = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
         Clearing { hinted, unwanted: main.into_iter().filter(|route| !keeps(route)).collect(), networks }
     }
 
+    /// Adds the missing hints and then removes the unwanted routes. The undo, which is pushed first, puts the routes
+    /// back.
     fn run(self, call: &Call, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
         let Clearing { hinted, unwanted, networks } = self;
         let hints = hinted.iter().map(|ip| route::prepend(&routes::hint(ip, link), &link.name)).collect();
@@ -205,7 +220,8 @@ impl Clearing {
         call.undo.push("put the routes into the table main again", move || {
             let mut inside = Netlink::open_in(&home)?;
             let present = inside.routes(index, None)?;
-            // With their metric as listed: without it, IPv6 deletes the first route to the destination.
+            // They are deleted with the metric that the kernel lists. Without it, IPv6 deletes the first route to the
+            // destination.
             let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
             let extra = present.iter().filter(is_extra).map(|route| route::del(route, &name));
             delete(&mut inside, extra.collect())?;
@@ -222,6 +238,8 @@ impl Clearing {
     }
 }
 
+/// Deletes the rules that are `ours`. Also deletes the routes of `link` in the tables of these rules, if a table has no
+/// other link's routes. The `user`'s table, from the configuration, keeps its routes.
 fn take_down(
     inside: &mut Netlink,
     tables: &Tables,
@@ -243,15 +261,15 @@ fn take_down(
     delete(inside, requests)
 }
 
-/// Empty if a concurrent DEL has removed the interface.
+/// Makes a missing interface an empty list, because a concurrent DEL may have removed it.
 fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Result<Vec<T>> {
     Ok(found.if_present()?.unwrap_or_default())
 }
 
-/// A missing object counts as deleted.
+/// Sends the deletions. A missing object counts as deleted, and all others are tried before an error is returned.
 fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     match inside.execute_all(requests.clone()) {
-        // The kernel tried the others, but their errors are unknown.
+        // The kernel has tried all requests, but only the first error is known. So each is sent again.
         Err(err) if err.is_missing() => remove::all(
             requests.into_iter().map(|request| Ok(inside.execute(request).if_present().map(drop)?)),
         ),
@@ -259,7 +277,8 @@ fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     }
 }
 
-/// `routes` are the interface's, of all tables.
+/// Fails with code 103 if the rule of an address is missing. Without a configured table, also fails if its table lacks
+/// the default route or a route of the result, or if a hint is missing. `routes` are the interface's, of all tables.
 fn check_address(
     config: &Config,
     prev: &CniResult,

@@ -12,7 +12,7 @@ struct Keys {
     multi_queue: bool,
     mtu: i64,
     mac: String,
-    /// 0 is root, not an unset value.
+    /// The user that may open the device. 0 is root, not an unset value.
     owner: Option<u32>,
     group: Option<u32>,
     #[serde(deserialize_with = "fields::text_opt")]
@@ -33,15 +33,18 @@ pub(crate) struct Config {
     pub(crate) tap: TapSettings,
     /// The MTU in bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
+    /// The SELinux context that the device is labelled with. `None` takes that of the plugin.
     pub(crate) selinux_context: Option<String>,
+    /// The bridge in the pod whose port the device becomes.
     pub(crate) bridge: Option<String>,
+    /// `None` keeps the value of the IPAM plugin's result.
     pub(crate) dns: Option<Dns>,
     mac: String,
     runtime_mac: String,
 }
 
 impl Config {
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let bridge = named("bridge", &keys.bridge)?;
@@ -59,10 +62,13 @@ impl Config {
         })
     }
 
+    /// Returns the first MAC of `runtimeConfig.mac`, `MAC` of CNI_ARGS and `mac`. `None` leaves it to the kernel. Fails
+    /// as [`mac::requested`] does.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, &self.runtime_mac, &self.mac)
     }
 
+    /// Returns the kind of the link with its settings, as CHECK compares them.
     pub(crate) fn kind(&self) -> Kind {
         Kind::Tap(self.tap)
     }

@@ -19,6 +19,7 @@ use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 
 use config::Config;
 
+/// A tap with any settings, for the verbs that remove one.
 const ANY: Kind = Kind::Tap(TapSettings { owner: None, group: None, multi_queue: false });
 
 pub static PLUGIN: &dyn Plugin = &TapDevice;
@@ -83,6 +84,7 @@ impl Plugin for TapDevice {
     }
 }
 
+/// Fails with code 103 if the device, its MTU or its bridge is not as configured.
 fn check_device(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, config.kind(), prev)?;
     check::mtu(&link, config.mtu)?;
@@ -95,7 +97,8 @@ fn check_device(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Er
     }
 }
 
-/// Sets the attributes that ioctl(2) can't set.
+/// Sets the MAC address, the MTU and the bridge, which ioctl(2) cannot set when it makes the device. Returns the link
+/// as it is afterwards. Fails with code 100 if the bridge is missing in the pod, and with code 102 if it is no bridge.
 fn set(inside: &mut Netlink, tap: &Link, config: &Config, mac: Option<Mac>) -> Result<Link, Error> {
     let master = match &config.bridge {
         None => None,

@@ -1,3 +1,5 @@
+//! Makes the tap device in the pod.
+
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -12,11 +14,12 @@ use cnimble_plugin::interface::{alone, pair};
 use super::ANY;
 use super::config::Config;
 
-/// Makes the tap, down, with its owner in its alias. Returns it with a netlink socket in the pod. The kernel removes an
-/// unmarked tap when this process exits. Fails with code 102 if the pod has an interface with that name.
+/// Makes the tap, down, with its owner in its alias and with its undo. Returns it with a netlink socket in the pod.
+/// Fails with code 102 if the pod has an interface with that name.
 ///
-/// With an SELinux context, `ip` makes it, persistent from the beginning. The kernel labels a tap by its maker, and a
-/// process changes its context only by executing a program.
+/// Until the alias is written, the tap is not persistent, so the kernel removes it if this process ends. With an
+/// SELinux context the command `ip` makes it, persistent from the beginning. The kernel labels a tap by its maker, and
+/// a process changes its context only by executing a program.
 pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let home = call.open_netns()?;
@@ -24,7 +27,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
         None => {
             let made = netns.enter(|| Tap::make(&call.ifname, config.tap))?;
             Some(made.or_else(|err| match err.errno {
-                // For an existing tap, and any other interface.
+                // The kernel answers so if the pod has an interface with that name, be it a tap or another kind.
                 Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => {
                     Err(pair::pod_name_taken(call))
                 }
@@ -54,7 +57,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
 /// The SELinux context of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
-/// `ip tuntap add` in this thread's namespace, with this context.
+/// Runs `ip tuntap add` in this thread's namespace with this SELinux context. Fails with code 100.
 fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
     std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
         Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))
@@ -71,7 +74,7 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();
-    // Not for later programs: executing one doesn't reset it.
+    // The context must not apply to later programs. Executing one does not reset it.
     let _ = std::fs::write(NEXT_CONTEXT, "");
     let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
     let output = output

@@ -1,5 +1,5 @@
 //! The sysctls that the node's administrator allows: a regular expression in each line of a file. A key is allowed if
-//! one matches a part of it. Without the file all are allowed.
+//! one of them matches a part of it. Without the file all keys are allowed, and with an empty file none.
 
 use std::path::Path;
 
@@ -10,13 +10,14 @@ use cnimble_os::files::{self as files, IfPresent, Links};
 
 use crate::config::Sysctl;
 
+/// The file of the node's administrator, which the Go plugin reads as well.
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// The maximum size in bytes.
+/// The largest file that is read, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Keys as written. Fails with code 7 for a key that isn't allowed or a bad line, and with code 5 if the file can't be
-/// read.
+/// Checks that the keys are allowed, in the form in which the configuration has them. Fails with code 7 for a key that
+/// is not allowed or a bad line, and with code 5 if the file cannot be read. Without sysctls the file is not read.
 pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());

@@ -1,6 +1,8 @@
 //! The file `CONTAINER_INTERFACE.json` in `dataDir`: the settings that ADD changes, as they were before. It has the Go
-//! plugin's format: DEL of either set restores the other's changes. The Go plugin ignores our key for the network. GC
-//! needs it: all networks share the directory. Files without it are kept.
+//! plugin's format, so that the DEL of either plugin restores the other's changes.
+//!
+//! Only the key `network` is ours, and the Go plugin ignores it. GC needs it, because all networks share the directory.
+//! It keeps files without the key.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -15,9 +17,10 @@ use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
 
-/// The maximum size in bytes.
+/// The largest file that is read, in bytes.
 const LIMIT: usize = 64 << 10;
 
+/// The content of the file. A setting that ADD does not change is missing.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Backup {
@@ -36,6 +39,7 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
+    /// Returns the present values of those settings that are `wanted`.
     pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
@@ -47,12 +51,14 @@ impl Backup {
         }
     }
 
+    /// Parses the content of a file, also of the Go plugin. Fails with code 6.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(bytes).map_err(|err| {
             Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))
         })
     }
 
+    /// Returns the settings that DEL restores. An invalid MAC and an MTU of 0 are left out.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             mac: self.mac.as_deref().and_then(Mac::parse),
@@ -72,21 +78,23 @@ impl Backup {
     }
 }
 
+/// Returns the name of the file of an attachment.
 fn name(attachment: &Attachment) -> String {
     format!("{}_{}.json", attachment.container_id, attachment.ifname)
 }
 
+/// Returns the path of the file of an attachment in `dir`.
 pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
     dir.join(name(attachment))
 }
 
-/// `None` if there is no file. Fails with code 5 if it can't be read or isn't a regular file.
+/// Reads the file. `None` if there is none. Fails with code 5 if it cannot be read, is no regular file or is too large.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     files::read(file, LIMIT, Links::Refuse).unless_absent().map_err(|err| Error::io("read", file, &err))
 }
 
-/// Reads a backup for DEL. A path that can't be a file of ours (a link, a directory) counts as an empty backup, and is
-/// removed afterwards.
+/// Reads the file for DEL. `None` if there is none. A path that cannot be a file of ours, such as a link, gives no
+/// bytes, which [`Backup::parse`] refuses. So DEL restores nothing and goes on to remove the path.
 pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_foreign(&err) => Ok(Some(Vec::new())),
@@ -94,8 +102,8 @@ pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Atomic. An existing file is from an ADD without a DEL, for a former interface. The undo restores it nevertheless.
-/// Fails with code 5.
+/// Writes the file atomically, with its undo, and makes missing directories. An existing file is from an ADD without a
+/// DEL, for a former interface. It is replaced, and the undo restores it. Fails with code 5.
 pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Error> {
     if let Some(dir) = file.parent() {
         DirBuilder::new()
@@ -116,34 +124,39 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     Ok(())
 }
 
-/// The prefix of temporary files. It has a fixed length, because the file's own name may have the maximum.
+/// Returns the beginning of the names of a network's temporary files. They have a fixed length, because the file's own
+/// name may be as long as possible.
 fn fresh_prefix(network: &str) -> String {
     format!(".{}-", hash16(network))
 }
 
-/// Until the file is complete. A killed process leaves it for DEL or GC.
+/// Returns the name of a file until it is complete. A killed process leaves such a file, which DEL or GC removes.
 fn fresh_name(file_name: &str, network: &str) -> String {
     fresh_prefix(network) + &hash16(file_name)
 }
 
+/// Returns the path of [`fresh_name`] beside the file.
 fn fresh(file: &Path, network: &str) -> PathBuf {
     file.with_file_name(fresh_name(&file.file_name().unwrap_or_default().to_string_lossy(), network))
 }
 
+/// Writes the file atomically. Fails with code 5.
 fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
     files::replace(file, &fresh(file, network), text).map_err(|err| Error::io("write", file, &err))
 }
 
-/// Also the temporary file of a killed ADD. Fails with code 5.
+/// Removes the file, and the temporary file that a killed ADD has left. Missing files are no error. Fails with code 5.
 pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
     remove_one(&fresh(file, network)).and(remove_one(file))
 }
 
+/// Removes a file if it exists. Fails with code 5, also for a directory.
 fn remove_one(file: &Path) -> Result<(), Error> {
     fs::remove_file(file).unless_absent().map(drop).map_err(|err| Error::io("remove", file, &err))
 }
 
-/// Attachments that aren't in `valid`. Fails with code 5 after all were tried.
+/// Removes the files of the network's attachments that are not `valid`, also the temporary ones. Files of other
+/// networks and files without a network stay. Fails with code 5 after all were tried.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut keep: Vec<String> = valid.iter().map(name).collect();
     keep.extend(valid.iter().map(|valid| fresh_name(&name(valid), network)));
@@ -165,7 +178,7 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
                 outcome = outcome.and(remove_one(&path));
             }
             Ok(_) => {}
-            // Removed concurrently, or not ours.
+            // The file was removed concurrently, or is no file of ours.
             Err(err) if is_absent(&err) || files::is_foreign(&err) => {}
             Err(err) => outcome = outcome.and(Err(Error::io("read", &path, &err))),
         }
@@ -173,9 +186,9 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     outcome
 }
 
-/// Fails with code 5 if the directory isn't writable.
+/// Fails with code 5 if ADD could not make a file in the directory, or a missing directory in the one above it.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
-    // The first ADD makes missing directories.
+    // The first ADD makes missing directories, so the nearest existing one counts.
     let existing = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
     let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     if !existing.is_dir() {

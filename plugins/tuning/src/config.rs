@@ -1,4 +1,5 @@
-//! `args.cni` wins over all others. For the MAC follow `runtimeConfig`, `MAC` of CNI_ARGS, and the configuration.
+//! The configuration. For each setting `args.cni` precedes all other sources. For the MAC follow `runtimeConfig`, `MAC`
+//! of CNI_ARGS, and the key itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use cnimble_plugin::interface::mac;
 use crate::settings::Settings;
 
 const DEFAULT_DATA_DIR: &str = "/run/cni/tuning";
-/// ETH_MIN_MTU. The kernel checks the link's maximum.
+/// The smallest MTU in bytes (ETH_MIN_MTU). The kernel checks the maximum of the link.
 const MIN_MTU: u32 = 68;
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,22 +53,26 @@ struct Overrides {
     tx_q_len: Option<u32>,
 }
 
+/// A sysctl that ADD sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
+    /// The key as the configuration has it.
     pub(crate) key: String,
-    /// The path relative to /proc/sys.
+    /// The path relative to /proc/sys, with the name of the interface.
     pub(crate) path: String,
     pub(crate) value: String,
 }
 
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// The directory of the backups (`dataDir`).
     pub(crate) data_dir: PathBuf,
     pub(crate) sysctls: Vec<Sysctl>,
     pub(crate) settings: Settings,
 }
 
-/// The directory of the backups: all that DEL and GC need. Fails with code 7 if it isn't a string.
+/// Returns the directory of the backups, or its default. DEL and GC need no other key. Fails with code 7 if it is no
+/// string.
 pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -79,8 +84,8 @@ pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
 }
 
 impl Config {
-    /// `ifname` replaces `IFNAME` in keys. Fails with code 7 and the path of an invalid key, or with code 4 for
-    /// CNI_ARGS.
+    /// Reads the configuration. `ifname` replaces the first `IFNAME` in a sysctl. Fails with code 7 and the path of an
+    /// invalid key, or with code 4 for CNI_ARGS. The allowlist is not asked.
     pub(crate) fn read(call: &Call, ifname: &str) -> Result<Self, Error> {
         let data_dir = data_dir(&call.config)?;
         let keys: Keys = call.config.decode()?;
@@ -109,7 +114,7 @@ impl Config {
             sysctls: sysctls(keys.sysctl, args.sysctl, ifname)?,
             settings: Settings {
                 mac,
-                // False leaves the mode unchanged.
+                // The key only switches the mode on. False leaves it unchanged.
                 promisc: Some(args.promisc.unwrap_or(keys.promisc)).filter(|promisc| *promisc),
                 mtu,
                 allmulti: args.allmulti.or(keys.allmulti),
@@ -119,6 +124,8 @@ impl Config {
     }
 }
 
+/// Returns the configured sysctls in the order of their keys, then those of `args.cni`, which replace them. Fails with
+/// code 7 if two configured keys are the same sysctl.
 fn sysctls(
     configured: BTreeMap<String, String>,
     overrides: BTreeMap<String, String>,
@@ -141,8 +148,8 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// The file of a key. As with sysctl(8), the first separator decides: after a slash, dots are parts of names
-/// (`net/ipv4/conf/eth0.5/forwarding`). Fails with code 7 if it isn't below `net/`.
+/// Returns the path of a key below /proc/sys. As with sysctl(8), the first separator decides: after a slash, dots are
+/// parts of names (`net/ipv4/conf/eth0.5/forwarding`). Fails with code 7 if the path is not below `net/`.
 fn path(key: &str, ifname: &str) -> Result<String, Error> {
     let written = key.strip_prefix('/').unwrap_or(key);
     let path = match written.find(['.', '/']).and_then(|at| written.get(at..)) {
@@ -158,7 +165,8 @@ fn path(key: &str, ifname: &str) -> Result<String, Error> {
     Ok(path)
 }
 
-/// A duplicate key in `sysctl`, of which one value would be lost silently.
+/// Returns a key that `sysctl` has twice. The parser of the configuration would silently drop one of the values. `None`
+/// if there is none, or if the document is invalid.
 fn repeated_key(document: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Document {
@@ -190,7 +198,7 @@ fn repeated_key(document: &[u8]) -> Option<String> {
             deserializer.deserialize_map(Keys)
         }
     }
-    // Other errors have been reported already.
+    // Errors in the document have been reported by its first reader.
     serde_json::from_slice::<Document>(document).ok()?.sysctl.0
 }
 

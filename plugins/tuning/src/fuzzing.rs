@@ -5,7 +5,7 @@ use crate::config::Config;
 
 pub(crate) fn config(config: &Config) {
     for sysctl in &config.sysctls {
-        // They belong to the pod, and a key never leaves that directory.
+        // Sysctls below net/ belong to the namespace of the pod, and no key may lead out of that directory.
         assert!(sysctl.path.starts_with("net/") && !sysctl.path.split('/').any(|part| part == ".."));
     }
 }

@@ -1,13 +1,13 @@
 //! The CNI plugin `tuning`, part of a chain: sets sysctls in the pod's namespace and attributes of its interface.
 //!
 //! ADD takes these steps in order, each with its undo:
-//! 1. Set the sysctls, below `net/` and on the administrator's list, if any (`allowlist`).
+//! 1. Set the sysctls. They are below `net/` and on the administrator's list, if there is one (`allowlist`).
 //! 2. Write a file with the interface's present settings (`backup`).
 //! 3. Set hardware address, promiscuous mode, MTU, all-multicast and queue length.
 //!
-//! DEL restores the settings from the file if the interface exists: the namespace may stay in use (`podman network
-//! disconnect`). Sysctls stay, as with the Go plugin: the kernel removes the interface's with it, and programs in the
-//! pod may have changed the others.
+//! DEL restores the settings from the file if the interface exists, because the namespace may stay in use (`podman
+//! network disconnect`). Sysctls stay, as with the Go plugin. The kernel removes the interface's with it, and programs
+//! in the pod may have changed the others.
 
 mod allowlist;
 mod backup;
@@ -69,7 +69,7 @@ impl Plugin for Tuning {
                 if let Some(mac) = config.settings.mac {
                     interface.mac = mac.to_string();
                 }
-                // The network's version may lack the field.
+                // Only results of version 1.1.0 have the field, so it is changed only if it is set.
                 if interface.mtu.is_some() && config.settings.mtu.is_some() {
                     interface.mtu = config.settings.mtu;
                 }
@@ -78,10 +78,11 @@ impl Plugin for Tuning {
         Ok(result)
     }
 
+    /// Restores the settings from the backup and removes it. A setting that cannot be restored only causes a warning,
+    /// because the next plugin deletes the interface. Needs no valid configuration but that of `dataDir`.
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The rest may have changed since ADD.
+        // The other keys may have changed since ADD, so only `dataDir` is read.
         let file = backup::file(&config::data_dir(&call.config)?, &call.attachment());
-        // A missing interface or a refused setting doesn't stop the removal: the next plugin deletes the interface.
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
         {
@@ -118,7 +119,7 @@ impl Plugin for Tuning {
         })?;
         for sysctl in &config.sysctls {
             let put_back = |(): &mut ()| {
-                // The list may have become shorter since ADD.
+                // The list may have become shorter since ADD, and a repair must not set what it refuses.
                 allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
                 set(call, &netns, sysctl)
             };
@@ -127,6 +128,7 @@ impl Plugin for Tuning {
         Ok(())
     }
 
+    /// Removes the backups of attachments that are not `valid`, without restoring their settings.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         backup::gc(&config::data_dir(&call.config)?, &call.config.name, valid)
     }
@@ -135,7 +137,7 @@ impl Plugin for Tuning {
         let unusable = |err: Error| {
             Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
         };
-        // Any name: the configuration is valid for any interface.
+        // STATUS has no interface. A configuration that is valid for one name is valid for any.
         let config = Config::read(call, "eth0")?;
         allowlist::check(&config.sysctls, Path::new(allowlist::FILE)).map_err(unusable)?;
         if config.settings.is_empty() {
@@ -145,8 +147,8 @@ impl Plugin for Tuning {
     }
 }
 
-/// With a small MTU the kernel takes the IPv6 addresses off the interface. The result keeps them, and IPv4 works on, as
-/// with the Go plugin.
+/// Warns if the new MTU is too small for IPv6, so that the kernel has removed the IPv6 addresses of the interface. The
+/// result keeps them, and IPv4 works on, as with the Go plugin.
 fn warn_of_lost_addresses(call: &Call, config: &Config, result: &CniResult) {
     let problem = config.settings.mtu.and_then(ipv6_problem);
     let lost = result.ips.iter().map(|ip| ip.address).filter(IpNetwork::is_ipv6);
@@ -156,12 +158,14 @@ fn warn_of_lost_addresses(call: &Call, config: &Config, result: &CniResult) {
     }
 }
 
+/// Sets a sysctl in the pod. The undo restores the old value, if it was another one and could be read.
 fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     let (path, value) = (sysctl.path.clone(), sysctl.value.as_str());
-    // Even if it is set: `net.ipv6.conf.all.disable_ipv6=0` affects all interfaces, including those with another value.
+    // The value is written even if it is set. `net.ipv6.conf.all.disable_ipv6=0` affects all interfaces, including
+    // those with another value.
     let old = netns.enter(|| match sysctl::read(&path) {
         Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
-        // Some are write-only, and have no old value.
+        // Some sysctls are write-only, and have no old value.
         Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
             sysctl::write(&path, value).map(|()| None)
         }
@@ -177,6 +181,7 @@ fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     Ok(())
 }
 
+/// Compares a sysctl in this thread's namespace. Fails with code 103. A sysctl that is write-only counts as set.
 fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
     let now = match sysctl::read(&sysctl.path) {
         Ok(now) => now,
@@ -191,6 +196,8 @@ fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
     Err(Error::check(format!("sysctl {} is \"{now}\", expected \"{}\"", sysctl.key, sysctl.value)))
 }
 
+/// Writes the backup, and then changes each setting that differs, with its undo. The backup also has settings that do
+/// not differ.
 fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let now = inside.link(&call.ifname)?;
@@ -208,14 +215,17 @@ fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// One request for each setting.
+/// Restores the settings from the backup `bytes`, one request for each. A refused one does not stop the others, and the
+/// first error is returned. Does nothing if the namespace or the attachment's interface is gone. Fails with code 6 if
+/// the backup is invalid.
 fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
     let Some(netns) = call.find_netns()? else { return Ok(()) };
     let mut inside = Netlink::open_in(&netns)?;
     let Some(now) = find_own(call, &mut inside, &netns)? else { return Ok(()) };
     let mut outcome = Ok(());
-    // The main plugin knows an interface of the Go plugins by the MAC in prevResult: it has no alias.
+    // The main plugin recognizes an interface of the Go plugins, which has no alias, by the MAC in prevResult. As the
+    // MAC changes now, an alias with the owner takes its place.
     let alias =
         (now.alias.is_empty() && !["", "veth"].contains(&now.kind.as_str())).then(|| call.owner().comment());
     for Difference { change, .. } in saved.settings().differences(&now) {

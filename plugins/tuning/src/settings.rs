@@ -1,29 +1,36 @@
+//! The attributes of a link that the plugin sets.
+
 use cnimble_netlink::link::{Change, Link, Mac};
 
-/// `None` leaves a setting unchanged.
+/// The wanted attributes of a link. `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) mac: Option<Mac>,
     pub(crate) promisc: Option<bool>,
+    /// The MTU in bytes.
     pub(crate) mtu: Option<u32>,
     pub(crate) allmulti: Option<bool>,
-    /// The queue's length in packets.
+    /// The length of the transmit queue in packets.
     pub(crate) txqlen: Option<u32>,
 }
 
-/// A setting of a link that isn't the wanted one.
+/// A setting of a link that is not the wanted one.
 pub(crate) struct Difference {
+    /// Makes it the wanted one.
     pub(crate) change: Change<'static>,
+    /// Restores the present one.
     pub(crate) inverse: Change<'static>,
+    /// The present and the wanted value, for the error of CHECK.
     pub(crate) words: String,
 }
 
 impl Settings {
+    /// Returns true if no setting is wanted.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// One difference for each setting: an error names it.
+    /// Returns the differences of the link `now`, one for each setting, so that an error names the setting.
     pub(crate) fn differences(&self, now: &Link) -> Vec<Difference> {
         let one = Change::default;
         let on = |on: bool| if on { "on" } else { "off" };

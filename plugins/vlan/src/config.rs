@@ -5,7 +5,7 @@ use cnimble_netlink::kind::{Kind, Vlan};
 use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::Upper;
 
-/// 4095 is reserved (IEEE 802.1Q).
+/// The highest VLAN ID. 4095 is reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
 
 #[derive(Debug, Default, Deserialize)]
@@ -19,7 +19,7 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Fails with code 7 and the key if a value is invalid.
+/// Reads the configuration for all verbs. Fails with code 7 and the key if a value is invalid or `master` is missing.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if keys.master.is_empty() {

@@ -14,11 +14,12 @@ struct Keys {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) name: String,
-    /// `None` means that of the existing VRF, or else a free one.
+    /// The routing table of the VRF. `None` takes that of the existing VRF, or else a free one.
     pub(crate) table: Option<u32>,
 }
 
-/// For DEL, or `None` if it is invalid. The other keys may have changed since ADD.
+/// Reads nothing but the name of the VRF, for DEL, as the other keys may have changed since ADD. `None` if it is
+/// missing or invalid.
 pub(crate) fn name(config: &PluginConfig) -> Option<String> {
     #[derive(Deserialize)]
     struct Name {
@@ -32,7 +33,7 @@ pub(crate) fn name(config: &PluginConfig) -> Option<String> {
 }
 
 impl Config {
-    /// Fails with code 7 and the key if a value is invalid.
+    /// Reads the configuration. Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { vrfname: name, table } = config.decode()?;
         let name = named("vrfname", &name)?.ok_or_else(|| {

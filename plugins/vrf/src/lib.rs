@@ -63,6 +63,8 @@ impl Plugin for Vrf {
         Ok(result)
     }
 
+    /// Takes the attachment's interface out of the VRF, and removes the VRF if it has no port then. Without a valid
+    /// configuration, the VRF is the one that the interface is a port of. Does nothing if the namespace is gone.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
@@ -76,7 +78,7 @@ impl Plugin for Vrf {
         if let Some(port) = &port {
             port::set_master(&mut inside, port, 0).if_present()?;
         }
-        // Another program's empty VRF stays.
+        // An empty VRF of another program stays, unless this DEL has taken its last port.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
     }
 
@@ -101,7 +103,8 @@ impl Plugin for Vrf {
         Ok(())
     }
 
-    /// Removes our VRF without ports, after the GC of the interfaces' plugins.
+    /// Removes our VRF if it has no ports, in all pinned namespaces. Interfaces are removed by the GC of their own
+    /// plugins, which runs before this one.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| match domain::find_vrf(inside, &config.name)? {
@@ -116,7 +119,7 @@ impl Plugin for Vrf {
     }
 }
 
-/// It must not be a port.
+/// Returns the pod's interface. Fails with code 100 if it is missing, and with code 102 if it is already a port.
 fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
         let place = &call.netns;
@@ -132,6 +135,8 @@ fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     }
 }
 
+/// Makes the interface a port of the VRF, which it finds or makes, and returns the table. Tries again if a concurrent
+/// DEL removes the VRF in between. The undo takes the interface out and restores its addresses and routes.
 fn join(
     call: &Call,
     inside: &mut Netlink,
@@ -142,7 +147,7 @@ fn join(
     let mut attempt = 1;
     loop {
         let vrf = domain::ensure(call, inside, config)?;
-        // First: a lost answer doesn't tell whether the change was made.
+        // The undo is pushed first, because a lost answer does not tell whether the change was made.
         let (home, index, kept) = (call.open_netns()?, link.index, Rc::clone(belongings));
         call.undo.push(format!("take {} out of VRF {}", link.name, config.name), move || {
             port::take_out(&mut Netlink::open_in(&home)?, index, &kept)

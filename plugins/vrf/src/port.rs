@@ -1,5 +1,6 @@
-//! The pod's interface as a port of a VRF. The kernel sets a new port down and up again. It loses its routes, except to
-//! its addresses' networks, and its IPv6 addresses without `keep_addr_on_down`. Both are restored.
+//! The pod's interface as a port of a VRF. The kernel sets a new port down and up again. The port then loses its
+//! routes, except those to its addresses' networks. It also loses its IPv6 addresses, unless `keep_addr_on_down` is
+//! set. Both are restored.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -13,10 +14,10 @@ use cnimble_plugin::Call;
 /// The table main of rtnetlink(7).
 pub(crate) const MAIN: u32 = 254;
 
-/// The scope RT_SCOPE_UNIVERSE of rtnetlink(7).
+/// The scope of addresses that are valid everywhere (RT_SCOPE_UNIVERSE of rtnetlink(7)).
 const GLOBAL: u8 = 0;
 
-/// The port has to keep these.
+/// The addresses and routes that the interface must have again as a port. Of addresses, only global ones of IPv6 count.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     addrs: Vec<IpNetwork>,
@@ -24,10 +25,12 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
+    /// Reads the addresses and the routes of the table `table`. Leaves out the routes that the kernel derives from the
+    /// addresses.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
-        // The kernel derives them from the addresses.
+        // The kernel derives these routes from the addresses.
         let comes_with = |route: &NewRoute| {
             route.via.is_none()
                 && present.iter().any(|addr| {
@@ -35,13 +38,13 @@ impl Belongings {
                 })
         };
         routes.retain(|route| !comes_with(route));
-        // A next hop may need another route.
+        // Routes without a next hop come first, because a next hop may need one of them.
         routes.sort_by_key(|route| route.via.is_some());
         let global = present.into_iter().filter(|addr| addr.net.is_ipv6() && addr.scope == GLOBAL);
         Ok(Belongings { addrs: global.map(|addr| addr.net).collect(), routes })
     }
 
-    /// Missing ones only; routes in this table.
+    /// Adds the addresses and routes that are missing. The routes are compared with `table` and added there.
     pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
         let addrs = inside.addrs(link.index)?;
         let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
@@ -54,8 +57,8 @@ impl Belongings {
     }
 }
 
-/// No duplicate address detection, with an undo: the addresses are known to be free since the previous plugin's ADD. A
-/// read-only switch is no error.
+/// Switches duplicate address detection off for the interface, with its undo. The previous plugin's ADD has found the
+/// addresses free. A switch that is missing or read-only is no error.
 pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{}/accept_dad", link.name);
     let set = netns.enter(|| sysctl::ensure(&key, "0"))?;
@@ -69,13 +72,14 @@ pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result
     Ok(())
 }
 
-/// The index 0 means no master.
+/// Makes the link a port of the link with the index `master`. The index 0 means no master.
 pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
     let change = Change { master: Some(master), ..Change::default() };
     inside.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Its routes go to the table main.
+/// Takes the interface out of its VRF for the undo, and restores its addresses and its routes in the table main. Does
+/// nothing if the interface is gone.
 pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
     let Some(link) = inside.link_at(index).if_present()? else { return Ok(()) };
     if link.master.is_some() {

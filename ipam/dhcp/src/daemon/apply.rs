@@ -1,4 +1,4 @@
-//! Applies the changes of a renewal to the interface.
+//! Applies a new, changed or lost lease to the interface.
 
 use nix::errno::Errno;
 
@@ -13,7 +13,7 @@ use cnimble_plugin::interface::pod;
 use super::interface::Interface;
 use crate::held::{self, Held};
 
-/// [`Netlink::routes`] lists the routes of all links by it.
+/// The index by which [`Netlink::routes`] lists the routes of all links.
 const ANY_LINK: u32 = 0;
 
 /// Returns the routes of a lease in the form in which the plugins install them.
@@ -21,8 +21,11 @@ pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>)
     pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
-/// Addresses and routes in both leases, and those from other sources, stay, so connections survive. Returns the first
-/// route or old address that the kernel refused to change, after all others. Fails if nothing was changed.
+/// Changes the addresses and routes of the interface from those of the `old` lease to those of the `new` one. What is
+/// in both leases stays, and so does what other programs have made, so connections survive.
+///
+/// Returns the first refusal of the kernel to change a route or to remove the old address, after everything was tried.
+/// Fails if nothing was changed: without the interface (code 3), or if the new address cannot be added.
 pub(super) fn apply(
     interface: &Interface,
     priority: Option<u32>,
@@ -35,7 +38,7 @@ pub(super) fn apply(
     let (before, after) = (of(old), of(new));
     let present = inside.routes(ANY_LINK, None)?;
     if let Some(net) = new_net.filter(|net| Some(*net) != old_net) {
-        // The client has probed the link already.
+        // The client has probed the link already, so the kernel need not.
         tolerant(inside.execute(addr::add(link.index, &link.name, net)))?;
     }
     let mut refused = None;
@@ -47,7 +50,8 @@ pub(super) fn apply(
     for wanted in after.iter().filter(|route| !before.contains(route)) {
         let rival = present.iter().find(|now| (now.dst, metric(now)) == (wanted.dst, metric(wanted)));
         let request = match rival {
-            // The route is without effect, as before.
+            // Another program's route to this destination stays in front, so that the new one is without effect, as the
+            // old one was.
             Some(rival) if !before.iter().any(|route| is_of(rival, route)) => {
                 route::append_of(wanted, &link.name, libc::RTPROT_BOOT)
             }
@@ -55,7 +59,7 @@ pub(super) fn apply(
         };
         note(inside.execute(request));
     }
-    // On-link routes lead to gateways: they come first and are deleted last.
+    // On-link routes lead to gateways. They come first in a lease, and are deleted last.
     for unwanted in before.iter().rev().filter(|route| !after.contains(route)) {
         let found =
             present.iter().filter(|now| is_of(now, unwanted)).max_by_key(|now| now.mtu == unwanted.mtu);
@@ -63,7 +67,7 @@ pub(super) fn apply(
     }
     if let Some(net) = old_net.filter(|net| Some(*net) != new_net) {
         note(take_off(interface, &mut inside, &link, net));
-        // Without promotion, the new address went with the old one.
+        // If addresses were not promoted, the kernel has removed the new address and its routes with the old one.
         if let Some(net) = new_net
             && inside.execute(addr::add(link.index, &link.name, net)).is_ok()
         {
@@ -73,25 +77,26 @@ pub(super) fn apply(
     Ok(refused)
 }
 
-/// The Go plugins install routes without an MTU.
+/// Returns true if the present route `now` is the one that was `installed`. The Go plugins install routes without an
+/// MTU.
 fn is_of(now: &NewRoute, installed: &NewRoute) -> bool {
     let key = |route: &NewRoute| (route.dst, route.via, route.index, route.src, metric(route));
     key(now) == key(installed) && (now.mtu.is_none() || now.mtu == installed.mtu)
 }
 
-/// The kernel uses 0 for no metric.
+/// Returns the metric of a route. The kernel uses 0 for none.
 fn metric(route: &NewRoute) -> u32 {
     route.priority.unwrap_or(0)
 }
 
-/// Returns the route for its deletion. A deletion without an MTU would match a route with any.
+/// Returns the route in the form for its deletion. A deletion without an MTU would match a route with any.
 fn exact(route: &NewRoute) -> NewRoute {
     let (mtu, advmss) = (route.mtu.or(Some(0)), route.advmss.or(Some(0)));
     NewRoute { mtu, advmss, ..route.clone() }
 }
 
-/// Without `promote_secondaries` the kernel would also delete the other addresses of the network, and with the last
-/// address all routes of the link.
+/// Removes an address. For IPv4, switches `promote_secondaries` on meanwhile. Without it the kernel would also delete
+/// the other addresses of the network, and with the last address all routes of the link.
 fn take_off(
     interface: &Interface,
     inside: &mut Netlink,
@@ -99,7 +104,7 @@ fn take_off(
     net: IpNetwork,
 ) -> cnimble_netlink::Result<()> {
     let key = format!("net/ipv4/conf/{}/promote_secondaries", link.name);
-    // Fails where /proc/sys is read-only.
+    // This fails where /proc/sys is read-only, and the address is removed all the same.
     let before = match net {
         IpNetwork::V4(_) => {
             interface.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
@@ -113,7 +118,7 @@ fn take_off(
     outcome
 }
 
-/// An existing or missing object is no error.
+/// Accepts an object that exists already, or that is missing.
 fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
     outcome.default_for(&[Errno::EEXIST]).if_present()?;
     Ok(())

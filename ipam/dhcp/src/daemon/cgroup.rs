@@ -1,4 +1,4 @@
-//! A started lease daemon leaves the runtime's control group, which may be killed as a whole.
+//! Lets a started lease daemon leave the runtime's control group, which may be killed as a whole.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,8 +8,9 @@ use cnimble_os::dbus::{Arguments, Bus, Method, Value};
 
 use crate::ask::SYSTEMD;
 
-/// If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise, or without a message bus, the process
-/// moves to the root of the hierarchies that process managers kill services by. Returns why the daemon stays.
+/// Moves this process out of the runtime's control group. If systemd is PID 1, it makes a transient scope
+/// (systemd.scope(5)). Otherwise, or without a message bus, the process moves to the root of the hierarchies that
+/// process managers kill services by. Fails with the reason why it stays.
 pub(super) fn leave() -> Result<(), String> {
     let mut why = String::new();
     if Path::new(SYSTEMD).exists() {
@@ -21,6 +22,7 @@ pub(super) fn leave() -> Result<(), String> {
     to_roots().map_err(|err| format!("{why}moving to another control group: {err}"))
 }
 
+/// Has systemd make a scope for this process.
 fn scope() -> Result<(), cnimble_os::dbus::Error> {
     let start = Method {
         destination: "org.freedesktop.systemd1",
@@ -30,7 +32,7 @@ fn scope() -> Result<(), cnimble_os::dbus::Error> {
     };
     let properties = [
         ("Description", Value::Text("Lease daemon of the CNI plugin dhcp")),
-        // 0 is the sender, even in another PID namespace.
+        // The number 0 means the sender, even in another PID namespace.
         ("PIDs", Value::Numbers(&[0])),
         ("CollectMode", Value::Text("inactive-or-failed")),
     ];
@@ -40,20 +42,21 @@ fn scope() -> Result<(), cnimble_os::dbus::Error> {
 }
 
 /// Moves the process to the roots of version 2 and of version 1's named hierarchies (cgroups(7)). Limits of version 1's
-/// controllers stay.
+/// controllers stay. Every root is tried before the first failure is returned.
 fn to_roots() -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // Every root is tried before the first failure is returned.
     let moved: Vec<io::Result<()>> = mounts.lines().filter_map(root).map(move_to).collect();
     moved.into_iter().collect()
 }
 
+/// Moves this process to the control group at `root`.
 fn move_to(root: &str) -> io::Result<()> {
-    // 0 is the writing process.
+    // The number 0 means the writing process.
     File::options().write(true).open(Path::new(root).join("cgroup.procs"))?.write_all(b"0")
 }
 
-/// The mount point in a line of mountinfo (proc(5)).
+/// Returns the mount point in a line of mountinfo (proc(5)), if it is the root of a hierarchy by which processes are
+/// killed.
 fn root(line: &str) -> Option<&str> {
     let (front, back) = line.split_once(" - ")?;
     let [_, _, _, "/", point, ..] = front.split(' ').collect::<Vec<_>>()[..] else { return None };

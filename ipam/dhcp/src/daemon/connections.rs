@@ -1,4 +1,4 @@
-//! Verbs' connections to the lease daemon, which never block it.
+//! The connections of verbs to the lease daemon. They never block it.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -10,9 +10,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::ipc::{LONGEST_LINE, Reply, Request};
 
-/// Concurrent connections. A node has fewer concurrent verbs.
+/// The most concurrent connections. A node has fewer concurrent verbs.
 const MOST: usize = 1024;
-/// The time that a verb has to send and to read, in milliseconds.
+/// The time that a verb has to send its request, and then to read the reply, in milliseconds.
 const PATIENCE: u64 = 10_000;
 /// The first bytes of a client of Go's net/rpc (`rpc.DialHTTP`).
 const GO: &[u8] = b"CONNECT ";
@@ -21,35 +21,45 @@ const TO_GO: &[u8] =
     b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
     hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";
 
+/// A connection, with one request and one reply.
 struct Connection {
     number: u64,
     stream: UnixStream,
     request: Vec<u8>,
+    /// The descriptor that has arrived with the request.
     sent: Option<OwnedFd>,
+    /// The part of the reply that is not sent yet.
     reply: Vec<u8>,
-    /// The daemon works on the request.
+    /// Whether the daemon works on the request. Such a connection has no time limit.
     pending: bool,
+    /// The time of the connection or of the reply, from which the limit counts.
     since: u64,
+    /// Whether the connection is to be removed.
     closed: bool,
 }
 
+/// A complete request. Its `number` is for [`Connections::reply`].
 pub(super) struct Incoming {
     pub(super) number: u64,
+    /// The request, or why it cannot be parsed.
     pub(super) request: Result<Request, String>,
     pub(super) sent: Option<OwnedFd>,
 }
 
+/// All connections of verbs.
 #[derive(Default)]
 pub(super) struct Connections {
     all: Vec<Connection>,
+    /// The number of the latest connection. No number is used twice.
     last: u64,
 }
 
 impl Connections {
+    /// Accepts waiting connections while there is room. Closes those of other users than root and the daemon's.
     pub(super) fn accept(&mut self, listener: &UnixListener, now: u64) {
         while self.all.len() < MOST {
             let Ok((stream, _)) = listener.accept() else { return };
-            // Root or this daemon's user, as by the socket's mode.
+            // Only root and this daemon's user may ask, as the mode of the socket says.
             let allowed = getsockopt(&stream, sockopt::PeerCredentials)
                 .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw());
             if !allowed || stream.set_nonblocking(true).is_err() {
@@ -73,21 +83,25 @@ impl Connections {
         self.all.is_empty()
     }
 
+    /// Returns the time at which the first connection reaches its limit, or `u64::MAX`. Connections whose request the
+    /// daemon works on do not count.
     pub(super) fn next(&self) -> u64 {
         let timed = self.all.iter().filter(|connection| !connection.pending);
         timed.map(|connection| connection.since + PATIENCE).min().unwrap_or(u64::MAX)
     }
 
-    /// Each with whether there is something to write.
+    /// Returns the descriptors to wait for, each with whether there is something to write.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         self.all.iter().map(|connection| (connection.stream.as_fd(), !connection.reply.is_empty()))
     }
 
+    /// Returns true if another connection may be accepted. Otherwise the listener must not be waited for.
     pub(super) fn has_room(&self) -> bool {
         self.all.len() < MOST
     }
 
-    /// Never blocks. Returns complete requests, and the numbers of closed connections.
+    /// Reads and writes what is possible without blocking, and removes connections that have ended or reached their
+    /// limit. Returns the complete requests, and the numbers of the removed connections.
     pub(super) fn serve(&mut self, now: u64) -> (Vec<Incoming>, Vec<u64>) {
         let mut incoming = Vec::new();
         for connection in &mut self.all {
@@ -103,6 +117,7 @@ impl Connections {
         (incoming, closed)
     }
 
+    /// Sends the reply to a request. Does nothing if the connection is gone.
     pub(super) fn reply(&mut self, number: u64, now: u64, reply: &Reply) {
         let Some(connection) = self.all.iter_mut().find(|connection| connection.number == number) else {
             return;
@@ -117,6 +132,8 @@ impl Connections {
 }
 
 impl Connection {
+    /// Reads what has arrived. Returns the request when it is complete, or the reason why it is invalid. `None` means
+    /// to wait for more, or that the connection is closed.
     fn read(&mut self) -> Option<Result<Request, String>> {
         let mut piece = [0; 4096];
         loop {
@@ -125,7 +142,7 @@ impl Connection {
                     self.closed = true;
                     return None;
                 }
-                // One request for each connection.
+                // Each connection has one request, so further bytes are dropped.
                 Ok(_) if self.pending || !self.reply.is_empty() => {}
                 Ok(length) => {
                     self.request.extend_from_slice(piece.get(..length).unwrap_or_default());
@@ -152,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// A descriptor may arrive with the bytes (unix(7), SCM_RIGHTS).
+    /// Reads a piece of the request, and a descriptor that may arrive with it (unix(7), SCM_RIGHTS).
     fn receive(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -166,6 +183,7 @@ impl Connection {
         Ok(received.bytes)
     }
 
+    /// Writes what is left of the reply, as far as that does not block. Closes the connection after its end.
     fn write(&mut self) {
         while !self.reply.is_empty() && !self.closed {
             match self.stream.write(&self.reply) {
@@ -174,7 +192,6 @@ impl Connection {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.closed = true,
             }
-            // The reply was sent whole.
             self.closed |= self.reply.is_empty();
         }
     }

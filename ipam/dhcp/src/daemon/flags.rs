@@ -1,4 +1,4 @@
-//! The options of `dhcp daemon`: the Go daemon's, in Go's form.
+//! The options of `dhcp daemon`: those of the Go daemon, in Go's form, and `-once`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,14 +6,18 @@ use std::path::PathBuf;
 use crate::config;
 use crate::ipc::Wanted;
 
+/// The values of the options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) pidfile: Option<PathBuf>,
+    /// The host's root directory as the daemon sees it. Empty if the daemon runs on the host.
     pub(crate) host_prefix: String,
     pub(crate) socket: PathBuf,
+    /// Whether servers are asked to broadcast their answers.
     pub(crate) broadcast: bool,
     /// A limit in milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a repetition.
     pub(crate) timeout: u64,
+    /// The other limit of that pause, in milliseconds.
     pub(crate) resend_max: u64,
     /// The time that an ADD has if its network sets no limit, in milliseconds.
     pub(crate) resend_timeout: u64,
@@ -48,6 +52,7 @@ pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
 ";
 
 impl Flags {
+    /// Parses the arguments after `daemon`. Fails with the reason.
     pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut args = args.iter();
@@ -104,6 +109,7 @@ impl Flags {
         }
     }
 
+    /// Returns the option of this name that needs no value, or `None`.
     fn switch(&mut self, name: &str) -> Option<&mut bool> {
         match name {
             "broadcast" => Some(&mut self.broadcast),
@@ -117,13 +123,14 @@ impl Flags {
         wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }
 
-    /// The lease daemon sees the host's path there.
+    /// Returns the path by which the lease daemon finds the host's `path`.
     pub(crate) fn on_host(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("{}{path}", self.host_prefix))
     }
 }
 
-/// Go's notation (`1m30s`, `1.5s`, `300ms`), to milliseconds.
+/// Parses a duration in Go's notation (`1m30s`, `1.5s`, `300ms`) to milliseconds. Fractions of a millisecond are
+/// dropped.
 fn duration(option: &str, text: &str) -> Result<u64, String> {
     let bad = || format!("-{option}: invalid duration {text}, expected one such as 10s or 1m30s");
     let (mut rest, mut sum) = (text, 0_f64);
@@ -144,7 +151,7 @@ fn duration(option: &str, text: &str) -> Result<u64, String> {
         sum += number.parse::<f64>().map_err(|_| bad())? * factor;
         rest = tail;
     }
-    // Far above any useful duration.
+    // The limit is far above any useful duration.
     if text.is_empty() || sum > 1e15 { Err(bad()) } else { Ok(sum as u64) }
 }
 

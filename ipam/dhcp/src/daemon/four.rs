@@ -1,4 +1,4 @@
-//! DHCPv4 on an interface: a packet socket, and an ARP socket during a probe.
+//! The sockets of DHCPv4 on an interface: a packet socket, and an ARP socket during a probe.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -72,17 +72,18 @@ impl Transport for Dhcp4 {
     }
 }
 
+/// Makes the protocol for a pod. Without a configured client ID it has the Go daemon's ([`client_id`]).
 pub(super) fn protocol(flags: &Flags, wanted: &Wanted, interface: &Interface) -> Dhcp4 {
     let mut own = wanted.provide.clone();
     if !own.iter().any(|(code, _)| *code == code::CLIENT_ID) {
         own.insert(0, (code::CLIENT_ID, client_id(&wanted.owner)));
     }
-    // An ipvlan receives only packets for its addresses, and has none yet.
+    // An ipvlan receives only packets to its own addresses and broadcasts. It has no address yet.
     let broadcast = flags.broadcast || interface.kind == "ipvlan";
     Dhcp4::new(Identity { mac: interface.mac, broadcast, own, request: wanted.request.clone() })
 }
 
-/// The Go daemon's, so that a server gives either the same address.
+/// Returns the client ID that the Go daemon sends, so that a server gives both daemons the same address.
 fn client_id(owner: &LeaseOwner) -> Vec<u8> {
     let mut id = vec![0];
     id.extend(owner.words().bytes().take(LONGEST_ID));

@@ -1,4 +1,4 @@
-//! The namespace of a client's interface is held open: a lease can be released after its pod has died.
+//! The interface of a client. Its namespace is held open, so that a lease can be released after its pod has died.
 
 use std::cell::Cell;
 use std::io;
@@ -13,36 +13,44 @@ use super::flags::Flags;
 use crate::held::Held;
 use crate::ipc::Wanted;
 
+/// The interface of a client in the namespace of its pod.
 pub(super) struct Interface {
     pub(super) netns: NetNs,
     pub(super) ifname: String,
     pub(super) index: u32,
     pub(super) mac: Mac,
-    /// IFLA_INFO_KIND, such as `ipvlan`.
+    /// The kind of the link (IFLA_INFO_KIND), such as `ipvlan`.
     pub(super) kind: String,
+    /// The path of the namespace, as the runtime sees it.
     path: String,
     watch: Watch,
 }
 
+/// The way in which the daemon learns that the pod has died.
 enum Watch {
-    /// The runtime's path leads to another namespace, or to none.
+    /// The pod is dead when the runtime's path leads to another namespace, or to none.
     Path,
-    /// `/proc` no longer shows this namespace, which no path leads to.
+    /// No path leads to the namespace. The pod is dead when `/proc` no longer shows a process in it.
     Proc(Identity, Cell<Sight>),
 }
 
-/// The result of a search in `/proc`. A daemon in a PID namespace may never find it.
+/// The result of a search in `/proc`. A daemon in a PID namespace may never find the namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
+    /// `/proc` has not shown the namespace yet, so its absence proves nothing.
     Never,
+    /// The last search has found the namespace.
     Seen,
-    /// A process may have started another one and exited during the search.
+    /// The last search has not found it. One failed search is no proof: a process may have started another one and
+    /// exited during the search.
     Missed,
 }
 
 impl Interface {
-    /// In the namespace that a verb has `sent`, or that of `wanted`. Fails with code 8 without the namespace, 3 without
-    /// the interface, 11 if a sent namespace cannot be found again.
+    /// Finds the interface in the namespace that a verb has `sent`, or in that of `wanted`.
+    ///
+    /// Fails with code 8 without the namespace, with code 3 without the interface, and with code 2 if it has no
+    /// hardware address. Fails with code 11 if a namespace that was sent to an earlier daemon cannot be found again.
     pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
@@ -64,27 +72,30 @@ impl Interface {
         Ok(Interface { netns, ifname, index: link.index, mac, kind: link.kind, path, watch })
     }
 
-    /// Under any name. Fails with code 3 without the interface.
+    /// Opens a socket in the namespace and finds the interface there, also after a rename. Fails with code 3 without
+    /// the interface.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
-        // A pod can give the number to another link.
+        // A pod can give the index to another link, so the name or the hardware address has to agree as well.
         let is_it = |link: &Link| link.name == self.ifname || link.mac == Some(self.mac);
         let link = inside.link_at(self.index).if_present()?.filter(is_it);
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 
-    /// Whether the interface has the address of this lease. Its hardware address may have changed since.
+    /// Returns true if the interface has the address of this lease. This proves that it is the interface of the lease,
+    /// even if its hardware address has changed since.
     pub(super) fn has(&self, lease: Option<&Held>) -> Result<bool, Error> {
         let (mut inside, link) = self.inside()?;
         Ok(inside.addrs(link.index)?.iter().any(|addr| lease.is_some_and(|lease| lease.net() == addr.net)))
     }
 
-    /// Fails if the namespace cannot be entered, or if `open` fails.
+    /// Calls `open` in the namespace of the interface. Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }
 
-    /// The namespace is no longer at its path. Other failures, such as a lack of descriptors, do not count.
+    /// Returns true if the pod has died ([`Watch`]). False if that is unknown, for example for a lack of descriptors. A
+    /// namespace that is watched in `/proc` has to be missed by two calls in a row.
     pub(super) fn has_died(&self, flags: &Flags) -> bool {
         if let Watch::Proc(identity, sight) = &self.watch {
             return is_gone(*identity, sight);
@@ -96,16 +107,18 @@ impl Interface {
         }
     }
 
-    /// Whether the interface's namespace is the one at `path`, which may be another path than the first.
+    /// Returns true if the interface's namespace is the one at `path`, which may be another path than the first.
     pub(super) fn is_in(&self, path: &Path) -> bool {
         self.netns.is_at(path)
     }
 
+    /// Returns the error for the interface if it is missing, with code 3.
     pub(super) fn missing(&self) -> Error {
         missing(&self.ifname, &self.path)
     }
 }
 
+/// Opens the namespace at `path`. Fails with code 8.
 fn at_path(path: &Path) -> Result<NetNs, Error> {
     NetNs::find(path)?.ok_or_else(|| {
         let why = format!("failed to open netns \"{}\"", path.display());
@@ -113,13 +126,14 @@ fn at_path(path: &Path) -> Result<NetNs, Error> {
     })
 }
 
+/// Returns the error for a namespace that `/proc` does not show, with code 11.
 fn unseen(netns: &str) -> Error {
     let msg = format!("no process in /proc is in the network namespace {netns}");
     Error::new(Code::TRY_AGAIN_LATER, msg)
         .details("its path is a mount that only the runtime sees; hint: a pod that runs can be created again")
 }
 
-/// `/proc` has shown it before, and has missed it twice in a row.
+/// Returns true if `/proc` has shown the namespace before, and has now missed it twice in a row.
 fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
     let next = match (NetNs::by_identity(identity), sight.get()) {
         (Ok(Some(_)), _) => Sight::Seen,
@@ -131,6 +145,7 @@ fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
     false
 }
 
+/// Returns the error for an interface that is missing, with code 3.
 fn missing(ifname: &str, netns: &str) -> Error {
     Error::new(Code::UNKNOWN_CONTAINER, format!("network namespace {netns} has no interface {ifname}"))
 }

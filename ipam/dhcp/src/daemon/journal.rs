@@ -1,14 +1,17 @@
-//! The lease daemon's log: stderr, or the system's log if a plugin has started it.
+//! The lease daemon's log. It is stderr, or the system's log if a plugin has started the daemon.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-/// LOG_DAEMON and LOG_INFO (syslog(3)).
+/// The priority of each line: LOG_DAEMON and LOG_INFO (syslog(3)).
 const PRIORITY: u8 = 3 << 3 | 6;
+/// The socket of the system's log.
 const SYSTEM: &str = "/dev/log";
 
+/// The log of the daemon.
 pub(super) struct Journal {
+    /// The socket and the path of the system's log. `None` writes to stderr.
     system: Option<(UnixDatagram, PathBuf)>,
 }
 
@@ -21,6 +24,7 @@ impl Journal {
         Journal::at(SYSTEM.into())
     }
 
+    /// Makes a log that writes to the socket at `path`. It exists even if nothing listens there yet.
     fn at(path: PathBuf) -> Self {
         let open = || {
             let socket = UnixDatagram::unbound().ok()?;
@@ -30,15 +34,15 @@ impl Journal {
         Journal { system: open() }
     }
 
-    /// Writes a line to the system's log, or to stderr while there is none. The log may come later: it makes its socket
-    /// anew when it starts.
+    /// Writes a line to the system's log, or to stderr if that fails. Each line is sent to the path anew, because the
+    /// log may start later and then makes its socket again.
     pub(super) fn log(&self, line: &str) {
         let sent = self.system.as_ref().is_some_and(|(socket, path)| {
             let id = std::process::id();
             socket.send_to(format!("<{PRIORITY}>cnimble-dhcp[{id}]: {line}").as_bytes(), path).is_ok()
         });
         if !sent {
-            // The reader of a pipe may have exited.
+            // A failure is ignored, because the reader of a pipe may have exited.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

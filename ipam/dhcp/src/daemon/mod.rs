@@ -1,7 +1,9 @@
 //! The lease daemon: one process that obtains and renews leases for all pods of a node. It is `dhcp daemon`, started by
-//! systemd, by hand, or by the first ADD. It holds the lock of its leases' directory: each socket has only one daemon.
+//! systemd, by hand, or by a verb that needs it. It holds the lock of its leases' directory, so each socket has only
+//! one daemon.
+//!
 //! A single thread serves verbs, answers and timers, and never blocks. All state is in the files ([`store`]) before an
-//! ADD is answered: after a kill the next daemon resumes.
+//! ADD is answered. So after a kill the next daemon resumes.
 
 mod apply;
 mod cgroup;
@@ -39,32 +41,37 @@ use store::{Record, Store};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
-/// Between two checks for pods that have died, in milliseconds.
+/// The time between two checks for pods that have died, in milliseconds.
 const ROUND: u64 = 5000;
-/// The time after which a lease daemon without leases exits, in milliseconds.
+/// The time after which a lease daemon with `-once` exits if it has nothing to do, in milliseconds.
 const IDLE: u64 = 1000;
 
-/// The time since the machine's boot, in milliseconds.
+/// Returns the time since the machine's boot, in milliseconds. It also counts the time in suspension.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The state of the daemon.
 struct Daemon {
     flags: Flags,
     journal: Journal,
     store: Store,
     listener: UnixListener,
     connections: Connections,
+    /// The interfaces with a client, by the key of their lease.
     pods: BTreeMap<String, Pod>,
-    /// The previous daemon's leases with pods that could not be examined yet, and the reasons.
+    /// Leases of the previous daemon whose pods could not be examined yet, with the reasons. Nobody extends them.
     unresolved: Vec<(Record, String)>,
+    /// The time of the next check for pods that have died.
     next_round: u64,
+    /// The last time at which the daemon had something to do.
     last_busy: u64,
 }
 
 impl Daemon {
+    /// Makes the daemon and resumes the leases in `store`. Fails if they cannot be read.
     fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Daemon> {
         let now = now();
         let unresolved = store.load()?.into_iter().map(|record| (record, String::new())).collect();
@@ -76,8 +83,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// A lease is tried again if its pod cannot be examined now, and kept until it expires if its namespace cannot be
-    /// found.
+    /// Resumes the unresolved leases. A lease is dropped if its pod or interface is gone. If its namespace cannot be
+    /// found (code 11), it is kept until it expires. After any other failure it is tried again in the next round.
     fn adopt(&mut self, now: u64) {
         for (record, before) in std::mem::take(&mut self.unresolved) {
             let owner = record.wanted.owner.words();
@@ -108,7 +115,8 @@ impl Daemon {
         }
     }
 
-    /// Serves until the last lease has ended, or a signal arrives. The lock is still held afterwards.
+    /// Serves until a signal arrives, or with `-once` until the last lease has ended. Returns the store, whose lock is
+    /// still held.
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
@@ -141,12 +149,12 @@ impl Daemon {
         self.store
     }
 
-    /// Whether there is work that keeps the daemon from its exit.
+    /// Returns true if there is a lease, an ADD or a connection, which keeps the daemon from its exit.
     fn is_busy(&self) -> bool {
         !self.pods.is_empty() || !self.unresolved.is_empty() || !self.connections.is_empty()
     }
 
-    /// Returns the time when something is due, unless something arrives before.
+    /// Returns the time at which something is due, unless something arrives before.
     fn next(&self) -> u64 {
         let idle =
             if self.pods.is_empty() && self.unresolved.is_empty() { u64::MAX } else { self.next_round };
@@ -158,9 +166,10 @@ impl Daemon {
         times.chain([idle, exit, self.connections.next()]).min().unwrap_or(u64::MAX)
     }
 
+    /// Waits until something arrives or is due, or a signal comes.
     fn wait(&self, now: u64) {
         let next = self.next();
-        // The clock is rounded down.
+        // The clock is rounded down to milliseconds.
         let remaining = next.saturating_sub(now).min(60_000);
         let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
         let mut descriptors = Vec::new();
@@ -174,11 +183,12 @@ impl Daemon {
         for socket in self.pods.values().flat_map(|pod| pod.speaker.sockets()) {
             descriptors.push(PollFd::new(socket, PollFlags::POLLIN));
         }
-        // A signal ends the wait, too. All descriptors are read in any case.
+        // A signal ends the wait, too. The outcome does not matter, because all descriptors are read in any case.
         let _ = poll(&mut descriptors, timeout);
     }
 
-    /// The caller of a verb that has disconnected before its answer does not know of the lease.
+    /// Releases the lease of a verb that has disconnected before its answer. Its caller does not know of the lease, so
+    /// nobody would release it.
     fn disconnected(&mut self, number: u64, now: u64) {
         let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
         let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
@@ -187,6 +197,7 @@ impl Daemon {
         }
     }
 
+    /// Passes packets that have arrived to the clients, and carries out what follows.
     fn hear(&mut self, now: u64) {
         let hears = |pod: &Pod| !pod.speaker.sockets().is_empty();
         let keys: Vec<String> =
@@ -198,7 +209,8 @@ impl Daemon {
         }
     }
 
-    /// Does everything that is due at `now`.
+    /// Does everything that is due at `now`: the clients' timers and the limits of waiting verbs. Once in a round, also
+    /// checks all pods and tries unresolved leases again.
     fn tick(&mut self, now: u64) {
         let keys: Vec<String> = self.pods.keys().cloned().collect();
         let round = now >= self.next_round;
@@ -232,6 +244,7 @@ impl Daemon {
         }
     }
 
+    /// Carries out what a client reports. Failures are logged.
     fn act(&mut self, key: &str, now: u64, events: Vec<Event>) {
         for event in events {
             let Some(pod) = self.pods.get_mut(key) else { return };
@@ -247,7 +260,10 @@ impl Daemon {
         }
     }
 
-    /// The lease is written to disk before the verb is answered or the interface changed.
+    /// Takes a new or renewed lease. It is written to disk before the verb is answered or the interface is changed.
+    ///
+    /// An ADD whose lease cannot be written fails, and the lease is released. Returns the line for the log if a renewal
+    /// could not be written or applied.
     fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (owner, address) = (pod.wanted.owner.words(), lease.address());
@@ -279,6 +295,8 @@ impl Daemon {
         }
     }
 
+    /// Removes the addresses and routes of a lost lease, and notes in its file that the client looks for another.
+    /// Returns a failure for the log.
     fn lost(&mut self, key: &str, lease: &Held, why: &'static str) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (owner, address) = (pod.wanted.owner.words(), lease.address());
@@ -289,6 +307,7 @@ impl Daemon {
     }
 }
 
+/// Returns the error of an ADD that got no lease within `limit` milliseconds, with code 11.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
     let (ifname, word) = (&pod.interface.ifname, pod.wanted.family.word());
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };

@@ -15,23 +15,29 @@ use crate::client::{Client, EXPIRED, Lease};
 use crate::held::Held;
 use crate::ipc::{self, Family, Wanted};
 
+/// An interface of a pod with a client of one family.
 pub(super) struct Pod {
     pub(super) wanted: Wanted,
     pub(super) interface: Interface,
-    /// The waiting verb and its deadline.
+    /// The number of the connection of the waiting ADD, and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
+    /// The lease whose address and routes are on the interface.
     applied: Option<Held>,
-    /// The kernel knows the lifetime of the address.
+    /// Whether the kernel knows the lifetime of the address.
     has_lifetime: bool,
-    /// Whether that lifetime was finite.
+    /// Whether the lifetime that it was given was finite.
     is_temporary: bool,
     /// The lost address with the reason, until there is a new lease.
     lost: Option<(IpAddr, &'static str)>,
 }
 
 impl Pod {
-    /// Finds the pod's interface, for a first lease or for one from a file.
+    /// Finds the pod's interface, and makes its client. `known` is the hardware address and the lease from a file,
+    /// which the client resumes. `None` is for a first lease.
+    ///
+    /// Fails as [`Interface::find`] does. Fails with code 3 if neither the hardware address nor the address of the
+    /// lease is on the interface.
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
@@ -44,7 +50,7 @@ impl Pod {
             && *before != interface.mac
             && !interface.has(lease.as_ref())?
         {
-            // The namespace has the number of an earlier one.
+            // A later namespace may have the number of an earlier one, so this is the interface of another pod.
             return Err(interface.missing());
         }
         let applied = known.and_then(|(_, lease)| lease);
@@ -61,13 +67,14 @@ impl Pod {
         })
     }
 
-    /// Records the lease that the waiting verb receives and puts on the interface.
+    /// Notes the lease that the waiting ADD receives. The plugin that called IPAM puts it on the interface.
     pub(super) fn returned(&mut self, lease: &Held) {
         self.applied = Some(lease.clone());
         (self.has_lifetime, self.is_temporary) = (false, false);
     }
 
-    /// Returns a description of the changes, if any.
+    /// Applies a lease without a waiting ADD. Returns a description of the changes, or `None` if addresses and routes
+    /// are the same. Fails if the interface could not be changed.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
         let of = |lease: &Held| (lease.net(), apply::routes(&self.interface, lease, self.wanted.priority));
         let change = match &self.applied {
@@ -81,6 +88,7 @@ impl Pod {
         Ok(change)
     }
 
+    /// Changes the interface to the lease and describes that. The description includes what the kernel has refused.
     fn apply(&self, lease: &Held) -> Result<String, Error> {
         let old = self.applied.as_ref();
         let refused = apply::apply(&self.interface, self.wanted.priority, old, Some(lease))?;
@@ -96,8 +104,11 @@ impl Pod {
         })
     }
 
-    /// Once the address exists: the verb adds it after the daemon's answer. Puts it back if it had a lifetime: the
-    /// kernel removes such an IPv6 address from an interface that goes down. A missing interface is no failure.
+    /// Gives the address its lifetime in the kernel, once for each lease. The ADD adds the address only after the
+    /// daemon's answer, so this is tried again until the address exists.
+    ///
+    /// An address that has had a lifetime is added again if it is missing. The kernel removes such an IPv6 address from
+    /// an interface that goes down. A missing interface is no failure.
     pub(super) fn set_lifetime(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.has_lifetime) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -108,7 +119,7 @@ impl Pod {
         let net = lease.net();
         match inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) {
             None if !self.is_temporary => return Ok(()),
-            // `cnimble hand-over` has made the address permanent.
+            // `cnimble hand-over` has made the address permanent, so it stays so.
             Some(present) if self.is_temporary && present.permanent => {}
             _ => {
                 inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;
@@ -132,7 +143,8 @@ impl Pod {
             .details("no server has given another address yet; hint: look for a DHCP server on this link"))
     }
 
-    /// Keeps the reason for CHECK. The next server answers to the present hardware address: tuning may have set one.
+    /// Removes the lost lease from the interface, and keeps the reason for CHECK. Also reads the hardware address
+    /// again, because tuning may have set another one since ADD. The next server answers to the present one.
     pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
         if let Ok((_, Link { mac: Some(mac), .. })) = self.interface.inside() {
@@ -141,7 +153,7 @@ impl Pod {
         self.remove_lease()
     }
 
-    /// A missing interface is no failure.
+    /// Removes the address and the routes of the lease from the interface. A missing interface is no failure.
     pub(super) fn remove_lease(&mut self) -> Result<(), Error> {
         if self.applied.is_none() {
             return Ok(());
@@ -155,6 +167,7 @@ impl Pod {
     }
 }
 
+/// Makes the client of the family that is wanted. It resumes `lease` if that is of this family.
 fn speaker(
     flags: &Flags,
     wanted: &Wanted,

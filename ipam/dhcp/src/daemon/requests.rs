@@ -1,4 +1,4 @@
-//! The requests of verbs.
+//! Carries out the requests of verbs.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,8 @@ use super::pod::Pod;
 use crate::ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
 impl Daemon {
-    /// Returns `None` if the reply follows later.
+    /// Carries out a request of the connection `number`. Returns the reply, or `None` if it follows later: an ADD is
+    /// answered when there is a lease. `sent` is the descriptor of the namespace.
     pub(super) fn handle(
         &mut self,
         number: u64,
@@ -30,6 +31,8 @@ impl Daemon {
         }
     }
 
+    /// Returns the lease that the interface already has, or starts a client for it. `None` means that the reply
+    /// follows. Any other client with this key is ended first, and its lease is released.
     fn add(
         &mut self,
         number: u64,
@@ -39,14 +42,15 @@ impl Daemon {
     ) -> Result<Option<Reply>, Error> {
         let key = wanted.key();
         let path = self.flags.on_host(&wanted.netns);
-        // A runtime may have mounted the namespace where only its own processes see it.
+        // A runtime may have mounted the namespace where only its own processes see it. Only then the sent descriptor
+        // counts.
         let sent = sent.map(NetNs::from_fd).transpose()?.filter(|sent| !sent.is_at(&path));
         wanted.sent = sent.as_ref().map(NetNs::identity).transpose()?;
         let is_same = |pod: &Pod| match &sent {
             Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
             None => pod.interface.is_in(&path),
         };
-        // As in the Go daemon, an interface with a lease keeps it. A new one of that name has none yet.
+        // As in the Go daemon, an interface with a lease keeps it. A new interface of that name has none yet.
         if let Some(pod) = self.pods.get(&key)
             && is_same(pod)
             && pod.interface.inside().is_ok()
@@ -62,6 +66,7 @@ impl Daemon {
         Ok(None)
     }
 
+    /// Returns the lease, or [`Reply::Nothing`] without one. A lease whose pod could not be examined yet counts.
     fn check(&self, key: &str, now: u64) -> Reply {
         if let Some(pod) = self.pods.get(key) {
             return pod.checked(now).map_or_else(Reply::from, Reply::Lease);
@@ -71,6 +76,8 @@ impl Daemon {
         record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
     }
 
+    /// Releases the leases of both families. Returns the more important reply: an error, before success, before
+    /// nothing.
     fn release_all(&mut self, owner: &LeaseOwner, now: u64) -> Reply {
         let replies = Family::ALL.map(|family| self.release(&owner.key(family), now, "its verb has come"));
         let weight = |reply: &Reply| match reply {
@@ -81,6 +88,11 @@ impl Daemon {
         replies.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
     }
 
+    /// Ends the client with this key. Removes the file, then the address from the interface, and then tells the server.
+    /// A waiting ADD fails with code 11.
+    ///
+    /// Returns [`Reply::Nothing`] without such a client, and an error only if the file cannot be removed. Then nothing
+    /// is changed.
     pub(super) fn release(&mut self, key: &str, now: u64, why: &str) -> Reply {
         if let Err(err) = self.store.remove(key) {
             return Error::new(Code::IO, format!("removing the lease {key}: {err}")).into();
@@ -88,7 +100,7 @@ impl Daemon {
         self.unresolved.retain(|(record, _)| record.wanted.key() != key);
         let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
         let owner = pod.wanted.owner.words();
-        // The address is removed first: another host may get it as soon as it is released.
+        // The address is removed before the release, because another host may get it right afterwards.
         if let Err(err) = pod.remove_lease() {
             self.journal.log(&format!("{owner}: removing its address failed: {err}"));
         }
@@ -108,12 +120,13 @@ impl Daemon {
         Reply::Done
     }
 
+    /// Releases all leases of the network that are not `valid`. Stops at the first file that cannot be removed.
     fn gc(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
         let stale = |owner: &LeaseOwner| {
             owner.network == network
                 && !valid.iter().any(|(id, ifname)| (id, ifname) == (&owner.container, &owner.ifname))
         };
-        // A lease that is still being requested is not in the runtime's list yet.
+        // A lease that an ADD still waits for is not in the runtime's list yet.
         let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.owner));
         let keys = all.map(|(key, _)| key.clone());
         let unresolved = self.unresolved.iter().filter(|(record, _)| stale(&record.wanted.owner));

@@ -1,4 +1,4 @@
-//! DHCPv6 on an interface: a UDP socket, and an ICMPv6 socket during a probe.
+//! The sockets of DHCPv6 on an interface: a UDP socket, and an ICMPv6 socket during a probe.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -13,9 +13,9 @@ use crate::v6::client::{Dhcp6, Identity};
 use crate::v6::message::{Answer, Question};
 use crate::v6::socket::{self, Socket};
 
-/// Each DUID has a single IA.
+/// The number of the IA. Each client has its own DUID, so one is enough.
 const IAID: u32 = 1;
-/// A UUID (RFC 6355).
+/// The type of a DUID that is a UUID (RFC 6355).
 const DUID_UUID: [u8; 2] = [0, 4];
 
 impl Transport for Dhcp6 {
@@ -50,7 +50,8 @@ impl Transport for Dhcp6 {
     fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Ipv6Addr>) -> Vec<Action<Self>> {
         let (Identity { duid, iaid }, bytes) = (&client.protocol.identity, &packet.bytes);
         let actions = match packet.purpose {
-            // Only servers and relays of the link reach it.
+            // The socket has a link-local address, which only servers and relays of the link reach. So their addresses
+            // are link-local, too.
             Purpose::Dhcp => Answer::parse(bytes, duid, *iaid)
                 .filter(|_| packet.from.is_unicast_link_local())
                 .map(|answer| client.answer(now, &answer)),
@@ -60,12 +61,13 @@ impl Transport for Dhcp6 {
     }
 }
 
+/// Makes the protocol for an attachment.
 pub(super) fn protocol(owner: &LeaseOwner) -> Dhcp6 {
     Dhcp6::new(Identity { duid: duid(owner), iaid: IAID })
 }
 
-/// Returns the DUID of an attachment, the same on every node and at any time. A hardware address would not do: it may
-/// change, and ipvlans share one.
+/// Returns the DUID of an attachment. It is the same on every node and at any time. A hardware address would not do: it
+/// may change, and all ipvlans of a master have the same one.
 fn duid(owner: &LeaseOwner) -> Vec<u8> {
     let mut uuid: Vec<u8> = hash::sha512(owner.words()).into_iter().take(16).collect();
     // RFC 9562, section 5.8: version 8, and the variant of that RFC.

@@ -1,4 +1,4 @@
-//! A client with its sockets: for messages of DHCP, and for probes.
+//! A client with its sockets: one for messages of DHCP, and one for probes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,70 +9,86 @@ use super::interface::Interface;
 use crate::client::{Action, Address, Client, Event, Lease, Protocol};
 use crate::held::Held;
 
-/// A jumbo frame of Ethernet, in bytes.
+/// The largest packet that is read: a jumbo frame of Ethernet, in bytes.
 const LARGEST_PACKET: usize = 9216;
-/// Packets that are read at once, before other sockets get their turn.
+/// The most packets that are read from a socket before others get their turn.
 const BURST: usize = 32;
 
+/// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// Messages of DHCP.
     Dhcp,
     /// Probes for other hosts with the address, by ARP or by neighbour solicitations.
     Probes,
 }
 
+/// A packet that has arrived, with its sender.
 pub(super) struct Packet<S> {
     pub(super) purpose: Purpose,
     pub(super) from: S,
     pub(super) bytes: Vec<u8>,
 }
 
+/// The sockets of a [`Protocol`].
 pub(super) trait Transport: Protocol {
     type Socket: AsFd;
     type Sender;
 
-    /// The hardware address of the interface is another one.
+    /// Tells the client that the interface may have another hardware address by now. DHCPv6 does not use it.
     fn follow(_client: &mut Client<Self>, _mac: Mac) {}
 
+    /// Opens a non-blocking socket in the namespace of the interface.
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Self::Socket>;
 
+    /// Closes a socket. A packet socket must not block the daemon here.
     fn close(socket: Self::Socket) {
         drop(socket);
     }
 
+    /// Sends a message to where it is addressed.
     fn send(socket: &Self::Socket, message: &Self::Message) -> io::Result<()>;
 
+    /// Asks the link which host has the address.
     fn probe(socket: &Self::Socket, interface: &Interface, address: Address<Self>) -> io::Result<()>;
 
-    /// The packet and its sender, or `None`.
+    /// Returns a packet with its sender, or `None` if none is waiting.
     fn receive<'b>(
         socket: &Self::Socket,
         buffer: &'b mut [u8],
     ) -> io::Result<Option<(Self::Sender, &'b [u8])>>;
 
+    /// Passes a packet to the client, and returns what it wants to do. Other packets are ignored.
     fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Self::Sender>) -> Vec<Action<Self>>;
 }
 
 /// A client of either family with its sockets.
 pub(super) trait Speaker {
+    /// Returns the time at which [`Speaker::tick`] has something to do.
     fn next(&self) -> u64;
+    /// Returns the lease, if the client has one.
     fn lease(&self) -> Option<Held>;
     /// Returns what the client has tried since it last had a lease, for the error text.
     fn tried(&self) -> String;
+    /// Returns the open sockets, to wait for packets.
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
+    /// Reads packets that have arrived, and returns what the daemon has to know.
     fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
+    /// Does what is due at `now`, and returns what the daemon has to know.
     fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
-    /// Returns the lease's address, and whether the server could be told.
+    /// Releases the lease. Returns its address, and whether the server could be told. `None` if the client has no
+    /// lease.
     fn release(&mut self, interface: &Interface, now: u64) -> Option<(String, io::Result<()>)>;
 }
 
-/// Open only while the client needs it.
+/// A socket that is open only while the client needs it.
 struct Slot<T: Transport> {
     purpose: Purpose,
     socket: Option<T::Socket>,
 }
 
 impl<T: Transport> Slot<T> {
+    /// Opens the socket if it is closed.
     fn open(&mut self, interface: &Interface) -> io::Result<()> {
         if self.socket.is_none() {
             self.socket = Some(T::open(interface, self.purpose)?);
@@ -80,11 +96,12 @@ impl<T: Transport> Slot<T> {
         Ok(())
     }
 
+    /// Closes the socket if it is open.
     fn close(&mut self) {
         self.socket.take().into_iter().for_each(T::close);
     }
 
-    /// A socket that fails is closed, and the next message opens it again.
+    /// Returns the packets that have arrived. A socket that fails is closed, and the next message opens it again.
     fn receive(&mut self) -> Vec<Packet<T::Sender>> {
         let mut packets = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
@@ -95,7 +112,7 @@ impl<T: Transport> Slot<T> {
                     packets.push(Packet { purpose: self.purpose, from, bytes: bytes.to_vec() });
                 }
                 Ok(None) => break,
-                // ENETDOWN: the interface was down for a moment.
+                // ENETDOWN means that the interface was down for a moment. The socket still works.
                 Err(err) if err.raw_os_error() == Some(libc::ENETDOWN) => break,
                 Err(_) => self.close(),
             }
@@ -110,6 +127,7 @@ impl<T: Transport> Drop for Slot<T> {
     }
 }
 
+/// The [`Speaker`] of a protocol: it carries out what the client wants to do.
 pub(super) struct Driver<T: Transport> {
     client: Client<T>,
     dhcp: Slot<T>,
@@ -122,7 +140,7 @@ impl<T: Transport> Driver<T> {
         Driver { client, dhcp: slot(Purpose::Dhcp), probes: slot(Purpose::Probes) }
     }
 
-    /// Opens the sockets that the state needs, and closes the others.
+    /// Opens the sockets that the state of the client needs, and closes the others.
     fn listen(&mut self, interface: &Interface) -> io::Result<()> {
         let (listens, probes) = (self.client.listens(), self.client.probed().is_some());
         for (slot, needed) in [(&mut self.dhcp, listens), (&mut self.probes, probes)] {
@@ -131,20 +149,23 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
+    /// Sends a message by the open socket, or by one for this message alone.
     fn send(&self, interface: &Interface, message: &T::Message) -> io::Result<()> {
         if let Some(socket) = &self.dhcp.socket {
             return T::send(socket, message);
         }
-        // A client that waits for no answer has no socket, but may release.
+        // A bound client has no socket, because it waits for no answer, but may release its lease.
         let mut once = Slot::<T> { purpose: Purpose::Dhcp, socket: None };
         once.open(interface)?;
         once.socket.as_ref().map_or(Ok(()), |socket| T::send(socket, message))
     }
 
+    /// Sends a probe. Does nothing if the socket for probes is closed.
     fn probe(&self, interface: &Interface, address: Address<T>) -> io::Result<()> {
         self.probes.socket.as_ref().map_or(Ok(()), |socket| T::probe(socket, interface, address))
     }
 
+    /// Carries out the actions of the client. Returns its reports, and each failure as a line for the log.
     fn act(&mut self, interface: &Interface, actions: Vec<Action<T>>) -> Vec<Event> {
         let mut events = Vec::new();
         for action in actions {
@@ -166,6 +187,7 @@ impl<T: Transport> Driver<T> {
     }
 }
 
+/// Returns the line for the log if something has failed.
 fn failure(outcome: io::Result<()>, what: impl FnOnce() -> String) -> Option<Event> {
     outcome.err().map(|err| Event::Log(format!("{} failed: {err}", what())))
 }

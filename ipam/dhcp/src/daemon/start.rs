@@ -1,4 +1,4 @@
-//! `dhcp daemon`: from its arguments to its exit.
+//! The program `dhcp daemon`, from its arguments to its exit.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,23 +18,25 @@ use super::journal::Journal;
 use super::store::Store;
 use super::{Daemon, cgroup, store};
 
-/// A started lease daemon writes it to stdout for its plugin.
+/// The word that a started lease daemon writes to stdout when it serves. Its plugin waits for that.
 pub(crate) const READY: &str = "ready";
-/// Another lease daemon holds the lock.
+/// The word that it writes if another lease daemon holds the lock.
 pub(crate) const TAKEN: &str = "taken";
 
-/// Nothing can listen there.
+/// The error for a path at which nothing can listen.
 pub(crate) const NO_SOCKET: &str =
     "the file is no socket; hint: remove it, or set another ipam.daemonSocketPath";
 
-/// sd_listen_fds(3) begins there, after the standard ones.
+/// The first descriptor that systemd passes (sd_listen_fds(3)), after the standard ones.
 const FIRST: i32 = 3;
 
 /// The time to wait for the end of a replaced lease daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts to get its lock.
+/// The pause between two attempts to get its lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Runs the lease daemon if the first argument is `daemon`, until its end. Returns the exit status, or `None` for other
+/// arguments. With `-once`, another daemon for the same socket is no failure.
 pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     if first != "daemon" {
@@ -59,7 +61,7 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
             Some(1)
         }
         Err(why) => {
-            // The plugin that has started the daemon reads stdout. A person reads stderr.
+            // The plugin that has started the daemon reads stdout, and a person reads stderr.
             if once {
                 announce(&why);
             }
@@ -69,19 +71,19 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     }
 }
 
-/// Returns whether it was the one lease daemon of its socket.
+/// Runs the daemon. Returns false if another lease daemon holds the lock for this socket. Fails with the reason.
 fn run(flags: Flags) -> Result<bool, String> {
-    // Each pod needs one for its namespace, and the usual limit is that of select(2).
+    // Each pod needs a descriptor for its namespace, and the usual limit is that of select(2).
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    // Leases and socket are for root.
+    // The files of leases and the socket are for root alone.
     umask(Mode::from_bits_truncate(0o077));
     let activated = inherited();
     if flags.once && activated.is_none() {
         leave_home();
     }
-    // The distribution's unit passes a socket, and no option.
+    // A systemd unit passes a socket and need not pass its path, so the socket's own path counts.
     let path = activated.as_ref().and_then(path_of);
     let path = path.unwrap_or_else(|| flags.on_host(&flags.socket.to_string_lossy()));
     let failed =
@@ -109,7 +111,8 @@ fn run(flags: Flags) -> Result<bool, String> {
     let daemon = daemon.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
     let store = daemon.run();
-    // Before the lock is released: the next daemon binds its own socket. A file that systemd has bound meanwhile stays.
+    // The file is removed before the lock is released, because the next daemon binds its own socket. A file that
+    // systemd has bound meanwhile stays.
     if bound.is_some() && bound == inode(&path) {
         let _ = std::fs::remove_file(&path);
     }
@@ -120,16 +123,16 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Drops what the daemon does not need, because it runs long and any host on its pods' links can reach it.
+/// Drops the privileges that the daemon does not need. It runs for long, and any host on its pods' links can reach it.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()
-        // Namespaces may be another process's, and files another user's.
+        // Namespaces may belong to processes of other users, and files to other users.
         .fold(Caps::SYS_PTRACE.and(Caps::DAC_OVERRIDE), Caps::and);
     Restraint { keep, starts_programs: false }.apply();
 }
 
-/// Systemd has opened it for this process (sd_listen_fds(3)).
+/// Returns the socket that systemd has opened for this process (sd_listen_fds(3)). `None` unless it is exactly one.
 fn inherited() -> Option<UnixListener> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID")? != std::process::id() || number("LISTEN_FDS")? != 1 {
@@ -139,18 +142,22 @@ fn inherited() -> Option<UnixListener> {
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
 }
 
+/// Returns the path of the socket, or `None` if it has none.
 fn path_of(listener: &UnixListener) -> Option<PathBuf> {
     Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
+/// Returns the device and the inode of a file, or `None` if it is missing. A link is not followed.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
 }
 
-/// Opens the store of an inherited socket. systemd unlinks a running lease daemon's socket before it binds its own
-/// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
-/// removing the new socket's file. Fails also on a signal.
+/// Opens the store for an inherited socket, and ends the lease daemon that holds it. systemd unlinks that daemon's
+/// socket before it binds its own (systemd.socket(5)), so verbs no longer reach the daemon.
+///
+/// Its leases are in the store. SIGKILL keeps it from removing the file of the new socket. Returns `None` if the lock
+/// is not free after [`PATIENCE`]. Fails also on a signal.
 fn replace(path: &Path) -> io::Result<Option<Store>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -166,16 +173,18 @@ fn replace(path: &Path) -> io::Result<Option<Store>> {
     }
 }
 
-/// Leaves session, directory and descriptors of the plugin and its runtime.
+/// Leaves the session and the directory of the plugin and its runtime, and closes all descriptors but the standard
+/// ones. So it must run before the daemon opens anything.
 fn leave_home() {
-    // A forked process leads no process group.
+    // This cannot fail, because a forked process leads no process group.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     // SAFETY: this process uses only the standard descriptors, and close_range(2) takes numbers.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 
-/// Outlives the plugin that has started it, and its runtime.
+/// Makes a started daemon outlive its plugin and the runtime: it leaves their control group and logs to the system's
+/// log. A failure to leave is only logged.
 fn settle() -> Journal {
     let journal = Journal::system();
     if let Err(why) = cgroup::leave() {
@@ -185,7 +194,8 @@ fn settle() -> Journal {
     journal
 }
 
-/// Removes a killed lease daemon's socket, but never one that a process listens on.
+/// Binds the socket. A file that a killed lease daemon has left is removed. Fails if another program listens there, or
+/// if the file is no socket.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {}
@@ -204,6 +214,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
+/// Writes the process ID into the file. Links are not followed.
 fn write_pid(path: &Path) -> io::Result<()> {
     let mut file = std::fs::File::options()
         .write(true)
@@ -215,8 +226,8 @@ fn write_pid(path: &Path) -> io::Result<()> {
     write!(file, "{}", std::process::id())
 }
 
-/// Tells the plugin that starts the daemon a word on stdout. Then closes stdout, because the plugin reads until the
-/// end.
+/// Tells the plugin that has started the daemon a word on stdout. Then closes stdout, because the plugin reads until
+/// the end.
 fn announce(word: &str) {
     let _ = writeln!(io::stdout(), "{word}");
     let _ = io::stdout().flush();

@@ -1,5 +1,5 @@
-//! Leases as files, for the next lease daemon: one for each interface, written atomically, in a directory next to the
-//! socket. A reboot voids leases, because their namespaces are gone.
+//! Leases as files, for the next lease daemon: one for each interface and family, written atomically, in a directory
+//! next to the socket. A reboot voids leases, because their namespaces are gone.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,31 +17,36 @@ use cnimble_os::files::Links;
 use crate::held::Held;
 use crate::ipc::{Family, Wanted};
 
-/// Locked while the lease daemon runs.
+/// The file that is locked while the lease daemon runs.
 const LOCK: &str = "lock";
+/// The beginning of the name of a file until it is complete.
 const TEMPORARY: &str = ".new-";
-/// The largest file of a lease, in bytes. Usual ones have some hundred, and perhaps a long search list.
+/// The largest file that is read, in bytes. Usual ones have some hundred, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
 /// All that a new lease daemon needs to resume a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
+    /// The boot in which the lease was written.
     boot: String,
     pub(crate) wanted: Wanted,
+    /// The hardware address of the interface.
     pub(crate) mac: [u8; 6],
-    /// `None` if it was lost and the daemon looks for another.
+    /// The lease. `None` if it was lost and the daemon looks for another.
     pub(crate) lease: Option<Held>,
 }
 
+/// Returns the directory of the leases of the daemon at this socket.
 pub(crate) fn directory(socket: &Path) -> PathBuf {
     socket.with_extension("leases")
 }
 
+/// Returns the path of the lease with this key.
 pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
     directory(socket).join(key)
 }
 
-/// A missing directory has none.
+/// Returns true if there is the file of any lease. False if the directory is missing.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
@@ -50,7 +55,7 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
-/// Creates the directory if it is missing, and opens its lock.
+/// Creates the directory if it is missing, and opens the file of its lock without locking it.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -64,7 +69,8 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
         .open(directory.join(LOCK))
 }
 
-/// The lease daemon with the lock, from `/proc/locks` (proc(5)).
+/// Returns the lease daemon that holds the lock, from `/proc/locks` (proc(5)). `None` if there is none, or if the
+/// process does not look like a daemon, or is not visible here.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
         Err(err) if cnimble_os::files::is_absent(&err) => return Ok(None),
@@ -84,12 +90,14 @@ pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     Ok(locks.lines().filter_map(of).find(daemon).map(Pid::from_raw))
 }
 
+/// Returns true if the name of the file is the key of a lease.
 fn is_key(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let tag = |family: Family| name.strip_suffix(family.suffix());
     Family::ALL.into_iter().filter_map(tag).any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
 }
 
+/// The directory of the leases, locked until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: PathBuf,
@@ -98,7 +106,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Creates a missing directory. `None` if another daemon holds the lock.
+    /// Creates a missing directory and locks it. `None` if another daemon holds the lock. Does not wait.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
@@ -107,7 +115,8 @@ impl Store {
         }
     }
 
-    /// Leases of this boot. Removes invalid files and the remains of an interrupted write.
+    /// Reads the leases of this boot. Removes leases of earlier boots, invalid files and the remains of an interrupted
+    /// write. Files with other names are left alone.
     pub(crate) fn load(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -119,14 +128,15 @@ impl Store {
             match self.read(&path)? {
                 Some(record) if record.wanted.key() == ours => records.push(record),
                 _ if ours.starts_with(TEMPORARY) || is_key(&path) => fs::remove_file(&path)?,
-                // The daemon did not write this file.
+                // The daemon has not written this file.
                 _ => {}
             }
         }
         Ok(records)
     }
 
-    /// `None` if the file is no lease of this boot. A failure to read it, such as a lack of descriptors, is no proof.
+    /// Reads a file. `None` if it is no lease of this boot. Fails if it cannot be read, for example for a lack of
+    /// descriptors: that does not prove that the lease is invalid.
     fn read(&self, path: &Path) -> io::Result<Option<Record>> {
         let bytes = match cnimble_os::files::read(path, LONGEST, Links::Refuse) {
             Err(err) if cnimble_os::files::is_absent(&err) || cnimble_os::files::is_foreign(&err) => {
@@ -138,6 +148,7 @@ impl Store {
         Ok(record.filter(|record| record.boot == self.boot))
     }
 
+    /// Writes the file of a lease atomically. Without a lease, notes that the daemon looks for another.
     pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
         let key = wanted.key();
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
@@ -146,7 +157,7 @@ impl Store {
         cnimble_os::files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
-    /// The lease may be missing.
+    /// Removes the file of a lease. A missing one is no error.
     pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
         match fs::remove_file(self.directory.join(key)) {
             Err(err) if !cnimble_os::files::is_absent(&err) => Err(err),

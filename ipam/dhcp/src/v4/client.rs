@@ -4,6 +4,7 @@
 //!     ↑                │ NAK            │ DECLINE              │ NAK, or the end of the lease
 //!     └────────────────┴────────────────┴──────────────────────┘
 //! ```
+//! The link is probed for an address from its offer on.
 
 use std::net::Ipv4Addr;
 
@@ -13,29 +14,35 @@ use super::lease::Lease;
 use super::message::{Answer, Question, To, Type, code};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
-/// Each pause is twice as long as the last one, up to the daemon's limit (`-resendmax`).
+/// The first pause before a repetition, in milliseconds. Each next one is twice as long, up to
+/// [`Client::longest_pause`].
 const FIRST_PAUSE: u64 = 1000;
-/// The number of requests to a server that has made an offer, before the client begins anew.
+/// The number of requests to a server that has made an offer, before the client searches again.
 const REQUESTS: u32 = 4;
 /// The largest message that a server may send, in bytes. It fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
+/// The properties by which servers know the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) mac: Mac,
-    /// Answers must be broadcast.
+    /// Whether servers are asked to broadcast their answers, because the interface would not receive others.
     pub(crate) broadcast: bool,
-    /// The options of every message: the client's ID and the configured ones.
+    /// The options of every message: the client ID and the configured ones.
     pub(crate) own: Vec<(u8, Vec<u8>)>,
     /// The codes of the options that a server is asked for.
     pub(crate) request: Vec<u8>,
 }
 
+/// The state of one exchange.
 #[derive(Debug)]
 pub(crate) struct Dhcp4 {
     pub(crate) identity: Identity,
+    /// The transaction ID, which answers have to repeat.
     xid: u32,
+    /// The time at which the exchange began.
     begun: u64,
+    /// The number of times that the present message was sent.
     tries: u32,
 }
 
@@ -44,11 +51,11 @@ impl Dhcp4 {
         Dhcp4 { identity, xid: 0, begun: 0, tries: 0 }
     }
 
-    /// Returns a message to all servers. `address` is the client's present one.
+    /// Returns a message to all servers. `address` is the client's present one, or 0.0.0.0.
     fn message(&self, now: u64, kind: Type, address: Ipv4Addr, mut options: Vec<(u8, Vec<u8>)>) -> Question {
         let Identity { mac, broadcast, own, request } = &self.identity;
         match kind {
-            // RFC 2131, table 5: neither requested parameters nor a host name.
+            // Table 5 of RFC 2131 allows neither requested parameters nor a host name here.
             Type::Decline | Type::Release => {
                 options.extend(own.iter().filter(|(code, _)| *code == code::CLIENT_ID).cloned());
             }
@@ -65,7 +72,7 @@ impl Dhcp4 {
         Question { kind, to: To::Everybody, xid: self.xid, seconds, broadcast, address, mac: *mac, options }
     }
 
-    /// About the address that this server has offered.
+    /// Returns a message to all servers about the address that this one has offered. It names the server that is meant.
     fn choice(&self, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
         let options = vec![
             (code::REQUESTED_ADDRESS, address.octets().to_vec()),
@@ -75,13 +82,17 @@ impl Dhcp4 {
     }
 }
 
+/// A step to a lease.
 #[derive(Debug, Default)]
 pub(crate) enum Step {
+    /// The client searches for servers.
     #[default]
     Selecting,
+    /// The client asks this server for the address that it has offered.
     Requesting {
         server: Ipv4Addr,
         address: Ipv4Addr,
+        /// The time at which the link was probed for the address.
         probed: u64,
         /// Another host that uses the address.
         holder: Option<Mac>,
@@ -141,7 +152,8 @@ impl Protocol for Dhcp4 {
 }
 
 impl Client<Dhcp4> {
-    /// Takes an answer that came from this hardware address.
+    /// Takes an answer that came from the hardware address `from`. Ignores answers to earlier messages, and those that
+    /// do not fit the state, such as one of a server that was not chosen.
     pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
         if answer.xid != self.protocol.xid {
             return Vec::new();
@@ -178,7 +190,7 @@ impl Client<Dhcp4> {
             (State::Renewing | State::Rebinding, Type::Nak) => {
                 let mut actions = vec![self.refused(refusal(answer))];
                 actions.extend(self.lose(now, "the server has taken it back"));
-                // The same server may offer another address at once.
+                // The same server may offer another address, so the client searches again at once.
                 self.next = now;
                 actions
             }
@@ -186,8 +198,11 @@ impl Client<Dhcp4> {
         }
     }
 
-    /// Another host uses the address. Until the server's acknowledgement that may be right: a server may offer one
-    /// address to two clients.
+    /// Learns that the host `mac` uses the address that is probed. Declines a lease that the server has acknowledged
+    /// already.
+    ///
+    /// Before the acknowledgement, the host is only noted. A server may offer one address to two clients, and then this
+    /// one may not get it.
     pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action<Dhcp4>> {
         if mac == self.protocol.identity.mac {
             return Vec::new();
@@ -205,6 +220,7 @@ impl Client<Dhcp4> {
         }
     }
 
+    /// Tells the server that another host has its address, and searches again after a pause.
     fn decline(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr, holder: Mac) -> Vec<Action<Dhcp4>> {
         let decline = self.protocol.choice(now, Type::Decline, server, address);
         self.preferred = None;
@@ -212,6 +228,8 @@ impl Client<Dhcp4> {
         vec![self.refused(format!("{address} is declined: {holder} has it")), decline]
     }
 
+    /// Probes and requests the offered address, without waiting for other offers. An offer that is not usable is only
+    /// noted, and the client waits for another.
     fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
         let lease = match Lease::of(answer, now, from, None) {
             Ok(lease) => lease,
@@ -225,6 +243,8 @@ impl Client<Dhcp4> {
         vec![Action::Probe(address), self.request(now, server, address)]
     }
 
+    /// Takes the lease that the server has acknowledged, new or extended. If it is not usable, the client only logs
+    /// that and asks again in time.
     fn acknowledged(
         &mut self,
         now: u64,
@@ -240,11 +260,13 @@ impl Client<Dhcp4> {
         }
     }
 
+    /// Notes why there is no lease, for the error of ADD, and returns the line for the log.
     fn refused(&mut self, why: String) -> Action<Dhcp4> {
         self.tally.refused(why.clone());
         Action::log(why)
     }
 
+    /// Returns a message that searches for servers, and plans its repetition.
     fn discover(&mut self, now: u64) -> Action<Dhcp4> {
         self.tally.search();
         self.pause(now);
@@ -253,12 +275,13 @@ impl Client<Dhcp4> {
         Action::Send(self.protocol.message(now, Type::Discover, Ipv4Addr::UNSPECIFIED, options))
     }
 
+    /// Returns a request for an offered address, and plans its repetition.
     fn request(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
         self.pause(now);
         self.protocol.choice(now, Type::Request, server, address)
     }
 
-    /// Twice as long as the last one, plus or minus a quarter.
+    /// Counts a message and plans its repetition. Each pause is twice as long as the last one, plus or minus a quarter.
     fn pause(&mut self, now: u64) {
         let pause =
             FIRST_PAUSE.checked_shl(self.protocol.tries.min(16)).unwrap_or(u64::MAX).min(self.longest_pause);
@@ -268,6 +291,7 @@ impl Client<Dhcp4> {
     }
 }
 
+/// Returns the server's words for a NAK, escaped and cut to 80 characters.
 fn refusal(answer: &Answer) -> String {
     let server = answer.address_of(code::SERVER).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let why = answer.option(code::MESSAGE).map(String::from_utf8_lossy).unwrap_or_default();

@@ -1,23 +1,26 @@
-//! The headers of IPv4 and UDP around a DHCP message: the interface has no address yet. Checksums of received packets
-//! are verified, except a UDP checksum that was left to hardware. Over a veth pair that is the sum of the pseudo-header
-//! alone (CHECKSUM_PARTIAL, linux/skbuff.h).
+//! The headers of IPv4 and UDP around a DHCP message. The interface has no address yet, so the kernel cannot make them.
+//!
+//! Checksums of received packets are verified, except a UDP checksum that was left to hardware. Over a veth pair that
+//! is the sum of the pseudo-header alone (CHECKSUM_PARTIAL, linux/skbuff.h).
 
 use std::net::Ipv4Addr;
 
-/// RFC 2131, section 4.1.
+/// The port of servers (RFC 2131, section 4.1).
 const SERVER_PORT: u16 = 67;
+/// The port of clients.
 const CLIENT_PORT: u16 = 68;
 
 const UDP: u8 = 17;
+/// The length of an IPv4 header without options, in bytes.
 const IP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 
-/// "More fragments", and the fragment's offset.
+/// The bits of "more fragments" and of the offset, which are 0 in a whole packet.
 const FRAGMENT: u16 = 0x3fff;
 
 /// Returns the IP packet with a message from `source`, port 68, to port 67 of `destination`.
 pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> Vec<u8> {
-    // It has some hundred bytes.
+    // A message has some hundred bytes, so the length fits.
     let udp_length = u16::try_from(UDP_HEADER + message.len()).unwrap_or(u16::MAX);
     let length = udp_length.saturating_add(IP_HEADER as u16);
     let mut header = vec![0x45, 0x10];
@@ -32,7 +35,7 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
         udp.extend_from_slice(&field.to_be_bytes());
     }
     udp.extend_from_slice(message);
-    // Zero means "none" (RFC 768).
+    // A checksum of zero would mean that there is none (RFC 768).
     let checksum = match !sum(&udp, pseudo(source, destination, udp_length)) {
         0 => u16::MAX,
         checksum => checksum,
@@ -42,7 +45,8 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
     header
 }
 
-/// Returns the message in an IP packet to port 68. `None` for any other packet.
+/// Returns the message in an IP packet to port 68. `None` for any other packet, for fragments, and if a checksum is
+/// wrong.
 pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header_length = usize::from(first & 0x0f) * 4;
@@ -50,7 +54,7 @@ pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let total = usize::from(word(packet, 2)?);
-    // An Ethernet frame may be padded.
+    // The rest is dropped, because an Ethernet frame may be padded.
     let packet = packet.get(..total)?;
     let (header, udp) = packet.split_at_checked(header_length)?;
     if sum(header, 0) != u16::MAX || word(header, 6)? & FRAGMENT != 0 {
@@ -71,36 +75,40 @@ pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     udp.get(UDP_HEADER..)
 }
 
-/// RFC 768, not folded yet.
+/// Returns the sum of UDP's pseudo-header (RFC 768), not folded yet.
 fn pseudo(source: Ipv4Addr, destination: Ipv4Addr, length: u16) -> u32 {
     let [a, b] = [source, destination].map(u32::from);
     [a >> 16, a & 0xffff, b >> 16, b & 0xffff, u32::from(UDP), u32::from(length)].iter().sum()
 }
 
-/// Ones' complement (RFC 1071).
+/// Returns the ones' complement sum of the bytes and `start` (RFC 1071). It is 0xffff over data with a right checksum.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let add = |sum: u32, pair: &[u8]| {
         let high = u32::from(pair.first().copied().unwrap_or(0)) << 8;
         sum + high + u32::from(pair.get(1).copied().unwrap_or(0))
     };
-    // At most 65535 bytes: no overflow.
+    // There are at most 65535 bytes, so the sum does not overflow.
     fold(bytes.chunks(2).fold(start, add))
 }
 
+/// Adds the carries to the lower 16 bits.
 fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     u16::try_from((once & 0xffff) + (once >> 16)).unwrap_or(u16::MAX)
 }
 
+/// Returns the big-endian number at `at`, or `None` behind the end.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
+/// Returns the address at `at`, or `None` behind the end.
 fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
     let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
     Some(Ipv4Addr::from(octets))
 }
 
+/// Writes a big-endian number at `at`. Does nothing behind the end.
 fn put(bytes: &mut [u8], at: usize, value: u16) {
     if let Some(field) = bytes.get_mut(at..at + 2) {
         field.copy_from_slice(&value.to_be_bytes());

@@ -1,5 +1,5 @@
-//! The lease that a DHCPv4 server has given. Times are milliseconds since boot (CLOCK_BOOTTIME), which system time and
-//! suspension don't affect.
+//! The lease that a DHCPv4 server has given. Times are milliseconds since boot (CLOCK_BOOTTIME). A change of the system
+//! time does not affect them, and the time in suspension counts.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,17 +12,19 @@ use cnimble_netlink::link::Mac;
 use super::message::{Answer, code};
 use crate::domains;
 
-/// The time of a lease if the server gives none, as in the Go plugin.
+/// The duration of a lease if the server gives none, as in the Go plugin.
 const DEFAULT_SECONDS: u32 = 3600;
-/// RFC 2131, section 3.3.
+/// The duration that means "for ever" (RFC 2131, section 3.3).
 const FOR_EVER: u32 = u32::MAX;
-/// A server must not make the client send without a pause.
+/// The shortest duration that counts, because a server must not make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
-/// RFC 791: every host receives it. A smaller one is an attack or an accident.
+/// The smallest MTU that is used. Every host receives packets of that size (RFC 791). A smaller one is an attack or an
+/// accident.
 const SMALLEST_MTU: u16 = 576;
 /// The scope `link` of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
+/// A lease, as it is in answers and files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) address: Ipv4Addr,
@@ -30,20 +32,24 @@ pub(crate) struct Lease {
     pub(crate) server: Ipv4Addr,
     /// The hardware address of the server, or of the relay in front of it.
     pub(crate) server_mac: [u8; 6],
+    /// The router. `None` if the server gives none that a host may have.
     pub(crate) gateway: Option<Ipv4Addr>,
-    /// The routes of the lease. On-link ones have no gateway here ([`Lease::routes`]).
+    /// The routes of the lease. On-link ones have no gateway here, unlike those of [`Lease::routes`].
     pub(crate) routes: Vec<Route>,
     pub(crate) dns: Dns,
-    /// T1: the client begins to renew.
+    /// T1, the time at which the client begins to renew.
     pub(crate) renew: u64,
-    /// T2: the client begins to rebind.
+    /// T2, the time at which the client begins to rebind.
     pub(crate) rebind: u64,
+    /// The end of the lease. It is `u64::MAX` for an endless lease.
     pub(crate) expires: u64,
 }
 
 impl Lease {
-    /// The lease in `answer`, which came at `now` from `mac`. A renewal may omit settings of `before`. Returns the
-    /// reason why there is no usable lease.
+    /// Returns the lease in `answer`, which came at `now` from `mac`, or the reason why there is no usable one.
+    ///
+    /// A renewal may omit the server and the subnet mask. They are then those of `before`. Without `before` both are
+    /// needed. Router, routes and DNS settings are always those of `answer`.
     pub(crate) fn of(
         answer: &Answer,
         now: u64,
@@ -77,15 +83,16 @@ impl Lease {
         })
     }
 
+    /// Returns the address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
-        // A file may contain any number.
+        // A file may contain any number as a prefix length.
         let host = || Ipv4Network::from(self.address);
         IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
     }
 
-    /// For the kernel, in seconds: the time that remains at `now`, and up to two seconds more. The kernel may be a
-    /// quarter of a second early (ADDRCONF_TIMER_FUZZ). While this process runs, it removes the address in time, or
-    /// extends its lifetime.
+    /// Returns the lifetime of the address for the kernel, in seconds: the time that remains at `now`, and up to two
+    /// seconds more. The kernel may be a quarter of a second early (ADDRCONF_TIMER_FUZZ). While this process runs, it
+    /// removes the address in time, or extends its lifetime.
     pub(crate) fn lifetime(&self, now: u64) -> u32 {
         match self.expires {
             u64::MAX => FOR_EVER,
@@ -93,12 +100,14 @@ impl Lease {
         }
     }
 
+    /// Returns the hardware address that a renewal is sent to.
     pub(crate) fn mac(&self) -> Mac {
         Mac(self.server_mac)
     }
 
-    /// With the configuration's `priority`. On-link routes may lead to the gateways of others, and come first. Their
-    /// gateway is 0.0.0.0, as with the Go plugin: without one an installer uses the router of the address.
+    /// Returns the routes for the result, with the configuration's `priority`. On-link routes come first, because they
+    /// may lead to the gateways of others. Their gateway is 0.0.0.0, as with the Go plugin. Without one an installer
+    /// would use the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let with = |route: &Route| {
@@ -121,6 +130,8 @@ struct Times {
 }
 
 impl Times {
+    /// Returns the times of an answer. Inconsistent ones are replaced by half and seven eighths of the duration (RFC
+    /// 2131, section 4.4.5).
     fn of(answer: &Answer) -> Times {
         let lease = answer.number(code::LEASE_TIME).unwrap_or(DEFAULT_SECONDS).max(SHORTEST_SECONDS);
         let (half, late) = (lease / 2, lease - lease / 8);
@@ -129,7 +140,6 @@ impl Times {
         if lease == FOR_EVER {
             return Times { renew: FOR_EVER, rebind: FOR_EVER, lease };
         }
-        // RFC 2131, section 4.4.5, replaces inconsistent times.
         if renew >= 1 && renew <= rebind && rebind <= lease {
             Times { renew, rebind, lease }
         } else {
@@ -138,19 +148,21 @@ impl Times {
     }
 }
 
+/// Returns true if a host may have this address: it is not of 0/8, 127/8, a multicast group, or reserved.
 pub(crate) fn is_usable(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first < 224 && !address.is_loopback()
 }
 
+/// Returns the prefix length of a subnet mask. `None` if it has gaps, is 0.0.0.0, or has not four bytes.
 fn prefix(mask: &[u8]) -> Option<u8> {
     let mask: [u8; 4] = mask.try_into().ok()?;
     let prefix = u8::try_from(u32::from_be_bytes(mask).leading_ones()).ok()?;
     (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
 }
 
-/// Classless routes (RFC 3442) alone, or the static ones and the router's, with the MTU. A router outside of `net` is
-/// on the link, as for other clients: clouds give addresses of 32 bits.
+/// Returns the classless routes (RFC 3442), or else the static ones and the default route through the router. Each gets
+/// the MTU. A router outside of `net` gets an on-link route, as with other clients: clouds give addresses of 32 bits.
 fn routes(answer: &Answer, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));
@@ -171,7 +183,8 @@ fn routes(answer: &Answer, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) 
     routes
 }
 
-/// RFC 3442: a destination is a prefix length and only the octets that it covers.
+/// Parses classless routes (RFC 3442). A destination is a prefix length and only the octets that it covers. A damaged
+/// route ends the list, and an unusable one is left out.
 fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     let mut routes = Vec::new();
     while let Some((prefix, rest)) = bytes.split_first() {
@@ -187,7 +200,8 @@ fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     routes
 }
 
-/// RFC 2132, section 5.8: destinations of the old classes, without default routes.
+/// Returns the destination, prefix length and router of static routes (RFC 2132, section 5.8). The class of a
+/// destination decides its prefix length. Default routes are left out.
 fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let addresses: Vec<Ipv4Addr> = answer.addresses(code::STATIC_ROUTES).collect();
     let pairs = addresses.as_chunks::<2>().0.iter();
@@ -207,7 +221,7 @@ fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
         .collect()
 }
 
-/// A router of 0.0.0.0 is on-link.
+/// Returns a route, which is on-link for the router 0.0.0.0. `None` if the router is unusable.
 fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
     let net = Ipv4Network::new(destination, prefix).ok()?;
     let dst = IpNetwork::V4(Ipv4Network::new(net.network(), prefix).ok()?);
@@ -219,6 +233,7 @@ fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
     is_usable(router).then(|| Route::new(dst, Some(IpAddr::V4(router))))
 }
 
+/// Returns the DNS settings of an answer. Invalid names are left out.
 fn dns(answer: &Answer) -> Dns {
     let servers = answer.addresses(code::NAME_SERVERS).filter(|server| !server.is_unspecified());
     let mut dns = Dns::default();

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
+/// The codes of options.
 pub(crate) mod code {
     pub(crate) const PAD: u8 = 0;
     pub(crate) const SUBNET_MASK: u8 = 1;
@@ -34,7 +35,7 @@ pub(crate) mod code {
     pub(crate) const END: u8 = 255;
 }
 
-/// Option 53 of a message.
+/// The type of a message (option 53).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Discover = 1,
@@ -47,12 +48,13 @@ pub(crate) enum Type {
 }
 
 impl Type {
+    /// Returns the type with this number, or `None`.
     fn of(number: u8) -> Option<Type> {
         use Type::{Ack, Decline, Discover, Nak, Offer, Release, Request};
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// The type's name in RFC 2131.
+    /// Returns the type's name in RFC 2131.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Discover => "DISCOVER",
@@ -66,35 +68,45 @@ impl Type {
     }
 }
 
+/// The bytes in front of the options.
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
+/// The length of the fixed fields in bytes.
 const HEADER: usize = 236;
-/// BOOTP's size (RFC 1542, section 2.1). Some relays drop shorter messages.
+/// The shortest message that is sent, in bytes: BOOTP's size (RFC 1542, section 2.1). Some relays drop shorter ones.
 const SHORTEST: usize = 300;
+/// The flag that asks a server to broadcast its answer.
 const BROADCAST: u16 = 0x8000;
 
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
+    /// All hosts of the link.
     Everybody,
+    /// This server, by way of this hardware address.
     Server(Ipv4Addr, Mac),
 }
 
+/// A message of the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
     pub(crate) to: To,
     pub(crate) xid: u32,
+    /// The time since the exchange began, in seconds.
     pub(crate) seconds: u16,
-    /// The server must broadcast its answer.
+    /// Whether the server must broadcast its answer.
     pub(crate) broadcast: bool,
+    /// The client's present address, or 0.0.0.0.
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: Mac,
-    /// The options in their order, after the type.
+    /// The options in their order, after the type. A long value is split (RFC 3396).
     pub(crate) options: Vec<(u8, Vec<u8>)>,
 }
 
 impl Question {
+    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // BOOTREQUEST, Ethernet, six bytes of hardware address, no hops.
+        // The fields are BOOTREQUEST, Ethernet, six bytes of hardware address, and no hops.
         let mut bytes = vec![1, 1, 6, 0];
         bytes.extend_from_slice(&self.xid.to_be_bytes());
         bytes.extend_from_slice(&self.seconds.to_be_bytes());
@@ -106,7 +118,7 @@ impl Question {
         bytes.extend_from_slice(&COOKIE);
         bytes.extend_from_slice(&[code::MESSAGE_TYPE, 1, self.kind as u8]);
         for (code, value) in &self.options {
-            // Without a value, too.
+            // An option without a value is sent as well.
             let pieces = value.chunks(255).chain(value.is_empty().then_some(&[][..]));
             for piece in pieces {
                 bytes.push(*code);
@@ -120,17 +132,19 @@ impl Question {
     }
 }
 
+/// A message of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
-    /// The server offers or assigns it.
+    /// The address that the server offers or assigns.
     pub(crate) address: Ipv4Addr,
     options: BTreeMap<u8, Vec<u8>>,
 }
 
 impl Answer {
-    /// Reads an answer to the client with this hardware address. `None` for any other message.
+    /// Reads an answer to the client with this hardware address. `None` for any other message, for one without a type,
+    /// and for types that only clients send.
     pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
         if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
             return None;
@@ -155,25 +169,30 @@ impl Answer {
         Some(Answer { kind, xid, address: address.into(), options })
     }
 
+    /// Returns the value of an option, or `None` without the option.
     pub(crate) fn option(&self, code: u8) -> Option<&[u8]> {
         self.options.get(&code).map(Vec::as_slice)
     }
 
+    /// Returns the value of an option with four bytes as a number. `None` without it, or for another length.
     pub(crate) fn number(&self, code: u8) -> Option<u32> {
         Some(u32::from_be_bytes(self.option(code)?.try_into().ok()?))
     }
 
+    /// Returns the first address of an option, or `None`.
     pub(crate) fn address_of(&self, code: u8) -> Option<Ipv4Addr> {
         self.addresses(code).next()
     }
 
+    /// Returns the addresses of an option. Bytes that are left over are ignored.
     pub(crate) fn addresses(&self, code: u8) -> impl Iterator<Item = Ipv4Addr> {
         let value = self.option(code).unwrap_or_default();
         value.chunks_exact(4).filter_map(|four| <[u8; 4]>::try_from(four).ok()).map(Ipv4Addr::from)
     }
 }
 
-/// An option that is cut off ends the list.
+/// Adds the options in `bytes`. The parts of an option that occurs several times are joined (RFC 3396). An option that
+/// is cut off ends the list.
 fn read_options(mut bytes: &[u8], options: &mut BTreeMap<u8, Vec<u8>>) {
     loop {
         match bytes {

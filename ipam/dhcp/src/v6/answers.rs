@@ -1,3 +1,5 @@
+//! A DHCPv6 client takes the answers of servers here: RFC 8415, section 18.2.10.
+
 use std::net::Ipv6Addr;
 
 use cnimble_cni::hash;
@@ -7,10 +9,12 @@ use super::lease::Lease;
 use super::message::{Answer, Status, Type};
 use crate::client::{Action, Client, REST, State};
 
-/// Chosen without waiting for other servers (section 21.8).
+/// The preference of an offer that is taken without waiting for other servers (RFC 8415, section 21.8).
 const FIRST_CHOICE: u8 = 255;
 
 impl Client<Dhcp6> {
+    /// Takes an answer. Ignores answers to earlier messages, and those that do not fit the state, such as one of a
+    /// server that was not chosen. The pause between two Solicits that a server sets is kept.
     pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         if answer.xid != self.protocol.xid || self.protocol.pauses.sent == 0 {
             return Vec::new();
@@ -44,13 +48,14 @@ impl Client<Dhcp6> {
         }
     }
 
+    /// Takes an offer. During the first pause of the search, the client only keeps the one with the highest preference.
+    /// After that pause it takes the first one.
     fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let lease = match Lease::of(answer, now, None) {
             Ok(lease) => lease,
             Err(why) => return self.refused(answer, why),
         };
         let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
-        // After the first pause, the first Advertise is accepted.
         if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
             return self.choose(now, offer);
         }
@@ -61,6 +66,7 @@ impl Client<Dhcp6> {
         Vec::new()
     }
 
+    /// Requests the offered address from its server, and probes the link for it unless the client has it already.
     pub(super) fn choose(&mut self, now: u64, Offer { server, address, .. }: Offer) -> Vec<Action<Dhcp6>> {
         let mut actions = Vec::new();
         if !self.has(address) {
@@ -72,13 +78,13 @@ impl Client<Dhcp6> {
         actions
     }
 
-    /// Takes the answer to a Request: a lease, or a refusal.
+    /// Takes the answer to a Request: a lease, or a refusal. After a refusal the client searches again after a pause.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take(now, lease, Some(probed)),
             Err(why) => {
                 let mut actions = self.refused(answer, why);
-                // The server has forgotten the lease.
+                // The client had asked for its old lease again, which the server does not give back.
                 if self.lease.is_some() {
                     actions.extend(self.lose(now, "the server has taken it back"));
                 }
@@ -88,7 +94,8 @@ impl Client<Dhcp6> {
         }
     }
 
-    /// Takes the answer to a Renew or a Rebind (RFC 8415, section 18.2.10.1).
+    /// Takes the answer to a Renew or a Rebind (RFC 8415, section 18.2.10.1). Depending on the refusal, the client
+    /// requests its address again, loses the lease, or keeps it until its end.
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
@@ -108,7 +115,7 @@ impl Client<Dhcp6> {
                         actions.extend(self.lose(now, "it does not belong to this link"));
                     }
                     None if gone => actions.extend(self.lose(now, "the server has taken it back")),
-                    // The client asks again in time.
+                    // The client keeps the lease and asks again in time.
                     _ => {}
                 }
                 actions
@@ -116,6 +123,8 @@ impl Client<Dhcp6> {
         }
     }
 
+    /// Notes why there is no lease, for the error of ADD, and returns the line for the log. A status of the server
+    /// precedes `why`.
     fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();

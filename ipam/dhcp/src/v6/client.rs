@@ -5,7 +5,8 @@
 //!     │  └─Reply (rapid)───│────────────┘  Declining             │
 //!     └────────────────────┴──────────────────┴──────────────────┘
 //! ```
-//! It sends no Confirm: a pod's interface stays on its link. Messages are multicast, and name the server that is meant.
+//! It sends no Confirm, because a pod's interface stays on its link. All messages are multicast, and name the server
+//! that is meant.
 
 use std::net::Ipv6Addr;
 
@@ -14,20 +15,26 @@ use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
 use crate::client::{Action, Client, Protocol, REST, State, random};
 
+/// The properties by which servers know the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
+    /// The DUID of the client.
     pub(crate) duid: Vec<u8>,
+    /// The number of its IA.
     pub(crate) iaid: u32,
 }
 
+/// The state of one exchange.
 #[derive(Debug)]
 pub(crate) struct Dhcp6 {
     pub(crate) identity: Identity,
     /// The transaction ID of 24 bits.
     pub(super) xid: u32,
+    /// The time at which the exchange sent its first message.
     begun: u64,
+    /// The pauses of the exchange so far.
     pub(super) pauses: Pauses,
-    /// Between two Solicits, from the server.
+    /// The longest pause between two Solicits that a server has set (SOL_MAX_RT), in milliseconds.
     pub(super) solicit_pause: Option<u64>,
 }
 
@@ -37,22 +44,28 @@ impl Dhcp6 {
     }
 }
 
+/// The offer of a server.
 #[derive(Debug)]
 pub(crate) struct Offer {
+    /// The DUID of the server.
     pub(super) server: Vec<u8>,
+    /// How much the server wants to be chosen. The highest one is taken.
     pub(super) preference: u8,
     pub(super) address: Ipv6Addr,
 }
 
+/// A step to a lease.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The client asks for offers, and has the best one until now.
+    /// The client searches for servers, and has this best offer until now.
     Soliciting(Option<Offer>),
+    /// The client asks this server for the address. The link was probed for it at `probed`.
     Requesting {
         server: Vec<u8>,
         address: Ipv6Addr,
         probed: u64,
     },
+    /// The client tells the server that another host has the address, until the server confirms that.
     Declining {
         server: Vec<u8>,
         address: Ipv6Addr,
@@ -127,7 +140,8 @@ impl Protocol for Dhcp6 {
 }
 
 impl Client<Dhcp6> {
-    /// Another host uses `address`.
+    /// Learns that another host uses `address`. Does nothing unless the link is probed for it. Otherwise declines it,
+    /// and searches again when the server has confirmed that or has left all attempts without an answer.
     pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action<Dhcp6>> {
         if self.probed() != Some(address) {
             return Vec::new();
@@ -144,12 +158,14 @@ impl Client<Dhcp6> {
         vec![Action::log(format!("{address} is declined: another host has it")), decline]
     }
 
+    /// Returns a message that searches for servers, and plans its repetition.
     fn solicit(&mut self, now: u64) -> Action<Dhcp6> {
         self.tally.search();
         Action::Send(self.message(now, Type::Solicit, None, self.preferred))
     }
 
-    /// Schedules a repetition, too. An exchange begins with the elapsed time 0.
+    /// Returns a message, counts it, and plans its repetition. `server` is the one that is meant, or `None` for all.
+    /// The elapsed time of the first message of an exchange is 0.
     pub(super) fn message(
         &mut self,
         now: u64,
@@ -168,9 +184,10 @@ impl Client<Dhcp6> {
         Question { kind, xid: *xid, elapsed, duid, server, iaid, address }
     }
 
+    /// Returns the pauses for a kind of message.
     fn pace(&self, kind: Type) -> Pace {
         match kind {
-            // The RFC's limit of an hour is too long for a pod after its server's return. A server may still set it.
+            // The RFC's limit of an hour is too long for a pod whose server has come back. A server may still set it.
             Type::Solicit => {
                 let longest = self.protocol.solicit_pause.unwrap_or(self.longest_pause);
                 Pace { longest, ..pause::SOLICIT }

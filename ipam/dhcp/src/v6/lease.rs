@@ -1,5 +1,7 @@
-//! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease). It is only an address: router advertisements
-//! tell a pod on-link prefixes and routers. So the prefix has 128 bits (RFC 5942, section 4).
+//! A lease of DHCPv6. Times are as in [`v4::lease`](crate::v4::lease).
+//!
+//! It is only an address, because router advertisements tell a pod on-link prefixes and routers. So the prefix has 128
+//! bits (RFC 5942, section 4).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,26 +13,30 @@ use cnimble_cni::Dns;
 use super::FOR_EVER;
 use super::message::{Answer, Given};
 
-/// A server must not make the client send without a pause.
+/// The shortest lifetime that counts, because a server must not make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
 
+/// A lease, as it is in answers and files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) address: Ipv6Addr,
+    /// The DUID of the server.
     pub(crate) server_id: Vec<u8>,
     pub(crate) dns: Dns,
-    /// T1: the client begins to renew.
+    /// T1, the time at which the client begins to renew.
     pub(crate) renew: u64,
-    /// T2: the client begins to rebind.
+    /// T2, the time at which the client begins to rebind.
     pub(crate) rebind: u64,
     /// The time until which new connections use the address.
     pub(crate) preferred: u64,
+    /// The end of the lease. It is `u64::MAX` for an endless lease.
     pub(crate) expires: u64,
 }
 
 impl Lease {
-    /// The lease in `answer`, which came at `now`. A renewal may omit settings of `before`. Returns the reason why
-    /// there is no usable lease.
+    /// Returns the lease in `answer`, which came at `now`, or the reason why there is no usable one. Of several
+    /// addresses, that of `before` is taken, or else the first usable one. A renewal may omit the DNS settings, which
+    /// are then those of `before`.
     pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
         let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;
         let usable = || ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
@@ -52,11 +58,12 @@ impl Lease {
         })
     }
 
+    /// Returns the address with a prefix length of 128.
     pub(crate) fn net(&self) -> IpNetwork {
         IpNetwork::V6(Ipv6Network::from(self.address))
     }
 
-    /// Remaining preferred and valid one, in seconds.
+    /// Returns the remaining preferred and valid lifetime for the kernel, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         let left = |end: u64| match end {
             u64::MAX => FOR_EVER,
@@ -75,14 +82,15 @@ struct Times {
 }
 
 impl Times {
+    /// Returns the times of an address. If the server leaves T1 and T2 to the client, they are half and four fifths of
+    /// the preferred lifetime (RFC 8415, sections 14.2 and 21.4). Without one, the valid lifetime counts. Fails if T1
+    /// is after T2.
     fn of(given: &Given, (renew, rebind): (u32, u32)) -> Result<Times, &'static str> {
-        // RFC 8415, section 21.4.
+        // Section 21.4 of RFC 8415 makes such an IA invalid.
         if renew > 0 && rebind > 0 && renew > rebind {
             return Err("its T1 is after its T2");
         }
         let valid = given.valid.max(SHORTEST_SECONDS);
-        // Sections 14.2 and 21.4: half and four fifths of the preferred lifetime (or else the valid one), if the server
-        // leaves the choice to the client.
         let of = if given.preferred > 0 { given.preferred } else { valid };
         let share = |tenths: u64| match of {
             FOR_EVER => FOR_EVER,
@@ -90,7 +98,7 @@ impl Times {
         };
         let rebind = if rebind > 0 { rebind } else { share(8).max(renew) };
         let renew = if renew > 0 { renew } else { share(5).min(rebind) };
-        // The lifetime replaces inconsistent times.
+        // Times that are inconsistent with the lifetime are replaced by parts of it.
         if renew >= 1 && renew <= rebind && rebind <= valid {
             Ok(Times { renew, rebind, valid })
         } else {
@@ -100,13 +108,14 @@ impl Times {
     }
 }
 
+/// Returns true if a server may give a host this address: no special, IPv4-mapped or link-local one.
 pub(crate) fn is_usable(address: Ipv6Addr) -> bool {
     let mapped = address.to_ipv4_mapped().is_some();
     let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !special && !mapped && !address.is_unicast_link_local()
 }
 
-/// `None` if the server gives none.
+/// Returns the DNS settings of an answer, or `None` if the server gives none.
 fn dns(answer: &Answer) -> Option<Dns> {
     let servers =
         answer.name_servers.iter().filter(|server| !server.is_unspecified() && !server.is_multicast());

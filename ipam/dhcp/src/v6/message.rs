@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 
 use crate::domains;
 
+/// The codes of options.
 pub(crate) mod code {
     pub(crate) const CLIENT_ID: u16 = 1;
     pub(crate) const SERVER_ID: u16 = 2;
@@ -20,14 +21,16 @@ pub(crate) mod code {
     pub(crate) const SOL_MAX_RT: u16 = 82;
 }
 
+/// The length of type and transaction ID in bytes.
 const HEADER: usize = 4;
-/// RFC 8415, section 11.1: two bytes of type, and up to 128.
+/// The longest DUID in bytes: two for the type, and up to 128 (RFC 8415, section 11.1).
 const LONGEST_DUID: usize = 130;
-/// RFC 8415, section 21.24: other values in seconds are ignored.
+/// The values of SOL_MAX_RT that count, in seconds. Others are ignored (RFC 8415, section 21.24).
 const SOL_MAX_RT: std::ops::RangeInclusive<u32> = 60..=86_400;
-/// A pod needs no more.
+/// The most addresses of an answer that are read. A pod needs no more.
 const MOST_ADDRESSES: usize = 16;
 
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Solicit = 1,
@@ -41,7 +44,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The type's name in RFC 8415.
+    /// Returns the type's name in RFC 8415.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Solicit => "Solicit",
@@ -56,21 +59,24 @@ impl Type {
     }
 }
 
+/// A message of the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
     /// The transaction ID of 24 bits.
     pub(crate) xid: u32,
-    /// The time since the client began, in hundredths of a second.
+    /// The time since the exchange began, in hundredths of a second.
     pub(crate) elapsed: u16,
     pub(crate) duid: Vec<u8>,
-    /// `None` for any server.
+    /// The DUID of the server that is meant, or `None` for any.
     pub(crate) server: Option<Vec<u8>>,
     pub(crate) iaid: u32,
+    /// The address that the message is about. `None` lets the server choose one.
     pub(crate) address: Option<Ipv6Addr>,
 }
 
 impl Question {
+    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let [_, a, b, c] = self.xid.to_be_bytes();
         let mut bytes = vec![self.kind as u8, a, b, c];
@@ -79,7 +85,7 @@ impl Question {
             option(&mut bytes, code::SERVER_ID, server);
         }
         let mut ia = self.iaid.to_be_bytes().to_vec();
-        // The server chooses them.
+        // T1, T2 and the lifetimes are 0, so that the server chooses them.
         ia.extend_from_slice(&[0; 8]);
         if let Some(address) = self.address {
             let mut value = address.octets().to_vec();
@@ -99,15 +105,16 @@ impl Question {
     }
 }
 
+/// Appends an option.
 fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // It has some hundred bytes.
+    // A value has at most some hundred bytes, so the length fits.
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&code.to_be_bytes());
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(value);
 }
 
-/// The status of a message, an IA or an address (option 13).
+/// The status of a message, an IA or an address (option 13), if it is no success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: u16,
@@ -119,7 +126,7 @@ impl Status {
     pub(crate) const NO_BINDING: u16 = 3;
     pub(crate) const NOT_ON_LINK: u16 = 4;
 
-    /// Returns `None` for success.
+    /// Reads the status. `None` for success, and for an option that is cut off.
     fn read(value: &[u8]) -> Option<Status> {
         let (code, text) = value.split_first_chunk::<2>()?;
         let code = u16::from_be_bytes(*code);
@@ -127,6 +134,7 @@ impl Status {
         (code != 0).then_some(Status { code, text })
     }
 
+    /// Returns the status in words for the log, with the text of the server.
     pub(crate) fn words(&self) -> String {
         let code = self.code;
         let words = match code {
@@ -141,48 +149,54 @@ impl Status {
     }
 }
 
-/// Taken back if `valid` is 0.
+/// An address that the server gives. A `valid` of 0 takes it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) address: Ipv6Addr,
-    /// The lifetime in seconds.
+    /// The preferred lifetime in seconds: new connections use the address.
     pub(crate) preferred: u32,
-    /// The lifetime in seconds.
+    /// The valid lifetime in seconds.
     pub(crate) valid: u32,
 }
 
 /// The client's IA_NA in an answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ia {
-    /// T1 and T2, in seconds. The client chooses if they are 0.
+    /// T1 and T2, in seconds. The client chooses those that are 0.
     pub(crate) times: (u32, u32),
     pub(crate) status: Option<Status>,
     pub(crate) addresses: Vec<Given>,
 }
 
+/// A message of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
+    /// The DUID of the server.
     pub(crate) server: Vec<u8>,
     pub(crate) preference: u8,
+    /// Whether the server gives the lease in answer to a Solicit (Rapid Commit).
     pub(crate) rapid: bool,
+    /// The status of the message. `None` for success.
     pub(crate) status: Option<Status>,
+    /// The first IA_NA with the number of the client.
     pub(crate) ia: Option<Ia>,
     pub(crate) name_servers: Vec<Ipv6Addr>,
     pub(crate) domains: Vec<String>,
-    /// Between two Solicits, in seconds.
+    /// The longest pause between two Solicits that the server allows (SOL_MAX_RT), in seconds.
     pub(crate) longest_pause: Option<u32>,
 }
 
 impl Answer {
-    /// Reads an answer to the client with this DUID. `None` for other messages (RFC 8415, section 16).
+    /// Reads an answer to the client with this DUID. `None` for other messages, and for those without a valid server
+    /// (RFC 8415, section 16).
     pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Answer> {
         let (header, options) = bytes.split_at_checked(HEADER)?;
         let &[kind, a, b, c] = header else { return None };
         let kind = [Type::Advertise, Type::Reply].into_iter().find(|known| *known as u8 == kind)?;
         let all: Vec<(u16, &[u8])> = Options(options).collect();
-        // Of a repeated option the first one counts.
+        // The first one of repeated options counts.
         let mut once: BTreeMap<u16, &[u8]> = BTreeMap::new();
         for (code, value) in &all {
             once.entry(*code).or_insert(value);
@@ -217,6 +231,7 @@ impl Answer {
     }
 }
 
+/// Reads an IA_NA. `None` if it has another number or is cut off.
 fn ia(value: &[u8], iaid: u32) -> Option<Ia> {
     let (head, options) = value.split_first_chunk::<12>()?;
     let [number, renew, rebind] = words(head);
@@ -234,15 +249,17 @@ fn ia(value: &[u8], iaid: u32) -> Option<Ia> {
     Some(ia)
 }
 
+/// Reads an address of an IA_NA. `None` if its lifetimes are inconsistent or its status is a failure.
 fn given(value: &[u8]) -> Option<Given> {
     let (address, rest) = value.split_first_chunk::<16>()?;
     let (times, options) = rest.split_first_chunk::<8>()?;
     let [preferred, valid] = words(times);
-    // RFC 8415, section 18.2.10.1: a failed address is ignored.
+    // An address with a failure is ignored (RFC 8415, section 18.2.10.1).
     let failed = Options(options).any(|(code, value)| code == code::STATUS && Status::read(value).is_some());
     (preferred <= valid && !failed).then_some(Given { address: Ipv6Addr::from(*address), preferred, valid })
 }
 
+/// Returns the big-endian numbers in `bytes`, or 0 for those behind the end.
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut all = [0; N];
     for (word, four) in all.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -251,7 +268,7 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     all
 }
 
-/// An option that is cut off ends the list.
+/// The options in some bytes. An option that is cut off ends the list.
 struct Options<'b>(&'b [u8]);
 
 impl<'b> Iterator for Options<'b> {

@@ -1,6 +1,6 @@
 //! Pauses between repeated messages (RFC 8415, section 15).
 
-/// Section 7.6, in milliseconds.
+/// The pauses of one kind of message (RFC 8415, section 7.6), in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     /// IRT, the first pause.
@@ -13,24 +13,28 @@ pub(super) struct Pace {
 
 pub(super) const SOLICIT: Pace = Pace { first: 1000, longest: 3_600_000, most: 0 };
 pub(super) const REQUEST: Pace = Pace { first: 1000, longest: 30_000, most: 10 };
+/// This pace is also that of Rebind.
 pub(super) const RENEW: Pace = Pace { first: 10_000, longest: 600_000, most: 0 };
+/// This pace is also that of Release.
 pub(super) const DECLINE: Pace = Pace { first: 1000, longest: 0, most: 4 };
 
+/// The pauses of an exchange so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Pauses {
-    /// RT, the last pause.
+    /// RT, the last pause in milliseconds.
     last: u64,
     /// How often the message was sent.
     pub(super) sent: u32,
 }
 
 impl Pauses {
-    /// Counts a transmission, too. `random` is any number.
+    /// Returns the pause after the next transmission, in milliseconds, and counts that transmission. `random` is any
+    /// number.
     pub(super) fn next(&mut self, pace: Pace, random: u32) -> u64 {
-        // A tenth more or less.
+        // The pause is up to a tenth longer or shorter.
         let about = |pause: u64| pause - pause / 10 + u64::from(random) % (pause / 5).max(1);
         let pause = match self.sent {
-            // Servers get the full IRT (section 18.2.1).
+            // The first pause is never shorter than IRT, so that all servers have that time (section 18.2.1).
             0 => pace.first + u64::from(random) % (pace.first / 10).max(1),
             _ => self.last.saturating_add(about(self.last)),
         };
@@ -39,7 +43,7 @@ impl Pauses {
         self.last
     }
 
-    /// The exchange has reached MRC.
+    /// Returns true if the message was sent as often as MRC allows.
     pub(super) fn is_over(&self, pace: Pace) -> bool {
         pace.most > 0 && self.sent >= pace.most
     }

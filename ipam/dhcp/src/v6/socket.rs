@@ -1,5 +1,5 @@
-//! A DHCPv6 client's sockets: UDP, and neighbour solicitations, open only while the client waits. They are bound to the
-//! link-local address: no router forwards packets to it, so they come from the link.
+//! The sockets of a DHCPv6 client, for UDP and for neighbour solicitations. They are open only while the client waits.
+//! They are bound to the link-local address. No router forwards packets to it, so whatever arrives comes from the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -12,18 +12,22 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, setsockopt, socket, sockopt,
 };
 
-/// RFC 8415, section 7.
+/// The multicast group of all servers and relays of a link (RFC 8415, section 7).
 const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 const SERVER_PORT: u16 = 547;
 const CLIENT_PORT: u16 = 546;
 
-/// RFC 4861, sections 4.3, 4.4 and 4.6.1.
+/// The ICMPv6 type of a neighbour solicitation (RFC 4861, section 4.3).
 const SOLICITATION: u8 = 135;
+/// The ICMPv6 type of a neighbour advertisement (RFC 4861, section 4.4).
 const ADVERTISEMENT: u8 = 136;
+/// The option with the hardware address of the sender (RFC 4861, section 4.6.1).
 const SOURCE_LINK_LAYER: u8 = 1;
-/// Hosts drop a lower one, because a router may have forwarded the packet (RFC 4861, section 7.1.1).
+/// The hop limit of solicitations. Hosts drop a lower one, because a router may have forwarded the packet (RFC 4861,
+/// section 7.1.1).
 const HOPS: libc::c_int = 255;
 
+/// A non-blocking socket on the interface `index`.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: UdpSocket,
@@ -31,16 +35,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// In this thread's namespace. `own` is the link-local address of interface `index`. Fails with EADDRNOTAVAIL while
-    /// the address is not usable yet.
+    /// Opens the socket for DHCP in this thread's namespace. `own` is the link-local address of the interface `index`.
+    /// Fails with EADDRNOTAVAIL while the address is not usable yet.
     pub(crate) fn dhcp(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Datagram, SockProtocol::Udp)?;
-        // Another client in the pod has other transaction IDs.
+        // Another client in the pod may have the same port. It has other transaction IDs.
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;
         bind(fd.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(own, CLIENT_PORT, 0, index)))?;
         Ok(Socket { socket: fd.into(), index })
     }
 
+    /// Opens the socket for probes, as [`Socket::dhcp`] does.
     pub(crate) fn neighbours(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Raw, SockProtocol::IcmpV6)?;
         setsockopt(&fd, sockopt::Ipv6MulticastHops, &HOPS)?;
@@ -53,13 +58,13 @@ impl Socket {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
 
-    /// Hosts answer to `mac`.
+    /// Asks which host has the address. Hosts answer to `mac`.
     pub(crate) fn solicit(&self, address: Ipv6Addr, mac: Mac) -> io::Result<()> {
         let group = SocketAddrV6::new(group_of(address), 0, 0, self.index);
         self.socket.send_to(&solicitation(address, mac), group).map(drop)
     }
 
-    /// A message and its sender, or `None`. Fails for an interface that is down or gone.
+    /// Returns a message and its sender, or `None` if none is waiting. Fails for an interface that is down or gone.
     pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Ipv6Addr, &'b [u8])>> {
         match self.socket.recv_from(buffer) {
             Ok((length, SocketAddr::V6(from))) => {
@@ -79,7 +84,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Returns the interface's link-local address, if it has one that is usable: not tentative.
+/// Returns the interface's link-local address. `None` if it has none that is usable (a tentative one is not).
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
     let own = |addr: &Addr| match addr.net.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),
@@ -88,18 +93,19 @@ pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::R
     Ok(inside.addrs(index)?.iter().find_map(own))
 }
 
+/// Opens a non-blocking socket of IPv6.
 fn open(kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     Ok(socket(AddressFamily::Inet6, kind, flags, protocol)?)
 }
 
-/// The solicited-node multicast group (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast group of an address (RFC 4291, section 2.7.1).
 fn group_of(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// The kernel writes the checksum.
+/// Returns the bytes of a neighbour solicitation. The kernel writes the checksum.
 fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     message.extend_from_slice(&address.octets());
@@ -108,7 +114,7 @@ fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     message
 }
 
-/// `None` for any other message.
+/// Returns the address that a neighbour advertisement is about. `None` for any other message.
 pub(crate) fn advertised(message: &[u8]) -> Option<Ipv6Addr> {
     let (head, rest) = message.split_first_chunk::<8>()?;
     let target = rest.first_chunk::<16>()?;

@@ -1,59 +1,72 @@
 //! Chooses an attachment's addresses, without I/O: one of each range set. A requested address is taken from the first
-//! set that holds it. Others give the address that the pod had before (`keepFor`), or the next in turn, so a freed
-//! address comes last. Leases of an earlier boot are taken back only if a set is full.
+//! set that holds it. Other sets give the address that the pod had before (`keepFor`), or the next in turn, so that a
+//! freed address comes last.
+//!
+//! A lease of an earlier boot protects its address only until the set is full. It does not protect it from an
+//! attachment that requests the address, or that has left the lease itself.
 
 use std::net::IpAddr;
 
 use cnimble_cni::cidr;
 use cnimble_leases::range::{Range, RangeSet};
 
-/// The texts are the reference's.
+/// The reason why an attachment gets no address. The texts are the Go plugin's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocateError {
+    /// The requested address is a gateway of some range.
     #[error("failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
     Gateway { set: usize, ip: IpAddr },
     #[error(
         "failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}"
+    /// The requested address has a lease of this boot.
     )]
     NotAvailable { set: usize, ip: IpAddr, ranges: RangeSet },
     #[error(
         "failed to allocate for range {set}: {ip} has been allocated to {container}, duplicate allocation is not allowed"
+    /// The attachment has an address of this set already.
     )]
     Duplicate { set: usize, ip: IpAddr, container: String },
+    /// No address of the set is left.
     #[error("failed to allocate for range {set}: no IP addresses available in range set: {ranges}")]
     Full { set: usize, ranges: RangeSet },
+    /// These requested addresses are in no set, or their sets gave other requested ones.
     #[error("failed to allocate all requested IPs: {}", join(.0))]
     LeftOver(Vec<IpAddr>),
 }
 
+/// Returns the addresses in one line, for an error text.
 fn join(ips: &[IpAddr]) -> String {
     let texts: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
     texts.join(" ")
 }
 
-/// [`crate::ledger`] reads them from the disk.
+/// The holders of addresses. [`crate::ledger`] reads them from the disk.
 pub(crate) trait Holders {
-    /// A lease of any age.
+    /// Returns true if the address has a lease of any age.
     fn is_taken(&self, ip: IpAddr) -> bool;
-    /// A lease from before this boot.
+    /// Returns true if the address has a lease that is certainly from before this boot.
     fn is_void(&self, ip: IpAddr) -> bool;
-    /// Leases of the attachment.
+    /// Returns the addresses with leases of the attachment, of any age.
     fn own(&self) -> &[IpAddr];
-    /// Addresses that the pod had before.
+    /// Returns the addresses that the pod had before, as far as they are remembered.
     fn kept(&self) -> &[IpAddr] {
         &[]
     }
-    /// The latest address of set `set`.
+    /// Returns the address of set `set` that was given last. The turn continues after it.
     fn last(&self, set: usize) -> Option<IpAddr>;
 }
 
+/// A chosen address with its range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice<'a> {
     pub(crate) ip: IpAddr,
     pub(crate) range: &'a Range,
 }
 
-/// One of each set for `container`, `requested` first.
+/// Chooses one address of each set for the attachment, the `requested` ones first. `container` is only for the error.
+///
+/// Fails if a requested address is not available, if a set is full, or if the attachment has an address of the set
+/// already. Nothing is written, so a failure needs no undo.
 pub(crate) fn choose<'a>(
     sets: &'a [RangeSet],
     requested: &[IpAddr],
@@ -87,21 +100,25 @@ pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), 
     Ok(())
 }
 
+/// One range set during a choice.
 struct Pool<'a, 'l, L> {
+    /// The number of the set, for errors and for [`Holders::last`].
     n: usize,
     set: &'a RangeSet,
+    /// All sets of the choice.
     sets: &'a [RangeSet],
     holders: &'l L,
 }
 
 impl<'a, L: Holders> Pool<'a, '_, L> {
-    /// Sets may share a subnet, so a gateway is one for all.
+    /// Returns true if the address is the gateway of any set. Sets may share a subnet, so a gateway counts for all of
+    /// them.
     fn is_gateway(&self, ip: IpAddr) -> bool {
         let mut ranges = self.sets.iter().flat_map(RangeSet::ranges);
         ranges.any(|range| range.gateway == ip)
     }
 
-    /// A lease of an earlier boot doesn't matter.
+    /// Takes a requested address. A lease from before this boot does not count, even if the set has free addresses.
     fn exactly(&self, ip: IpAddr) -> Result<Choice<'a>, AllocateError> {
         let not_available = || AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() };
         let range = self.set.range_of(ip).ok_or_else(not_available)?;
@@ -114,8 +131,8 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
         Ok(Choice { ip, range })
     }
 
-    /// A free address that the pod had before, else the next in turn, else the next that can be taken back. The walks
-    /// take a few more steps than there are leases.
+    /// Takes a free address that the pod had before, or else the next free one in turn. If the set is full, takes the
+    /// next one with a lease from before this boot. The walks take a few more steps than there are leases.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
         let last = self.holders.last(self.n);
         let is_usable = |(ip, range): &(IpAddr, &Range)| !range.leaves_out(*ip) && !self.is_gateway(*ip);
@@ -128,13 +145,14 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }
 
-    /// This ADD removes it: its address is as good as free.
+    /// Returns true if the attachment itself has left the lease in an earlier boot. This ADD removes it, so the address
+    /// counts as free.
     fn is_own_and_void(&self, ip: IpAddr) -> bool {
         self.holders.own().contains(&ip) && self.holders.is_void(ip)
     }
 
-    /// One address of a set for an attachment. Leases of an earlier boot don't count: container IDs may survive a
-    /// reboot (podman's), namespaces don't.
+    /// Fails if the attachment already has an address of the set. Leases from before this boot do not count. Container
+    /// IDs may survive a reboot (those of podman do), while namespaces do not.
     fn refuse_second(&self, container: &str) -> Result<(), AllocateError> {
         let mut own = self.holders.own().iter().copied();
         match own.find(|ip| self.set.range_of(*ip).is_some() && !self.is_own_and_void(*ip)) {

@@ -1,3 +1,5 @@
+//! The configuration of a bridge network.
+
 mod trunk;
 
 use std::net::IpAddr;
@@ -15,7 +17,7 @@ use cnimble_rules::objects::bridge;
 
 use trunk::Trunk;
 
-/// 4095 is reserved (IEEE 802.1Q). 0 means "no vlan".
+/// The highest VLAN ID. 4095 is reserved (IEEE 802.1Q), and the key `vlan` has 0 for "no VLAN".
 pub(crate) const MAX_VLAN: u16 = 4094;
 
 #[derive(Debug, Default, Deserialize)]
@@ -59,7 +61,7 @@ struct MacKey {
 }
 
 impl Keys {
-    /// Fails with code 7 for impossible values and contradicting keys.
+    /// Fails with code 7 if a value is impossible or if keys contradict each other.
     fn check(&self, config: &PluginConfig) -> Result<(), Error> {
         if self.vlan > MAX_VLAN {
             return Err(Error::config(format!(
@@ -84,6 +86,7 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) bridge: String,
+    /// Whether the bridge is the gateway of the pods. `isDefaultGateway` implies it.
     pub(crate) is_gateway: bool,
     pub(crate) is_default_gateway: bool,
     pub(crate) force_address: bool,
@@ -91,33 +94,34 @@ pub(crate) struct Config {
     pub(crate) mtu: Mtu,
     pub(crate) hairpin: bool,
     pub(crate) promisc: bool,
-    /// The vlan of the network and of its gateway.
+    /// The VLAN of the network and of its gateway. `None` without the key, or for 0.
     pub(crate) vlan: Option<u16>,
-    /// `vlan`, or the default vlan of a trunk.
+    /// The VLAN of untagged frames: `vlan`, or the default VLAN of a trunk. `None` if ports use no VLANs.
     pub(crate) native: Option<u16>,
-    /// Sorted ranges of tagged vlans, without overlap and without the native one.
+    /// The tagged VLANs as sorted ranges (first and last ID), without overlap and without the native VLAN.
     pub(crate) trunk: Vec<(u16, u16)>,
-    /// A new bridge filters vlans. An empty `vlanTrunk` asks for it, too.
+    /// Whether a new bridge filters VLANs. An empty `vlanTrunk` asks for that, although its ports use none.
     pub(crate) filters_vlans: bool,
     pub(crate) preserve_default_vlan: bool,
     pub(crate) mac_spoof_check: bool,
     pub(crate) isolated: bool,
     pub(crate) enable_dad: bool,
+    /// False for `disableContainerInterface`: the pod's interface stays down.
     pub(crate) container_up: bool,
-    /// A new bridge is removed with its last pod.
+    /// Whether a new bridge is removed with its last pod.
     pub(crate) remove_unused: bool,
-    /// A port of a new bridge.
+    /// The interface of the host that becomes a port of a new bridge.
     pub(crate) uplink: Option<String>,
-    /// `None` keeps the value of the IPAM plugin.
+    /// `None` keeps the value of the IPAM plugin's result.
     pub(crate) dns: Option<Dns>,
-    /// `None` makes a layer 2 network.
+    /// The name of the IPAM plugin. `None` makes a layer 2 network, without addresses.
     pub(crate) ipam: Option<String>,
-    /// The MAC of `runtimeConfig`, else of `args.cni`.
+    /// The text of `runtimeConfig.mac`, else of `args.cni.mac`.
     mac: Option<String>,
 }
 
 impl Config {
-    /// Fails with code 7 and the invalid or contradicting keys.
+    /// Reads the configuration. Fails with code 7 and the invalid or contradicting keys.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let bridge = named("bridge", &keys.bridge)?.unwrap_or_else(|| bridge::DEFAULT_NAME.to_owned());
@@ -163,33 +167,41 @@ impl Config {
         })
     }
 
-    /// `runtimeConfig.mac`, then `args.cni.mac`, then `MAC` of CNI_ARGS.
+    /// Returns the first MAC of `runtimeConfig.mac`, `args.cni.mac` and `MAC` of CNI_ARGS. `None` leaves the MAC to the
+    /// plugin. Fails with code 7 if a key is invalid, and with code 4 for CNI_ARGS.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         mac::requested(call, self.mac.as_deref().unwrap_or_default(), "")
     }
 
+    /// Returns true if ports have VLANs, so that a bridge which is found must filter them. See
+    /// [`Config::filters_vlans`] for new ones.
     pub(crate) fn uses_vlans(&self) -> bool {
         self.native.is_some()
     }
 
+    /// Returns what to masquerade for the addresses of the pod, or `None` if the network does not masquerade.
     pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
         self.masquerades().then(|| self.masquerade.of(result.ips.iter().map(|ip| ip.address)))
     }
 
+    /// Returns true if the configuration asks for masquerading and the network has addresses.
     pub(crate) fn masquerades(&self) -> bool {
         self.masquerade.wanted && self.layer3()
     }
 
+    /// Returns the addresses for the rules that isolate the pod, or `None` if there are no such rules. A layer 2
+    /// network has none: there the port's flag isolates alone.
     pub(crate) fn isolated_addresses(&self, result: &CniResult) -> Option<Vec<IpAddr>> {
         (self.isolated && self.layer3()).then(|| result.ips.iter().map(|ip| ip.address.ip()).collect())
     }
 
+    /// Returns true if an IPAM plugin gives the pods addresses.
     pub(crate) fn layer3(&self) -> bool {
         self.ipam.is_some()
     }
 }
 
-/// The interface with the gateway addresses of a vlan.
+/// Returns the name of the interface with the gateway addresses of a VLAN.
 pub(crate) fn vlan_gateway_name(bridge: &str, vlan: u16) -> String {
     format!("{bridge}.{vlan}")
 }

@@ -1,4 +1,4 @@
-//! `vlanTrunk`: the tagged vlans of a port.
+//! The key `vlanTrunk`: the tagged VLANs of a port.
 
 use serde::Deserialize;
 
@@ -9,6 +9,7 @@ use crate::config::MAX_VLAN;
 /// The VLAN of untagged frames on a trunk port, if the configuration has no `vlan`. It is the kernel's default VLAN.
 pub(crate) const NATIVE: u16 = 1;
 
+/// An item of `vlanTrunk`: a range, a single ID, or both.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Trunk {
@@ -19,7 +20,8 @@ pub(crate) struct Trunk {
     id: Option<u16>,
 }
 
-/// Sorted ranges without overlap. An item without vlans is ignored. Fails with code 7 and the invalid item.
+/// Returns all VLANs of the items as sorted ranges (first and last ID) without overlap. An item without any ID adds
+/// nothing. Fails with code 7 and the invalid item.
 pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     let mut ranges = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -50,6 +52,7 @@ pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     Ok(merge(ranges))
 }
 
+/// Sorts the ranges, and joins those that overlap or follow each other.
 fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
@@ -62,6 +65,7 @@ fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     merged
 }
 
+/// Returns the ranges without this VLAN. A range that contains it is split. `None` removes nothing.
 pub(crate) fn without(ranges: Vec<(u16, u16)>, vlan: Option<u16>) -> Vec<(u16, u16)> {
     let Some(vlan) = vlan else { return ranges };
     let around = |(first, last): (u16, u16)| {
