@@ -177,7 +177,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
 }
 
 impl Trace {
-    /// Returns the comment of ours, if it has one.
+    /// Returns the comment of an element of our tables, or `None` for anything in the form of the Go plugins.
     pub fn comment(&self) -> Option<&str> {
         match &self.place {
             Place::Element(_, placed) => Some(&placed.element.comment),
