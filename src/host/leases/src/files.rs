@@ -113,8 +113,8 @@ fn open(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Entry<File
     match openat(dir, name, access | flags, Mode::empty()) {
         Ok(file) => Ok(Entry::Regular(file.into())),
         Err(Errno::ENOENT) => Ok(Entry::Absent),
-        // This is a symbolic link (ELOOP), a socket (ENXIO), a device without a driver (ENXIO, ENODEV), or a directory
-        // that was to be written to (EISDIR).
+        // This is a symbolic link (ELOOP), or a socket or a device without a driver (ENXIO, ENODEV). A directory can't
+        // be written to (EISDIR).
         Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Entry::Foreign),
         Err(err) => Err(err.into()),
     }

@@ -5,7 +5,7 @@
 //! with fixed slots, so a verb reads one block and writes a few bytes. The Go plugin takes the file for no lease.
 //!
 //! **It is verified before use.** After each change, under the lock, the directory gets a time of modification that no
-//! other program would set: a second or two in the past, with random nanoseconds. The index holds that time, the
+//! other program would set. It is a second or two in the past, with random nanoseconds. The index holds that time, the
 //! directory's time of change, its inode and the boot. If a Go plugin or `rm` changes the directory, the time of
 //! modification changes, even within one tick of the kernel's clock. If a program restores that time, the time of
 //! change is another one. The index is then ignored. So is an index that a killed process left half-written, because

@@ -222,8 +222,8 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
         .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
-/// Returns whether a file is the running program, or a copy that an installer made: on the same file system, with the
-/// same size, owner and modification time, to the nanosecond. Reads the path from the caller first, because
+/// Returns whether a file is the running program, or a copy that an installer made. A copy is on the same file system,
+/// with the same size, owner and modification time, to the nanosecond. Reads the path from the caller first, because
 /// /proc/self/exe costs the kernel several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
     let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());

@@ -57,7 +57,7 @@ impl Backend {
         }
     }
 
-    /// Returns the backend in which rules of others keep their effect. Only [`Backend::Auto`] leaves a choice: if a
+    /// Returns the backend in which rules of others keep their effect. Only [`Backend::Auto`] leaves a choice. If a
     /// rule of others may exempt some of the traffic, returns the variant of iptables that has it, and the rule. If
     /// that variant's commands are missing, logs a warning and leaves the backend.
     pub(super) fn honouring(

@@ -47,7 +47,7 @@ impl Leases {
     }
 
     /// Takes out the errors of unreadable leases that matter to the caller. One bad block must not stop every pod of
-    /// the node, so a file that the disk can't read (EIO) matters only if `concerns` says so. A lack of memory or
+    /// the node. So a file that the disk can't read (EIO) matters only if `concerns` says so. A lack of memory or
     /// descriptors may have hidden any lease.
     pub fn hidden(&mut self, concerns: impl Fn(IpAddr) -> bool) -> Vec<StoreError> {
         let unread = std::mem::take(&mut self.unread).into_iter();

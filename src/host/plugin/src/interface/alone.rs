@@ -168,8 +168,8 @@ pub fn unknown_kind(kind: Kind, code: Code) -> Error {
 }
 
 /// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. `is_shared` says
-/// that other hosts are on its network. It is then checked that none of them has one of the addresses: of IPv6 by the
-/// kernel, and of IPv4 by ARP if the configuration asks for it. Fails with code 102 if one has.
+/// that other hosts are on its network, which may have one of the addresses. Then the kernel probes for those of IPv6.
+/// Those of IPv4 are probed by ARP if the configuration asks for it. Fails with code 102 if another host has one.
 pub fn configure(
     call: &Call,
     netns: &NetNs,

@@ -195,8 +195,8 @@ fn believe(key: &str, value: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the number of pods' links on the host: veths that are ports of bridges or have the name of a pod's veth, and
-/// whose other end is not on the host.
+/// Returns the number of pods' links on the host. These are veths that are ports of bridges or have the name of a pod's
+/// veth, and that lead to another namespace.
 fn pods(host: &mut Netlink) -> Result<usize, Error> {
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
     // The other end of a pod's veth is in the pod. The other end of a vlan's gateway is on the host.

@@ -114,8 +114,8 @@ enum Verdict {
     Unknown,
 }
 
-/// Finds the owner of `link` in the namespace `netns`, in the order of the module. The host's end is the one that leads
-/// to the link ([`Netlink::other_end`]), because a pod can make its link look like the other end of any.
+/// Finds the owner of `link` in the namespace `netns`, in the order of the module. A pod can make its link look like
+/// the other end of any link. So the host's end is the one that leads to the link ([`Netlink::other_end`]).
 fn judge(call: &Call, link: &Link, netns: &NetNs, host: Option<&mut Netlink>) -> Result<Verdict, Error> {
     let matches_result = result::told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();

@@ -63,7 +63,7 @@ impl Wanted {
     }
 
     /// STATUS of the master. Fails with code 51 if it does not exist, or is down and an interface of this `kind` needs
-    /// it up: then existing pods have no connection, either. Fails with code 50 if `mtu` is larger than the master's. A
+    /// it up. Then existing pods have no connection, either. Fails with code 50 if `mtu` is larger than the master's. A
     /// master in a pod is not checked.
     pub fn status(&self, kind: Kind, mtu: Option<u32>) -> Result<(), Error> {
         if self.in_pod {

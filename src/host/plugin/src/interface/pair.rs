@@ -78,7 +78,8 @@ pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
 }
 
 /// Creates the pair, with its undo. The caller continues with [`Pair::claim`]. Fails with code 102 if the pod has an
-/// interface of that name, if the attachment exists already, or if all names of the host's end are taken.
+/// interface of that name, or if the attachment exists already. It also fails so if all names of the host's end are
+/// taken.
 pub fn create(
     call: &Call,
     host: &mut Netlink,

@@ -183,8 +183,8 @@ fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> R
     Ok(())
 }
 
-/// The time to wait for duplicate address detection. The kernel's one probe takes one to two seconds: a random delay of
-/// up to a second, and a second for the probe (RFC 4862, section 5.4.2).
+/// The time to wait for duplicate address detection. The kernel's one probe takes one to two seconds. These are a
+/// random delay of up to a second, and a second for the probe (RFC 4862, section 5.4.2).
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until the result's IPv6 addresses are known to be free. Warns if that remains unknown: at once without a

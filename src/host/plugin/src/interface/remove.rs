@@ -79,8 +79,8 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
 }
 
 /// Finds the host's end by its names. One with the owner's alias comes first, then a veth whose alias names no
-/// attachment: an ADD was killed before it wrote one, or another program has replaced it. A name of 32 bits is no
-/// coincidence. A link with the alias of another attachment is skipped.
+/// attachment. Such a veth is from an ADD that was killed before it wrote the alias, or another program has replaced
+/// the alias. A name of 32 bits is no coincidence. A link with the alias of another attachment is skipped.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let mut unmarked = None;
     for name in pair::host_names(owner) {

@@ -56,8 +56,7 @@ impl Transaction {
     }
 }
 
-/// Fills and commits a transaction. Repeats both while the kernel answers with one of `overtaken`, up to [`ATTEMPTS`]
-/// times.
+/// Fills and commits a transaction. Repeats both while the kernel answers with one of `overtaken`, as [`retry`] does.
 pub(crate) fn transact<T>(
     nft: &mut Nft,
     overtaken: &[Errno],

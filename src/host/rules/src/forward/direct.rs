@@ -42,8 +42,8 @@ fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     rules
 }
 
-/// Returns whether netlink can make these rules: accepts of all that pods send, with the policy `open`, and with
-/// commands that are surely of the nf_tables variant.
+/// Returns whether netlink can make these rules. They must accept all that pods send, with the policy `open`. The
+/// commands of iptables must surely be of the nf_tables variant.
 fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     !addrs.is_empty()
         && forward.published.is_none()

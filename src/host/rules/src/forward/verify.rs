@@ -129,7 +129,7 @@ fn in_the_way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Option<(Strin
     Ok(None)
 }
 
-/// Fails with code 50 if the backend that ADD would [`choose`] can't be used, and with code 51 if `FORWARD` would
+/// Fails with code 50 if the backend that ADD would [`choose`] can't be used. Fails with code 51 if `FORWARD` would
 /// surely drop what pods send all the same.
 pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<(), Error> {
     let backend = choose(configured, admin, nft).map_err(not_available)?.backend;

@@ -1,5 +1,5 @@
 //! Source NAT for what leaves the pod network (`ipMasq`). With either backend, removal also looks for rules of the Go
-//! plugins (`reference`), because a node may switch between the two sets of plugins while its pods run.
+//! plugins (`reference`). A node may switch between the two sets of plugins while its pods run.
 
 mod config;
 pub(crate) mod iptables;
@@ -39,8 +39,8 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
     }
 }
 
-/// Does what [`choose`] does. But if no backend is configured and a rule of others in iptables may exempt packets of
-/// these sources, returns iptables in that variant, and the rule.
+/// Does what [`choose`] does, but looks at rules of others in iptables if no backend is configured. If one of them may
+/// exempt packets of these sources, returns iptables in that variant, and the rule.
 pub(super) fn choose_for(
     configured: Option<&str>,
     nft: &mut Nft,

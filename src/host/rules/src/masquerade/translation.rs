@@ -32,8 +32,8 @@ impl Translation {
     /// Reads both keys. A prefix inside another one is left out.
     ///
     /// # Errors
-    /// Fails with code 7 for an address that can't be a source, for two addresses of a family, and for prefixes that
-    /// are too long together.
+    /// Fails with code 7 for an address that can't be a source, and for two addresses of a family. Also fails so for
+    /// prefixes that are too long together.
     pub fn read(exclude: &[RequestedIp], addresses: Vec<IpAddr>) -> Result<Self, Error> {
         let nets = exclude.iter().filter_map(|of| {
             of.prefix.map_or(Some(of.ip.into()), |prefix| IpNetwork::new(of.ip, prefix).ok())

@@ -1,8 +1,8 @@
 //! Makes the kernel forget tracked flows of published UDP and SCTP ports.
 //!
-//! Both sides of such a flow may go on with the same ports after the pod has gone, and the kernel would send the
-//! packets to the first destination. TCP needs no help: the client gets a reset and then connects from another port.
-//! Failures are only logged, because the entries expire without traffic.
+//! Both sides of such a flow may go on with the same ports after the pod has gone. The kernel would send their packets
+//! to the first destination. TCP needs no help: the client gets a reset and then connects from another port. Failures
+//! are only logged, because the entries expire without traffic.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

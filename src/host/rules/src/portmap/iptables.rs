@@ -78,8 +78,9 @@ fn add_pod(
     }
 }
 
-/// The chains and jumps that containers share, as far as they exist: the DNAT chain, the jumps to it from PREROUTING
-/// and OUTPUT, that to the masquerading chain from POSTROUTING, and that to the guard.
+/// The chains and jumps that containers share, as far as they exist. These are the DNAT chain, and the jumps to it from
+/// PREROUTING and OUTPUT. POSTROUTING has a jump to the masquerading chain, and PREROUTING of `mangle` one to the
+/// guard.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     dnat: bool,

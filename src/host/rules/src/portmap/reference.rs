@@ -145,8 +145,9 @@ fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
         && loads(&mapping.container_port.to_be_bytes())
 }
 
-/// Returns whether the Go plugins or our iptables backend map these ports. In iptables the container's chain must be
-/// reached from both hooks and have at least as many DNAT rules as there are mappings; their contents are not compared.
+/// Returns whether the Go plugins or our iptables backend map these ports. In iptables both hooks must lead to the
+/// container's chain, with at least as many DNAT rules as there are mappings. The contents of these rules are not
+/// compared.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
     let chain = go_chains::DNAT.of(owner);
     for pod in &forward.addrs {

@@ -36,8 +36,8 @@ fn text(conditions: &[String]) -> String {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) err: Error,
-    /// Whether to try again: the ruleset has changed meanwhile, so a concurrent call may have made the same map, or
-    /// removed the chain for its rule.
+    /// Whether to try again, because the ruleset has changed meanwhile. A concurrent call may have made the same map,
+    /// or removed the chain for its rule.
     pub(super) is_overtaken: bool,
 }
 

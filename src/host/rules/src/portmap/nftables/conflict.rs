@@ -44,8 +44,9 @@ pub(super) enum Keys {
     OfOtherSets,
 }
 
-/// Looks in `sets` for ports of other containers that would compete with the wanted ones although the keys differ: a
-/// port of one address beside the same port of all addresses, or in a second or conditional set.
+/// Looks in `sets` for ports of other containers that would compete with the wanted ones although the keys differ. A
+/// port of one address competes with the same port of all addresses, and with one in a second set or in one with
+/// conditions.
 ///
 /// # Errors
 /// Fails with [`Refusal::Taken`] and the first such element.

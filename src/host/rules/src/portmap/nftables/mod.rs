@@ -53,7 +53,7 @@ fn count_in(comment: &str) -> Option<usize> {
 const GO_PRIORITY: i32 = -100;
 
 /// Returns whether packets meet the Go plugins' rules before ours. False without our chain, and for a chain of an
-/// earlier version: it has the same priority as theirs, and then the chain that was registered last runs first.
+/// earlier version. That has the same priority as theirs, and then the chain that was registered last runs first.
 pub(crate) fn runs_after_go(nft: &mut Nft) -> netlink::Result<bool> {
     let priority = nft.priority(Portmap::TABLE.chain(names::PREROUTING))?;
     Ok(priority.is_some_and(|priority| priority > GO_PRIORITY))
