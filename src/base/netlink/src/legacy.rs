@@ -49,8 +49,8 @@ pub struct Rule {
     pub protocol: Option<u8>,
     /// The destination's ports; empty for any.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// Whether some packets of the chain may not match it, because it names an address, an interface or a protocol, or
-    /// has a match other than a comment.
+    /// Whether some packets of the chain may not match it. It then names an address, an interface or a protocol, or has
+    /// a match other than a comment.
     pub is_conditional: bool,
     /// The verdict or the jump. `None` for a rule with another target, or with none.
     pub verdict: Option<Verdict>,

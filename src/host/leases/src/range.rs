@@ -2,9 +2,9 @@
 //!
 //! An address is a `u128` and a range is its two ends, so an IPv6 /64 costs as much as an IPv4 /29. A gateway is never
 //! given out. The network address and the IPv4 broadcast address are given out if `rangeStart` and `rangeEnd` include
-//! them, because a routed link to a pod (ptp) needs neither. In IPv6 the former is the subnet-router anycast address
-//! (RFC 4291, section 2.6.1). On a shared link they are given on request only ([`Range::leaves_out`]). A subnet of two
-//! addresses has neither (RFC 3021, RFC 6164).
+//! them. A routed link to a pod (ptp) has no other use for them. In IPv6 the former is the subnet-router anycast
+//! address (RFC 4291, section 2.6.1). On a shared link they are given on request only ([`Range::leaves_out`]). A subnet
+//! of two addresses has neither (RFC 3021, RFC 6164).
 
 mod set;
 #[cfg(test)]

@@ -2,18 +2,16 @@
 //! rules of the Go plugins (`reference`).
 //!
 //! Besides the new destination, three things need care:
-//! - **Hairpin.** If a pod of the same network is the client, the published pod would answer it directly, from an
-//!   address
-//! that the client never asked. So these packets are masqueraded.
-//! - **Localhost.** A packet to 127.0.0.1 also comes from 127.0.0.1, and the kernel lets no such packet leave the host.
-//!   So
-//! `route_localnet` is switched on for the link towards the pod, and masquerading gives the packet a source that the
-//! pod can answer. The switch would also let *others* on that link reach 127.0.0.0/8, so a guard drops their packets
-//! (`localnet`). IPv6 has no such switch, so a published port of ::1 stays with the program that listens there.
+//! - **Hairpin.** A client may be a pod of the same network. The published pod would answer it directly, from an
+//!   address that the client never asked. So these packets are masqueraded.
+//! - **Localhost.** A packet to 127.0.0.1 also comes from 127.0.0.1, and the kernel lets no such packet leave the
+//!   host. So `route_localnet` is switched on for the link towards the pod, and masquerading gives the packet a
+//!   source that the pod can answer. The switch would also let *others* on that link reach 127.0.0.0/8, so a guard
+//!   drops their packets (`localnet`). IPv6 has no such switch, so a published port of ::1 stays with the program
+//!   that listens there.
 //! - **UDP and SCTP.** Connection tracking sends the packets of a known flow to its first destination. A UDP flow has
-//!   no
-//! end, and an SCTP peer with fixed ports never ends its own. So the kernel is told to forget these flows when a
-//! mapping comes or goes (`conntrack`).
+//!   no end, and an SCTP peer with fixed ports never ends its own. So the kernel is told to forget these flows when a
+//!   mapping comes or goes (`conntrack`).
 
 mod conntrack;
 pub(super) mod foreign;
