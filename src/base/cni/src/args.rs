@@ -9,10 +9,10 @@ pub struct CniArgs {
 }
 
 impl CniArgs {
-    /// Splits the variable. An empty text is no arguments.
+    /// Splits the variable. An empty text has no arguments.
     ///
     /// # Errors
-    /// Code 4 for a pair without exactly one `=`.
+    /// Fails with code 4 for a pair without exactly one `=`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut pairs = Vec::new();
         if text.is_empty() {
@@ -34,7 +34,7 @@ impl CniArgs {
         Ok(CniArgs { pairs })
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
@@ -47,7 +47,7 @@ impl CniArgs {
     /// Refuses keys outside `known`, unless `IgnoreUnknown` is `1` or `true`.
     ///
     /// # Errors
-    /// Code 4, naming all unknown keys; also for an `IgnoreUnknown` that is no boolean.
+    /// Fails with code 4 and the names of all unknown keys. Also fails so if `IgnoreUnknown` is no boolean.
     pub fn allow(&self, known: &[&str]) -> Result<(), Error> {
         match self.get("IgnoreUnknown") {
             None | Some("0" | "") => {}

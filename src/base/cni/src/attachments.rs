@@ -22,7 +22,8 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-/// A slot in a list that grows by doubling, and the allocator's overhead, besides the two texts.
+/// What an attachment takes besides its two texts, in bytes: a slot in a list that grows by doubling, and the
+/// allocator's overhead.
 const ONE: usize = 160;
 
 type List = Result<Vec<Attachment>, Error>;
@@ -32,7 +33,8 @@ type List = Result<Vec<Attachment>, Error>;
 pub(super) struct Lists(RefCell<Vec<(String, List)>>);
 
 impl Lists {
-    /// Takes the list that was the member of `key`, which has `value` now. Fails with code 7 and the path.
+    /// Returns the list that stood at `key`. In the document, `value` stands for it now. Fails with code 7 and the
+    /// path.
     pub(super) fn take_out(&self, value: &Value, key: &str) -> List {
         let number = value.as_array().and_then(|number| number.first()).and_then(Value::as_u64);
         let list = number.and_then(|number| {
@@ -40,7 +42,7 @@ impl Lists {
             let number = usize::try_from(number).ok()?;
             (number < lists.len()).then(|| lists.swap_remove(number).1)
         });
-        // Not a list: null, or an error.
+        // No list was taken out: the value is null or an error.
         list.unwrap_or_else(|| json::from_value(value, key))
     }
 }

@@ -22,7 +22,7 @@ pub struct RuntimeConfig {
     pub bandwidth: Bandwidth,
     /// Addresses that the container is to get.
     pub ips: Vec<RequestedIp>,
-    /// Ranges to allocate from, before the configuration's own. Each inner list is one pool.
+    /// Ranges to allocate from, before the configuration's own. Each inner list is one range set.
     pub ip_ranges: Vec<Vec<IpRange>>,
     /// Hardware address of the container's interface.
     #[serde(deserialize_with = "fields::text_opt")]
@@ -68,7 +68,7 @@ fn tcp() -> String {
     "tcp".into()
 }
 
-/// Runtimes write `tcp` and `TCP`.
+/// Reads a protocol in lower case. Runtimes write `tcp` and `TCP`.
 fn protocol<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = fields::text_opt(deserializer)?;
     Ok(text.map_or_else(tcp, |text| text.to_ascii_lowercase()))

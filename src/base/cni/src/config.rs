@@ -62,17 +62,18 @@ impl PluginConfig {
     /// Reads a configuration from stdin's bytes. `null` is an object without keys.
     ///
     /// # Errors
-    /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 with the path for a known key of the wrong
-    /// type.
+    /// Fails with code 6 if it isn't a JSON object, and with code 1 for an unknown `cniVersion`. Fails with code 7 and
+    /// the path for a known key of the wrong type.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let config = Self::parse_without_result(bytes)?;
         Ok(PluginConfig { prev_result: config.read_prev_result()?, ..config })
     }
 
-    /// Reads a configuration for DEL. Returns the error of an unreadable `prevResult`, which counts as none.
+    /// Reads a configuration for DEL. If `prevResult` can't be read, it counts as missing, and its error is returned
+    /// besides.
     ///
     /// # Errors
-    /// As [`PluginConfig::parse`], but for `prevResult`.
+    /// Fails as [`PluginConfig::parse`] does, except for `prevResult`.
     pub fn parse_for_del(bytes: &[u8]) -> Result<(Self, Option<Error>), Error> {
         let config = Self::parse_without_result(bytes)?;
         Ok(match config.read_prev_result() {
@@ -89,8 +90,8 @@ impl PluginConfig {
             .unwrap_or(Version::LATEST)
     }
 
-    /// Code 6 if `cniVersion` isn't made of numbers, in the words of the Go library. An unknown version made of numbers
-    /// is another error.
+    /// Returns an error with code 6 if `cniVersion` isn't made of numbers, in the words of the Go library. An unknown
+    /// version made of numbers is another error.
     pub fn version_that_is_none(bytes: &[u8]) -> Option<Error> {
         let text = json::text_member(bytes, "cniVersion")?;
         let mut parts = text.split('.').zip(["major", "minor", "micro"]);
@@ -99,6 +100,7 @@ impl PluginConfig {
         Some(Error::new(Code::DECODE, format!("failed to convert {which} version part \"{part}\"")))
     }
 
+    /// Reads a configuration, and leaves `prevResult` in its document.
     fn parse_without_result(bytes: &[u8]) -> Result<Self, Error> {
         let lists = attachments::Lists::default();
         let document = match bytes.trim_ascii() {
@@ -136,20 +138,20 @@ impl PluginConfig {
         }
     }
 
-    /// The name of the IPAM plugin.
+    /// Returns the name of the IPAM plugin, or `None` if there is none.
     pub fn ipam(&self) -> Option<&str> {
         Some(self.ipam_type.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// The plugin's own keys, as `T`.
+    /// Reads the plugin's own keys as `T`.
     ///
     /// # Errors
-    /// Code 7 with the path to the bad value.
+    /// Fails with code 7 and the path to the bad value.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         json::from_value(&self.document, "")
     }
 
-    /// The whole document, but for the lists of attachments.
+    /// Returns the whole document, except the lists of attachments.
     pub fn document(&self) -> &Value {
         &self.document
     }

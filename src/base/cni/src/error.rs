@@ -57,6 +57,7 @@ impl fmt::Display for Code {
     }
 }
 
+/// The longest message and the longest details that are printed, in characters.
 const LONGEST: usize = 8192;
 
 /// An error as it crosses the CNI boundary. `msg` says what failed and on which object; `details` says why, and what to
@@ -73,7 +74,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error without details.
+    /// Returns an error without details.
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
         Error { code, msg: msg.into(), details: String::new() }
     }
@@ -105,22 +106,22 @@ impl Error {
         self
     }
 
-    /// Code 7 with this message.
+    /// Returns an error with code 7 and this message.
     pub fn config(msg: impl Into<String>) -> Self {
         Error::new(Code::INVALID_CONFIG, msg)
     }
 
-    /// Code 103 with this message.
+    /// Returns an error with code 103 and this message.
     pub fn check(msg: impl Into<String>) -> Self {
         Error::new(Code::CHECK_FAILED, msg)
     }
 
-    /// Code 5 for a failed file operation on `path`.
+    /// Returns an error with code 5 for a failed file operation on `path`. `what` is a verb such as `read`.
     pub fn io(what: impl fmt::Display, path: &std::path::Path, err: &std::io::Error) -> Self {
         Error::new(Code::IO, format!("{what} {}: {err}", path.display()))
     }
 
-    /// The JSON that goes to stdout. Unlike the reference it carries `cniVersion`, as the specification asks.
+    /// Returns the JSON for stdout. Unlike the Go library's it has `cniVersion`, as the specification asks.
     pub fn to_json(&self, version: Version) -> String {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -139,7 +140,7 @@ impl Error {
         })
     }
 
-    /// Reads an error that a plugin printed; `None` if `bytes` aren't one.
+    /// Reads an error that a plugin printed. Returns `None` if `bytes` are none.
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
         let value = super::json::parse(bytes, "error").ok()?;
         let code = super::json::get(&value, "code")?.as_u64()?;
@@ -148,7 +149,7 @@ impl Error {
     }
 }
 
-/// Shortens a text from outside to what a person may read.
+/// Cuts a text from outside to a length that a person may read.
 fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),

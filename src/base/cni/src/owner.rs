@@ -19,14 +19,14 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that tell owners apart. The Go plugins' nf_tables
-    /// comments begin the same way.
+    /// Returns `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that identify an owner. The Go plugins'
+    /// nf_tables comments begin the same way.
     pub fn tag(&self) -> String {
         let Attachment { container_id, ifname } = &self.attachment;
         format!("{}-{}", hash16(&self.network), hash16(&format!("{ifname}:{container_id}")))
     }
 
-    /// The tag, and the names for people to read, cut to 128 bytes: `<tag>, net: N, if: I, id: C`.
+    /// Returns the tag and the names for people, cut to [`COMMENT_LIMIT`] bytes: `<tag>, net: N, if: I, id: C`.
     pub fn comment(&self) -> String {
         self.comment_with("")
     }
@@ -49,8 +49,9 @@ impl Owner {
         comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
     }
 
-    /// The names in a comment (or alias) written by [`Owner::comment`]. If the container ID was truncated,
-    /// [`Owner::tag`] of the result differs from the comment's tag.
+    /// Returns the names in a comment (or alias) written by [`Owner::comment`]. If the container ID was truncated,
+    /// [`Owner::tag`] of the result differs from the comment's tag. Returns `None` if it was cut before the ID, and for
+    /// any other text.
     pub fn named(comment: &str) -> Option<Self> {
         let (_, rest) = comment.split_once(", net: ")?;
         let (network, rest) = rest.split_once(", if: ")?;
@@ -59,21 +60,22 @@ impl Owner {
         Some(Owner { network: network.to_owned(), attachment })
     }
 
-    /// Whether a comment is of an attachment of this container, in any network. The tag decides, also for a truncated
-    /// ID. A comment that was truncated in front of the ID doesn't tell.
+    /// Returns whether a comment is of an attachment of this container, in any network. The tag decides, also for a
+    /// truncated ID. False for a comment that was truncated in front of the ID.
     pub fn is_of_container(comment: &str, container_id: &str) -> bool {
         let (Some(tag), Some(mut named)) = (tag(comment), Owner::named(comment)) else { return false };
         container_id.clone_into(&mut named.attachment.container_id);
         named.tag() == tag
     }
 
-    /// Whether a comment belongs to some attachment of `network`.
+    /// Returns whether a comment belongs to some attachment of `network`.
     pub fn in_network(comment: &str, network: &str) -> bool {
         comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
     }
 }
 
-/// Tells comments of attachments of `network` that aren't in `valid` from all others.
+/// Returns a function that is true for comments of attachments of `network` that aren't in `valid`, and false for all
+/// others.
 pub fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
     let prefix = format!("{}-", hash16(network));
     let keep: BTreeSet<String> = valid
@@ -83,12 +85,13 @@ pub fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
     move |comment| comment.starts_with(&prefix) && !keep.contains(tag_of(comment))
 }
 
-/// The tag at the start of a comment written by [`Owner::comment`].
+/// Returns the tag at the start of a comment written by [`Owner::comment`]. The text must be such a comment; see
+/// [`tag`].
 pub fn tag_of(comment: &str) -> &str {
     comment.split(',').next().unwrap_or_default()
 }
 
-/// The tag that a comment or alias of ours begins with; `None` for any other text.
+/// Returns the tag that a comment or alias of ours begins with, or `None` for any other text.
 pub fn tag(comment: &str) -> Option<&str> {
     let tag = tag_of(comment);
     let (network, attachment) = tag.split_once('-')?;

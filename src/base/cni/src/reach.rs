@@ -55,7 +55,7 @@ pub fn unreachable(ips: &[IpConfig], routes: &[Route], gateways: Gateways) -> Op
     None
 }
 
-/// Every IPv6 link has such addresses, with any other network.
+/// Returns whether an address is a link-local one of IPv6. Every link has such addresses, with any other network.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

@@ -8,20 +8,20 @@ use std::fmt;
 pub enum Verb {
     /// Attaches a container to a network.
     Add,
-    /// Take an attachment back.
+    /// Detaches a container from a network.
     Del,
-    /// Is the attachment as ADD left it?
+    /// Asks whether the attachment is as ADD left it.
     Check,
-    /// Clean what belongs to no valid attachment.
+    /// Removes what belongs to no valid attachment.
     Gc,
-    /// Could the plugin serve ADD now?
+    /// Asks whether ADD could succeed now.
     Status,
-    /// The plugin says which versions of the protocol it speaks.
+    /// Asks for the versions of the protocol that the plugin supports.
     Version,
 }
 
 impl Verb {
-    /// Reads `ADD` and so on; exact case, as the specification has it.
+    /// Reads `ADD` and so on, in exactly this case, as the specification has it.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "ADD" => Verb::Add,

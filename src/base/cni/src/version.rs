@@ -68,7 +68,7 @@ impl Version {
             .ok_or_else(|| Version::incompatible(text, Version::ALL))
     }
 
-    /// Code 1: what was asked for, and what there is.
+    /// Returns the error with code 1 that names the version in a configuration and the supported ones.
     pub fn incompatible(asked: &str, supported: &[Version]) -> Error {
         let list: Vec<&str> = supported.iter().map(|v| v.as_str()).collect();
         Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")

@@ -74,7 +74,8 @@ pub fn del(index: u32, link: &str, net: IpNetwork) -> Request {
     Request::new(what, Mode::Change, message)
 }
 
-/// rtnetlink's builder would give a /31 a broadcast address, and a deletion, too.
+/// Returns the message about an address. It is not made by rtnetlink's builder, which would give a broadcast address to
+/// a /31 and to a deletion, too.
 fn message(index: u32, net: IpNetwork) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::from(net.ip());
@@ -92,18 +93,19 @@ impl Netlink {
         self.dump(&what, query(index), |message| read(message, index))
     }
 
-    /// `ip address show`: those of all links that `wanted` says. The others take no memory, however many there are.
+    /// `ip address show`, of all links: the addresses for which `wanted` returns true. The others take no memory,
+    /// however many there are.
     pub fn addrs_where(&mut self, wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Addr>> {
         let read = |message: &Message<'_>| Ok(read(message, 0)?.filter(|addr| wanted(addr.net.ip())));
         self.dump("list all addresses", query(0), read)
     }
 
-    /// `ip address show`: of all links.
+    /// `ip address show`, of all links.
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))
     }
 
-    /// `ip address show`: of all links, each with the number of its link.
+    /// `ip address show`, of all links: each address with the index of its link.
     pub fn addrs_with_links(&mut self) -> Result<Vec<(u32, Addr)>> {
         self.dump("list all addresses", query(0), |message| Ok(link_of(message).zip(read(message, 0)?)))
     }
@@ -115,7 +117,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(message)
 }
 
-/// The number of the link that a message about an address is for.
+/// Returns the index of the link that a message about an address is for.
 pub(super) fn link_of(message: &Message<'_>) -> Option<u32> {
     u32_ne(message.body, 4)
 }

@@ -11,12 +11,12 @@ use super::link::Mac;
 use super::packet::{Kind, Socket};
 use super::{Error, Result};
 
-/// PROBE_NUM, PROBE_MIN and ANNOUNCE_WAIT (RFC 5227 section 1.1).
+/// The pauses after each probe: PROBE_NUM, PROBE_MIN and ANNOUNCE_WAIT of RFC 5227, section 1.1.
 const PROBES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(1), Duration::from_secs(2)];
 
 const BROADCAST: Mac = Mac([0xff; 6]);
 
-/// A link that is asked for addresses.
+/// A socket of a link for probes of some addresses.
 #[derive(Debug)]
 pub struct Asking {
     socket: Socket,
@@ -38,7 +38,8 @@ impl Asking {
     /// Probes for the addresses, for four seconds.
     ///
     /// # Errors
-    /// EADDRINUSE if another host has one of them, or probes for it as well; EINTR if a signal came.
+    /// Fails with EADDRINUSE if another host has one of them, or probes for it as well. Fails with EINTR if a signal
+    /// came.
     pub fn probe(&self) -> Result<()> {
         self.probe_with(&PROBES)
     }
@@ -55,10 +56,10 @@ impl Asking {
         Ok(())
     }
 
-    /// Announces the addresses (RFC 5227, section 2.3): a probe with the address as that of the sender, too.
+    /// Announces the addresses (RFC 5227, section 2.3): like a probe, but with the address as that of the sender, too.
     ///
     /// # Errors
-    /// ENETDOWN if the link is down.
+    /// Fails with ENETDOWN if the link is down.
     pub fn announce(&self) -> Result<()> {
         self.send(|mac, ip| request(mac, ip, ip))
     }
@@ -93,13 +94,13 @@ impl Asking {
         }
     }
 
-    /// Another host has the address, or probes for it.
+    /// Returns whether a packet shows that another host has the address, or probes for it.
     fn is_claimed(&self, packet: &[u8], ip: Ipv4Addr) -> bool {
         holder(packet, ip).or_else(|| prober(packet, ip)).is_some_and(|mac| mac != self.mac)
     }
 }
 
-/// An ARP probe (RFC 5227): who has this address?
+/// Returns an ARP probe (RFC 5227), which asks who has this address.
 pub fn probe(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
     request(mac, Ipv4Addr::UNSPECIFIED, address)
 }
@@ -119,6 +120,7 @@ pub fn holder(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
     (sender == address).then_some(mac)
 }
 
+/// Returns the hardware address of a host that probes for `address`.
 fn prober(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let (mac, sender, target) = read(packet)?;
     (sender.is_unspecified() && target == address).then_some(mac)

@@ -18,8 +18,9 @@ use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPR
 use super::wire::{self, Attributes, Message, Writer, ip};
 use super::{Error, IfPresent as _, Result};
 
-/// Fewer entries are listed in one list of both families and of all protocols.
+/// The number of entries below which one list of both families and all protocols is cheaper than two lists.
 const FEW: u32 = 1000;
+/// The maximum number of deletions in one send.
 const CHUNK: usize = 100;
 
 /// The type of an echo request (RFC 792).
@@ -76,9 +77,9 @@ pub enum PacketKind {
 /// buckets), which takes some 10 ms however few entries there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Families {
-    /// Whether IPv4 is tracked.
+    /// Whether entries of IPv4 are looked for.
     pub v4: bool,
-    /// Whether IPv6 is tracked.
+    /// Whether entries of IPv6 are looked for.
     pub v6: bool,
 }
 
@@ -91,6 +92,7 @@ impl FromIterator<IpAddr> for Families {
     }
 }
 
+/// What the kernel needs to find an entry again.
 pub(super) struct Entry {
     family: u8,
     original: Vec<u8>,
@@ -98,11 +100,11 @@ pub(super) struct Entry {
     zone: Option<Vec<u8>>,
 }
 
-/// Deletes all entries of these families and protocols in the current namespace that `choose` picks; returns their
-/// number. The protocols need ports. All protocols share one walk through the kernel's table.
+/// Deletes all entries of these families and protocols in the current namespace that `choose` picks. Returns their
+/// number. The protocols must have ports. All protocols share one walk through the kernel's table.
 ///
 /// # Errors
-/// An entry that has gone by itself is no error.
+/// Fails with EAGAIN if the table keeps changing while it is listed. An entry that has gone by itself is no error.
 pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bool) -> Result<usize> {
     let choose = |flow: &Flow| protocols.contains(&flow.protocol) && choose(flow);
     // The kernel's filter takes one protocol. A second walk costs more than entries that are left out here.
@@ -187,7 +189,7 @@ fn write_tuple(w: &mut Writer, first: &FirstPacket) {
     });
 }
 
-/// `conntrack -C`: of all protocols.
+/// `conntrack -C`: returns the number of entries of all protocols.
 fn count(socket: &mut Socket) -> Result<Option<u32>> {
     let kind = type_of(IPCTNL_MSG_CT_GET_STATS);
     let message = wire::message(kind, NLM_F_REQUEST, &header(NFPROTO_UNSPEC), |_| {});
@@ -210,9 +212,9 @@ fn list(
     let what = "list connections";
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
     let message = wire::message(type_of(IPCTNL_MSG_CT_GET), flags, &header(family), |w| {
-        // The filter wants to know the family.
+        // The kernel's filter needs a family.
         let Some(only) = only.filter(|_| family != NFPROTO_UNSPEC) else { return };
-        // Linux before 5.8 doesn't know it and lists everything.
+        // Linux before 5.8 has no filter and lists everything.
         w.nest(CTA_TUPLE_ORIG, |w| w.nest(CTA_TUPLE_PROTO, |w| w.bytes(CTA_PROTO_NUM, &[only])));
         w.nest(CTA_FILTER, |w| {
             w.u32_ne(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM);
@@ -227,6 +229,7 @@ fn list(
     listed.ok_or_else(|| Error::new(what, Errno::EAGAIN).reason("it changed while it was listed"))
 }
 
+/// Deletes these entries. One that has gone is no error.
 fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
     let what = "delete a connection";
     let mut writer = Writer::default();

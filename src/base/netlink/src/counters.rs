@@ -52,7 +52,7 @@ impl Netlink {
         self.dump_raw("list the counters of links", &message, read)
     }
 
-    /// How many packets the limits at links' roots (tbf, htb) have dropped, with the links' indexes.
+    /// Returns the number of packets that the limits at links' roots (tbf, htb) have dropped, with the links' indexes.
     pub fn limit_drops(&mut self) -> Result<Vec<(u32, u64)>> {
         let message = wire::list(RTM_GETQDISC, &[0; TCMSG]);
         self.dump_raw("list the drops of limits", &message, read_drops)

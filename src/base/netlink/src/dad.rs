@@ -1,4 +1,4 @@
-//! Waiting for duplicate address detection (RFC 4862, section 5.4), where it was asked for.
+//! Waits for duplicate address detection (RFC 4862, section 5.4), where it was asked for.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,11 @@ use super::uapi::rtnetlink::RTNLGRP_IPV6_IFADDR;
 use super::{Error, IfPresent as _, Netlink, Result};
 
 impl Netlink {
-    /// Waits until no address of the link is tentative (RFC 4862, section 5.4), by notification.
+    /// Waits by notifications until no address of the link is tentative (RFC 4862, section 5.4).
     ///
     /// # Errors
-    /// EADDRINUSE if another host has an address. ETIMEDOUT after `timeout`. EINTR after a signal.
+    /// Fails with EADDRINUSE if another host has an address, with ETIMEDOUT after `timeout`, and with EINTR after a
+    /// signal.
     pub fn wait_addrs_settled(&mut self, index: u32, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         self.socket.join(RTNLGRP_IPV6_IFADDR)?;

@@ -27,10 +27,10 @@ use super::uapi::rtnetlink::{
 use super::wire::{Attributes, Message, u8_at, u32_ne};
 use super::{Errno, IfPresent as _, Netlink, Result};
 
-/// A link of these kinds has the addresses of gateways. A pod's own link is of another kind.
+/// The kinds of links that have the addresses of gateways. A pod's own link is of another kind.
 const SHARED: [&str; 2] = ["bridge", "vlan"];
 
-/// A pod's traffic is limited on such a device.
+/// The kind of the devices on which pods' traffic is limited.
 const DEVICE: &str = "ifb";
 
 /// Follows links, addresses, routes, forwarding, traffic control and packet rules of one network namespace.
@@ -45,6 +45,7 @@ pub struct Disturbances {
     seen: Seen,
 }
 
+/// What has been read since the last [`Disturbances::take`], and the known state of links.
 #[derive(Debug, Default)]
 struct Seen {
     /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes, so
@@ -60,6 +61,7 @@ struct Seen {
     links: BTreeMap<u32, (u32, Option<Mac>)>,
     /// The flags of bridge ports.
     ports: BTreeMap<u32, Flags>,
+    /// A change that is surely a disturbance, in words.
     found: Option<String>,
     /// The process that changed packet rules last.
     process: Option<String>,
@@ -85,8 +87,8 @@ struct Rules {
 }
 
 impl Disturbances {
-    /// Follows the current namespace from now on. `tables` of nf_tables are of interest, and each deleted table. In the
-    /// table `own` only deletions are: nobody else adds rules there.
+    /// Follows the current namespace from now on. Of nf_tables, the `tables` are of interest, and each deleted table.
+    /// In the table `own` only deletions are, because nobody else adds rules there.
     pub fn open(tables: &'static [&'static str], own: &'static str) -> Result<Self> {
         let groups = [
             RTNLGRP_LINK,
@@ -145,12 +147,13 @@ impl Disturbances {
         Ok(self.seen.is_disturbed())
     }
 
-    /// Whether all that was read may be the beginning of a DEL, which deletes the pod's link at its end.
+    /// Returns whether all that was read may be the beginning of a DEL, which deletes the pod's link at its end.
     pub fn may_be_a_removal(&self) -> bool {
         self.seen.is_disturbed() && !self.seen.is_surely_disturbed()
     }
 
-    /// Returns the changes since the last call, in words; `None` if there were none or a pod's links went with them.
+    /// Returns the changes since the last call, in words. Returns `None` if there were none, or if the pods' links were
+    /// deleted with what they lost.
     pub fn take(&mut self) -> Option<String> {
         let is_disturbed = self.seen.is_disturbed();
         let seen = Seen {
@@ -213,7 +216,7 @@ impl Seen {
         else {
             return;
         };
-        // A new link has all bits of the change.
+        // A notification about a new link has all bits of the change set.
         if change != u32::MAX && change & IFF_UP != 0 && flags & IFF_UP == 0 {
             self.suspects.insert(index);
         }
@@ -283,7 +286,7 @@ impl Seen {
 
     /// Notes the end of a transaction of packet rules.
     fn note_transaction(&mut self, process: &(String, u32), takes: bool, losers: &BTreeSet<String>) {
-        // The own repairs replace elements.
+        // Our own repairs replace elements.
         if process.1 == std::process::id() {
             return;
         }
@@ -300,7 +303,7 @@ impl Seen {
 }
 
 impl Flags {
-    /// Whether a flag of the port was on before and is off now. An ADD only switches flags on.
+    /// Returns whether a flag of the port was on before and is off now. An ADD only switches flags on.
     fn lacks(self, before: Flags) -> bool {
         let flags = |of: Flags| {
             [of.port.hairpin, of.port.isolated, of.port.closed, of.frames.learning, of.frames.flood]

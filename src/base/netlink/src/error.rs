@@ -1,4 +1,4 @@
-//! Why the kernel refused: operation, object, errno, and its own words.
+//! The error of a refused kernel request: operation, object, errno, and the kernel's own words.
 
 use std::fmt;
 
@@ -20,12 +20,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error without explanation.
+    /// Returns an error without an explanation.
     pub fn new(what: impl Into<String>, errno: Errno) -> Self {
         Error { what: what.into(), errno, reason: String::new(), explained: false, pointed: None }
     }
 
-    /// The error of a system call.
+    /// Returns the error of a system call. Without an errno it is EIO, with the text as the reason.
     pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
         match err.raw_os_error() {
             Some(errno) => Error::new(what, Errno::from_raw(errno)),
@@ -40,7 +40,7 @@ impl Error {
         self
     }
 
-    /// The sentence replaces the errno's words in texts.
+    /// Explains the error by a sentence, which replaces the errno's words in texts.
     #[must_use]
     pub(crate) fn explained(self, sentence: impl Into<String>) -> Self {
         Error { explained: true, ..self.reason(sentence) }
@@ -68,17 +68,19 @@ impl Error {
     }
 }
 
+/// The kernel's errors for an object that doesn't exist.
 const MISSING: [Errno; 4] = [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL];
 
 /// Requests about objects that may not exist.
 pub trait IfPresent<T> {
-    /// Returns `None` if the object doesn't exist.
+    /// Returns `None` if the object doesn't exist ([`Error::is_missing`]).
     ///
     /// # Errors
     /// Fails with any error but that of a missing object.
     fn if_present(self) -> Result<Option<T>, Error>;
 
-    /// Returns the default value in place of one of the errors: nothing to do, or none there.
+    /// Returns the default value in place of one of these errors, for example an empty list if there is nothing to
+    /// list.
     ///
     /// # Errors
     /// Fails with any other error.

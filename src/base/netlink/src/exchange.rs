@@ -1,4 +1,4 @@
-//! Requests out; answers, lists and acknowledgements in.
+//! Sends requests, and reads answers, lists and acknowledgements.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -9,7 +9,7 @@ use super::socket::{Next, Protocol, Socket, broken};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSGHDR};
 use super::wire::{self, Ack, Malformed, Message, Parsed};
 
-/// A list of the kernel.
+/// The result of a list.
 #[derive(Debug)]
 pub(crate) enum Listed<T> {
     Whole(Vec<T>),
@@ -82,8 +82,8 @@ impl Socket {
         })
     }
 
-    /// Returns whether nothing changed meanwhile. A list that isn't read to its end leaves a dump under way, and the
-    /// socket takes no other.
+    /// Hands every object of a list to `each`. Returns false if the list changed meanwhile. If `each` ends the list
+    /// early, a dump stays under way, and the socket takes no other.
     pub(crate) fn each_listed(
         &mut self,
         what: &str,
@@ -96,7 +96,7 @@ impl Socket {
         wire::number(&mut message, seq);
         self.send(what, &message)?;
         let mut interrupted = false;
-        // The rest is read after an error, too: the kernel has one dump a socket.
+        // After an error the rest is read, too, because a socket can have only one dump.
         let mut outcome = Ok(());
         self.receive(what, &mut |message| {
             if message.seq != seq {
@@ -149,7 +149,7 @@ impl Protocol {
         self.refusal(what, ack).map_or(Ok(()), Err)
     }
 
-    /// Returns `None` for success.
+    /// Returns the error of an acknowledgement, or `None` for success.
     pub(crate) fn refusal(self, what: &str, ack: Ack) -> Option<Error> {
         let refused = Error::new(what, ack.errno()?).pointed(ack.offset);
         Some(match (self, ack.offset) {
@@ -161,7 +161,8 @@ impl Protocol {
     }
 }
 
-/// The kernel answers EOPNOTSUPP to a change in an address family that it doesn't have.
+/// Explains EOPNOTSUPP for a change of IPv6, by which the kernel says that it lacks the family. Other errors stay as
+/// they are.
 pub(crate) fn lacking(err: Error, message: &[u8]) -> Error {
     let family = message.get(NLMSGHDR).copied().map(i32::from);
     if err.is(Errno::EOPNOTSUPP) && err.is_bare() && family == Some(libc::AF_INET6) {

@@ -45,7 +45,7 @@ pub fn add(entry: &NewEntry<'_>) -> Request {
     Request::new(entry.words("add"), Mode::Create, entry.message())
 }
 
-/// `bridge fdb replace …`: also one of another port, sticky or not.
+/// `bridge fdb replace …`: replaces also an entry of another port, sticky or not.
 pub fn replace(entry: &NewEntry<'_>) -> Request {
     Request::new(entry.words("replace"), Mode::Replace, entry.message())
 }

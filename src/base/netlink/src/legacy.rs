@@ -26,12 +26,12 @@ const NAME: usize = 32;
 const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// `struct ipt_getinfo`: a name, the hooks, five entries and five underflows, a count and a size.
 const INFO: usize = NAME + 4 + 2 * 4 * HOOKS.len() + 8;
-/// A table of 200,000 rules has 64 MiB.
+/// The largest table that is read, in bytes. One of 200,000 rules has 64 MiB.
 const MOST: usize = 128 << 20;
-/// Attempts while the table changes between both questions.
+/// Attempts while the table changes between the two questions.
 const ATTEMPTS: usize = 20;
 
-/// `struct xt_entry_match` and `xt_entry_target` before their data.
+/// The length of `struct xt_entry_match` and `xt_entry_target` before their data.
 const PART: usize = 32;
 /// `XT_RETURN`
 const RETURN: i32 = -5;
@@ -49,9 +49,10 @@ pub struct Rule {
     pub protocol: Option<u8>,
     /// The destination's ports; empty for any.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// Whether it has a condition, and not for some of its ports alone.
+    /// Whether some packets of the chain may not match it. It then names an address, an interface or a protocol, or has
+    /// a match other than a comment.
     pub is_conditional: bool,
-    /// The verdict or the jump.
+    /// The verdict or the jump. `None` for a rule with another target, or with none.
     pub verdict: Option<Verdict>,
     /// The name of another target, such as SNAT.
     pub target: Option<String>,
@@ -84,7 +85,7 @@ impl Layout {
     }
 }
 
-/// The rules of a table. It must be there.
+/// Returns the rules of a table. The table must exist, or the kernel makes it.
 pub fn rules(family: Family, table: &str) -> Result<Vec<Rule>> {
     let what = || format!("read the legacy table {table} of {family}");
     let fail = |errno: Errno| Error::new(what(), errno);
@@ -182,7 +183,7 @@ pub(crate) fn read(family: Family, info: &[u8], entries: &[u8]) -> Vec<Rule> {
     rules.into_iter().map(resolve).collect()
 }
 
-/// The target without a name: a verdict, or the place of a chain.
+/// The target without a name: a verdict, or the offset of a chain.
 struct Standard {
     verdict: i32,
     is_goto: bool,
@@ -190,7 +191,7 @@ struct Standard {
 
 struct Entry {
     length: usize,
-    /// The chain that begins behind it.
+    /// The name of the chain that begins behind this entry.
     begins: Option<String>,
     standard: Option<Standard>,
     rule: Rule,

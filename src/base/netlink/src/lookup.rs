@@ -100,9 +100,9 @@ impl Netlink {
     /// `ip route get TO [from FROM] [iif LINK] [ipproto P sport N dport N]`.
     ///
     /// # Errors
-    /// ENETUNREACH: there is no route. EINVAL: a blackhole, the reverse-path filter or a source that no packet may
-    /// have. EHOSTUNREACH: an unreachable route, or IPv4 forwarding is off. EACCES: a prohibited route. For IPv6 the
-    /// kernel doesn't look whether forwarding is on.
+    /// Fails with ENETUNREACH if there is no route, and with EACCES for a prohibited one. EHOSTUNREACH is for an
+    /// unreachable route, or says that IPv4 forwarding is off. EINVAL is for a blackhole, the reverse-path filter, or a
+    /// source that no packet may have. For IPv6 the kernel doesn't look whether forwarding is on.
     pub fn choose_route(&mut self, packet: &Packet) -> Result<ChosenRoute> {
         let what = format!("look up the route to {}", packet.to);
         let message = query(packet);

@@ -20,7 +20,7 @@ use super::uapi::rtnetlink::{
 use super::wire::{Attributes, Message, Messages, Parsed, u8_at};
 use super::{Netlink, Result, addr};
 
-/// A flood doesn't keep the caller from its other work.
+/// The maximum number of datagrams that one call reads, so that a flood doesn't keep the caller from its other work.
 const AT_ONCE: usize = 1024;
 
 /// A notification about a link.
@@ -49,7 +49,7 @@ impl LinkMonitor {
         Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
 
-    /// The notifications since the last call. Does not wait.
+    /// Returns the notifications since the last call. Does not wait.
     ///
     /// # Errors
     /// Fails with ENOBUFS if a notification was lost.
@@ -61,7 +61,7 @@ impl LinkMonitor {
         Ok(notices)
     }
 
-    /// All links of the current namespace: what the notifications go on from.
+    /// Returns all links of the current namespace, with which a caller begins.
     pub fn links() -> Result<Vec<Link>> {
         Netlink::open()?.links(&Filter::default())
     }
@@ -85,8 +85,8 @@ impl RouteMonitor {
         Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
 
-    /// Whether since then routes have been changed by others than `protocol`, or some of `protocol` deleted. Does not
-    /// wait. The kernel doesn't tell of IPv4 routes that go with their link.
+    /// Returns whether since the last call another protocol's routes have been added or changed, or any route was
+    /// deleted. Does not wait. The kernel doesn't report IPv4 routes that go with their link.
     ///
     /// # Errors
     /// Fails with ENOBUFS if a notification was lost.

@@ -17,6 +17,7 @@ use super::uapi::rtnetlink::{
 use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
+/// Returns a message that names the entry of `ip` on the link `index`.
 pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::from(ip);
@@ -25,7 +26,8 @@ pub(super) fn entry(index: u32, ip: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// `ip neighbour add IP lladdr MAC dev LINK nud permanent`
+/// `ip neighbour add IP lladdr MAC dev LINK nud permanent`. The kernel refuses it with EEXIST if there is an entry.
+/// `link` is the link's name, for messages.
 pub fn add(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
     let mut message = entry(index, ip);
     message.header.state = NeighbourState::Permanent;
@@ -35,6 +37,7 @@ pub fn add(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
 }
 
 /// `ip neighbour change IP lladdr MAC dev LINK nud probe`: the kernel asks the neighbour at once whether it is there.
+/// The entry must exist (ENOENT). `link` is the link's name, for messages.
 pub fn probe(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
     let mut message = entry(index, ip);
     message.header.state = NeighbourState::Probe;
@@ -65,7 +68,8 @@ pub fn del(index: u32, link: &str, ip: IpAddr) -> Request {
     Request::new(what, Mode::Change, RouteNetlinkMessage::DelNeighbour(entry(index, ip)))
 }
 
-/// An entry of the neighbour table of a link.
+/// An entry of the neighbour table of a link. Entries that need no resolution (NUD_NOARP), such as those of multicast
+/// addresses, are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
     /// The address.
@@ -74,7 +78,7 @@ pub struct Neighbour {
     pub mac: Option<Mac>,
     /// Whether the neighbour has told that it is a router of IPv6 (NTF_ROUTER).
     pub is_router: bool,
-    /// `NUD_…` of rtnetlink(7).
+    /// The state of the entry (`NUD_…`, rtnetlink(7)).
     state: u16,
 }
 
@@ -94,14 +98,14 @@ impl Neighbour {
         self.state & NUD_STALE != 0
     }
 
-    /// Whether the kernel has given up after probes without an answer (NUD_FAILED), or has no entry yet (NUD_NONE).
+    /// Whether the kernel has given up after probes without an answer (NUD_FAILED), or has not asked yet (NUD_NONE).
     pub fn is_failed(&self) -> bool {
         self.state == 0 || self.state & NUD_FAILED != 0
     }
 }
 
 impl Netlink {
-    /// `ip neighbour show dev LINK`: those with a known hardware address.
+    /// `ip neighbour show dev LINK`: the addresses of the entries that have a hardware address, in whatever state.
     pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
         let what = format!("list neighbours of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
@@ -113,7 +117,8 @@ impl Netlink {
         self.dump(&what, query(index), |message| read_entry(message, index))
     }
 
-    /// `ip neighbour get IP dev LINK`: the entry, if there is one. Since Linux 5.0.
+    /// `ip neighbour get IP dev LINK`: the entry, or `None` if there is none or one that needs no resolution. Exists
+    /// since Linux 5.0.
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP on an older kernel.
@@ -123,7 +128,8 @@ impl Netlink {
         self.find(&what, message, &[Errno::ENOENT], |message| read_entry(message, index))
     }
 
-    /// `ip neighbour get IP dev LINK`: its hardware address, if the kernel knows one. Since Linux 5.0.
+    /// `ip neighbour get IP dev LINK`: the hardware address in the entry, in whatever state. `None` without an entry,
+    /// or if the kernel knows none. Exists since Linux 5.0.
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP on an older kernel.
@@ -138,7 +144,7 @@ impl Netlink {
 /// The state of a neighbour entry (`NUD_…`, linux/neighbour.h), as far as it decides about packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// Frames go to this address, which was confirmed some time.
+    /// Frames go to this address, which a neighbour confirmed at some time.
     Known(Mac),
     /// The address was written by hand, and the kernel never asks for it.
     Permanent(Mac),
@@ -149,7 +155,8 @@ pub enum Resolution {
 }
 
 impl Netlink {
-    /// `ip neighbour show to IP dev LINK`, with the state. `None` without an entry.
+    /// `ip neighbour get IP dev LINK`, with the state. `None` without an entry, and for an entry that the kernel
+    /// doesn't resolve (NUD_NOARP) or hasn't asked for yet (NUD_NONE).
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP on a kernel before 5.0.
@@ -160,6 +167,7 @@ impl Netlink {
     }
 }
 
+/// Reads the state of the entry in an RTM_NEWNEIGH. `None` as with [`Netlink::resolution`].
 pub(super) fn read_resolution(message: &Message<'_>) -> Parsed<Option<Resolution>> {
     let state = u16_ne(message.body, 8).ok_or(Malformed("a neighbour message is too short"))?;
     if message.kind != RTM_NEWNEIGH {
@@ -176,17 +184,20 @@ pub(super) fn read_resolution(message: &Message<'_>) -> Parsed<Option<Resolution
     })
 }
 
+/// Returns the request for the entries of a link.
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.attributes.push(NeighbourAttribute::IfIndex(index));
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
-/// A neighbour on link `wanted` from RTM_NEWNEIGH.
+/// Reads a neighbour on link `wanted` from an RTM_NEWNEIGH. `None` for another link, and without a hardware address.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<(IpAddr, Mac)>> {
     Ok(read_entry(message, wanted)?.and_then(|entry| Some((entry.ip, entry.mac?))))
 }
 
+/// Reads an entry on link `wanted` from an RTM_NEWNEIGH. `None` for another link, for an entry without an IP address,
+/// and for one that needs no resolution (NUD_NOARP).
 pub(super) fn read_entry(message: &Message<'_>, wanted: u32) -> Parsed<Option<Neighbour>> {
     let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     let state = u16_ne(message.body, 8).unwrap_or(0);

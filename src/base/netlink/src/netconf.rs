@@ -1,5 +1,5 @@
-//! Network configuration as netlink tells it: `ip netconf`. Below /proc/sys/net the kernel would walk past a directory
-//! of each namespace on the host.
+//! Network configuration by netlink: `ip netconf`. Below /proc/sys/net the kernel would walk past a directory of each
+//! namespace on the host.
 
 use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
 use super::uapi::netlink::NLM_F_REQUEST;

@@ -10,13 +10,14 @@ use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_
 use super::wire::{self, Message, Parsed};
 use super::{Error, IfPresent as _, NetNs, Request, Result};
 
-/// How often a changed dump is repeated.
+/// Attempts to read a list that changes while the kernel writes it.
 pub(super) const DUMP_ATTEMPTS: usize = 20;
 
-/// Requests in one send. Their answers must fit into the socket's receive buffer.
+/// The maximum number of requests in one send. Their answers must fit into the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
 
-/// A bounded socket reads no longer list. A pod can fill its namespace with millions of addresses, routes and links.
+/// The longest list that a bounded socket reads, in objects. A pod can fill its namespace with millions of addresses,
+/// routes and links.
 pub(super) const LONGEST_LIST: usize = 16_384;
 
 /// A NETLINK_ROUTE socket in one namespace.
@@ -31,17 +32,17 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// A socket in the current namespace.
+    /// Opens a socket in the current namespace.
     pub fn open() -> Result<Self> {
         Ok(Netlink { socket: Socket::open(Protocol::Route)?, longest: usize::MAX, too_long: None })
     }
 
-    /// A socket in `ns`, entered only for this moment.
+    /// Opens a socket in `ns`, which is entered only for this moment.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         ns.enter(Netlink::open)?
     }
 
-    /// A socket in `ns` for a look at another's namespace. A list of more than 16,384 objects is an error with
+    /// Opens a socket in `ns` for a look at another's namespace. A list of more than 16,384 objects is an error with
     /// E2BIG, as is each later list. Use [`open_in`](Self::open_in) for a DEL, which must succeed in any namespace.
     pub fn open_bounded(ns: &NetNs) -> Result<Self> {
         Ok(Netlink { longest: LONGEST_LIST, ..Netlink::open_in(ns)? })
@@ -55,7 +56,8 @@ impl Netlink {
         self.execute_all(vec![request])
     }
 
-    /// [`execute`](Self::execute), and once more if the answer is lost. EEXIST may then mean that the first time has made it.
+    /// Does what [`execute`](Self::execute) does, and once more if the answer is lost. EEXIST may then mean that the
+    /// first time has made the object.
     pub fn execute_until_answered(&mut self, request: &Request) -> Result<()> {
         match self.execute(request.clone()) {
             Err(err) if err.is(Errno::ENOBUFS) => self.execute(request.clone()),
@@ -63,11 +65,11 @@ impl Netlink {
         }
     }
 
-    /// Makes several changes in one message to the kernel; they are carried out in order. Requests behind a failed one
-    /// are tried all the same.
+    /// Makes several changes in order, up to 64 in one send. Requests behind a failed one are tried all the same. If
+    /// the answer is lost (ENOBUFS), changes that make nothing new are sent once more.
     ///
     /// # Errors
-    /// The first refusal. If a request can't be sent at all (a name that is too long), none is.
+    /// Fails with the first refusal. If a request can't be sent at all (a name that is too long), none is.
     pub fn execute_all(&mut self, requests: Vec<Request>) -> Result<()> {
         let mut whats = Vec::with_capacity(requests.len());
         let mut messages = Vec::with_capacity(requests.len());
@@ -88,8 +90,8 @@ impl Netlink {
         first
     }
 
-    /// No message asks for an echo, and only the last one for an acknowledgement, which saves a system call for each.
-    /// The kernel reports errors of the others before it.
+    /// Sends the messages at once. None asks for an echo, and only the last one for an acknowledgement, which saves a
+    /// system call for each. The kernel reports errors of the others before it.
     fn send_batch(&mut self, whats: &[String], messages: &mut [Vec<u8>]) -> Result<()> {
         let Some(last) = whats.last() else {
             return Ok(());
@@ -134,7 +136,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// [`get`](Self::get), where the kernel answers `missing` without such an object.
+    /// Does what [`get`](Self::get) does, and returns `None` if the kernel answers with one of the errors `missing`.
     pub(super) fn find<T>(
         &mut self,
         what: &str,
@@ -145,7 +147,10 @@ impl Netlink {
         self.get(what, message, read).default_for(missing)
     }
 
-    /// A list that changed while the kernel wrote it is asked for again.
+    /// Lists objects. A list that changed while the kernel wrote it is asked for again.
+    ///
+    /// # Errors
+    /// Fails with E2BIG if the list is longer than this socket reads, and with EINTR if it keeps changing.
     pub(super) fn dump<T>(
         &mut self,
         what: &str,

@@ -46,7 +46,8 @@ impl NetNs {
     /// Opens the namespace at `path` (a bind mount or /proc/PID/ns/net).
     ///
     /// # Errors
-    /// ENOENT if nothing is there; EINVAL if no network namespace is there (ioctl NS_GET_NSTYPE, ioctl_ns(2)).
+    /// Fails with ENOENT if nothing is there, and with EINVAL if no network namespace is there (NS_GET_NSTYPE,
+    /// ioctl_ns(2)).
     pub fn open(path: &Path) -> Result<Self> {
         let what = || format!("open network namespace {}", path.display());
         // Before opening: opening a device or a FIFO can have effects or block for ever.
@@ -61,22 +62,22 @@ impl NetNs {
     /// Makes a namespace, in which lo is down. It ends with this value, unless a process is in it by then.
     ///
     /// # Errors
-    /// EPERM without CAP_SYS_ADMIN; the kernel's.
+    /// Fails with EPERM without CAP_SYS_ADMIN.
     pub fn create() -> Result<Self> {
         let _way_back = WayBack(Arc::new(NetNs::current()?));
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Error::new("make a network namespace", errno))?;
         NetNs::current()
     }
 
-    /// A path that leads to the namespace, for any process, while this value lives.
+    /// Returns a path that leads to the namespace, for any process, while this value lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
-    /// The namespace of a descriptor that another process has sent (unix(7), SCM_RIGHTS).
+    /// Returns the namespace of a descriptor that another process has sent (unix(7), SCM_RIGHTS).
     ///
     /// # Errors
-    /// EINVAL if it is no network namespace; the kernel's.
+    /// Fails with EINVAL if it is no network namespace.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         let what = || "use a network namespace of another process".to_owned();
         // A descriptor of another file system may take the number of the ioctl for something else.
@@ -87,7 +88,7 @@ impl NetNs {
         NetNs::checked(fd, what)
     }
 
-    /// A descriptor of nsfs that is a network namespace.
+    /// Returns the namespace of a descriptor of nsfs. Fails with EINVAL for a namespace of another type.
     fn checked(fd: OwnedFd, what: impl Fn() -> String) -> Result<Self> {
         // SAFETY: the descriptor is open, and this ioctl takes no argument.
         let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };
@@ -98,10 +99,11 @@ impl NetNs {
         }
     }
 
-    /// The namespace with this [`identity`](Self::identity), if a process is in it or sees a mount of it.
+    /// Returns the namespace with this [`identity`](Self::identity), if a process is in it or sees a mount of it.
+    /// Otherwise returns `None`.
     ///
     /// # Errors
-    /// Failures that say nothing about the namespace, as those of [`find`](Self::find).
+    /// Fails if /proc can't be read, and as [`find`](Self::find) does.
     pub fn by_identity(identity: Identity) -> Result<Option<Self>> {
         let failed = |err: &io::Error| Error::io("look for a network namespace in /proc", err);
         let at = |path: &Path| match stat(path) {
@@ -137,11 +139,11 @@ impl NetNs {
         Ok(None)
     }
 
-    /// The namespace at `path`, or `None` if there is none: nothing is there, or something else is.
+    /// Returns the namespace at `path`, or `None` if nothing is there, or something else.
     ///
     /// # Errors
-    /// Failures that say nothing about the path: EMFILE, ENOMEM, EIO. A caller that took one for a missing namespace
-    /// would leave, or remove, the objects of a living one.
+    /// Fails if it is unknown what is there (EMFILE, ENOMEM, EIO). A caller that took such a failure for a missing
+    /// namespace would leave, or remove, the objects of a living one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
         NetNs::open(path).map(Some).default_for(&GONE)
     }
@@ -149,20 +151,21 @@ impl NetNs {
     /// Does what [`find`](Self::find) does, and returns `None` also if it is this namespace.
     ///
     /// # Errors
-    /// As those of [`find`](Self::find); the kernel's.
+    /// Fails as [`find`](Self::find) does.
     pub fn find_another(&self, path: &Path) -> Result<Option<Self>> {
         let Some(there) = NetNs::find(path)? else { return Ok(None) };
         Ok((!there.same_as(self)?).then_some(there))
     }
 
-    /// The namespace of this thread.
+    /// Opens the namespace of this thread.
     pub fn current() -> Result<Self> {
         let file = open(Path::new(CURRENT))
             .map_err(|err| Error::io("open the network namespace of this thread", &err))?;
         Ok(NetNs { fd: file.into(), home: None })
     }
 
-    /// Names the namespace of all threads of the process, so that entering this one needn't find out.
+    /// Sets the namespace to which [`enter`](Self::enter) returns. All threads of the process must be in it. Without
+    /// it, each entry has to open the present one.
     #[must_use]
     pub fn with_home(mut self, home: Option<Arc<NetNs>>) -> Self {
         self.home = home;
@@ -172,8 +175,8 @@ impl NetNs {
     /// Runs `inside` with this thread in the namespace, then returns. The process must not start threads inside.
     ///
     /// # Errors
-    /// If the namespace can't be entered. If it can't be left again the process aborts, because the wrong namespace
-    /// would be worse.
+    /// Fails if the namespace can't be entered. If it can't be left again, the process aborts, because the wrong
+    /// namespace would be worse.
     pub fn enter<T>(&self, inside: impl FnOnce() -> T) -> Result<T> {
         let origin = match &self.home {
             Some(home) => Arc::clone(home),
@@ -212,6 +215,7 @@ pub(crate) fn identity_of(stat: &FileStat) -> Identity {
     (same(stat.st_dev), same(stat.st_ino))
 }
 
+/// Returns this thread to a namespace on drop.
 struct WayBack(Arc<NetNs>);
 
 impl Drop for WayBack {
@@ -241,7 +245,8 @@ fn processes() -> io::Result<Vec<PathBuf>> {
     Ok(all.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_process).collect())
 }
 
-/// The paths of the network namespaces that are pinned by a mount in our mount namespace, one for each namespace.
+/// Returns the paths of the network namespaces that are pinned by a mount in our mount namespace, one for each
+/// namespace. Returns none if the mounts can't be read.
 pub fn pinned() -> Vec<PathBuf> {
     let text = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
     let found: BTreeMap<PathBuf, PathBuf> =
@@ -249,7 +254,8 @@ pub fn pinned() -> Vec<PathBuf> {
     found.into_values().collect()
 }
 
-/// Inodes, and paths below this root, of the network namespaces that a mountinfo (proc(5)) tells of.
+/// Returns the network namespaces in the text of a mountinfo (proc(5)). Each has the name of its inode, as in
+/// `net:[4026531840]`, and the path of the mount below this root.
 pub fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
     let of = |line: &str| {
         let (front, back) = line.split_once(" - ")?;
@@ -262,7 +268,7 @@ pub fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
     text.lines().filter_map(of).collect()
 }
 
-/// Spaces and the like are `\040` in mountinfo.
+/// Decodes escapes of mountinfo, such as `\040` for a space.
 fn unescaped(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();

@@ -44,7 +44,8 @@ const LDX_HEADER: u16 = 0xb1;
 const LDH_BEHIND: u16 = 0x48;
 const RET: u16 = 0x06;
 
-/// UDP, no later fragment, destination port 68. The packet begins with the header of IPv4.
+/// Takes datagrams of UDP that are no later fragments, with destination port 68. The packet begins with the header of
+/// IPv4.
 const TO_CLIENTS: [libc::sock_filter; 8] = [
     instruction(LDB, 0, 0, 9),
     instruction(JEQ, 0, 5, 17),
@@ -78,7 +79,7 @@ const LDX: u16 = 0x01;
 const REJECT: libc::sock_filter = instruction(RET, 0, 0, 0);
 
 impl Pattern {
-    /// The packet begins with the header of IP. Each part either answers or goes on behind its end.
+    /// Returns the filter. The packet begins with the header of IP. Each part either answers or goes on behind its end.
     fn program(self) -> Vec<libc::sock_filter> {
         // Loads the version, and goes on with IPv4 or behind that part.
         let v4 = self.conditions(9, &[instruction(LDX_HEADER, 0, 0, 0)], [ICMP, ICMP]);
@@ -186,7 +187,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// One of the interface with this index, in the namespace of this thread.
+    /// Opens a socket of the interface with this index, in the namespace of this thread.
     pub fn open(kind: Kind, index: u32) -> io::Result<Socket> {
         let protocol = match kind {
             Kind::Dhcp => ETH_P_IP,

@@ -13,11 +13,11 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::{Error, Result};
 
-/// Finding a key among more namespaces takes longer than a mount.
+/// The number of namespaces from which on a mount costs less than finding a key among them.
 const MANY: i32 = 150;
 
-/// fsopen(2), Linux 5.2. The mount belongs to no mount namespace and goes with the descriptor. EPERM in a user
-/// namespace.
+/// Mounts a procfs for this process alone (fsopen(2), Linux 5.2). The mount belongs to no mount namespace and goes with
+/// the descriptor. Fails with EPERM in a user namespace.
 pub(super) fn mount() -> Result<OwnedFd> {
     mount_private("proc", MountAttrFlags::empty())
 }
@@ -37,7 +37,8 @@ pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd>
     })
 }
 
-/// The mount of this process, if it [`pays`] and can be made.
+/// Returns the private mount of this process, which is made once. Returns `None` if it does not [pay](pays), or can't
+/// be made.
 pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     if !pays(namespace) {
@@ -46,8 +47,8 @@ pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
     OWN.get_or_init(|| mount().ok()).as_ref().map(OwnedFd::as_fd)
 }
 
-/// `namespace` is the number that a namespace has in its parent ([`Link::far`](super::link::Link::far)), about the
-/// number of pods.
+/// Returns whether a private mount costs less. `namespace` is the number that a namespace has in its parent
+/// ([`Link::far`](super::link::Link::far)), which is about the number of pods.
 fn pays(namespace: Option<i32>) -> bool {
     namespace.is_some_and(|number| number >= MANY)
 }

@@ -21,6 +21,7 @@ pub struct Request {
     pub(super) master: Option<u32>,
 }
 
+/// What a request may do if the object exists already.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Mode {
     Change,
@@ -52,7 +53,8 @@ impl Request {
         Request { bytes: Ok(encode(message, mode.flags())), what, makes: None, master: None }
     }
 
-    /// `header` is the family's.
+    /// Returns a request whose attributes `fill` writes. `header` is the fixed part of the message behind `struct
+    /// nlmsghdr`.
     pub(super) fn written(
         what: String,
         mode: Mode,
@@ -74,7 +76,7 @@ impl Request {
     }
 }
 
-/// The bytes of a message with sequence number 0.
+/// Returns the bytes of a message. Its sequence number is 0, and set when it is sent.
 pub(super) fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut message = NetlinkMessage::from(message);
     message.header.flags = flags;

@@ -20,9 +20,10 @@ use super::{IfPresent as _, Netlink, Result};
 const SHORT: Malformed = Malformed("a route message is too short");
 
 impl Netlink {
-    /// `ip route show dev LINK table TABLE`, both families, filtered by the kernel; `table` `None` is main, and
-    /// [`ANY_TABLE`](super::route::ANY_TABLE) all. The kernel's own routes (to the network of an address) are among
-    /// them. Only unicast routes are, unless table 255 (local) is asked for.
+    /// `ip route show dev LINK table TABLE`: the routes of both families that leave by the link `index`. A `table` of
+    /// `None` is the main table, and [`ANY_TABLE`](super::route::ANY_TABLE) stands for all. A route of several next
+    /// hops is one route for each that is on the link. The kernel's own routes, to the network of an address, are among
+    /// them. Only unicast routes are, unless table 255 (local) is asked for. A table that doesn't exist has none.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
         let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
@@ -30,11 +31,13 @@ impl Netlink {
         Ok(found.into_iter().map(|(route, _)| route).collect())
     }
 
-    /// `ip route show`: the unicast routes of the main table, both families, each with the protocol that made it.
+    /// `ip route show`: the unicast routes of the main table, of both families. Each comes with the protocol that made
+    /// it (RTPROT_…).
     pub fn routes_by_protocol(&mut self) -> Result<Vec<(NewRoute, u8)>> {
         self.routes_of_both("list routes", &MAIN)
     }
 
+    /// Lists the wanted routes, first those of IPv4, each with the protocol that made it.
     pub(super) fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
         // One family at a time: for all, the kernel also asks families that refuse the filters (MPLS).
         let mut routes = self.routes_of(AddressFamily::Inet, what, wanted)?;
@@ -54,7 +57,7 @@ impl Netlink {
         Ok(found.default_for(&[Errno::ENOENT])?.into_iter().flatten().collect())
     }
 
-    /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements.
+    /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements, sorted and each once.
     pub fn links_of_routers(&mut self) -> Result<Vec<u32>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet6;
@@ -72,12 +75,14 @@ impl Netlink {
         Ok(links)
     }
 
-    /// The index of the link of the default route, of IPv4 if there is one, else of IPv6; the lowest metric counts.
+    /// Returns the index of the link of the default route with the lowest metric. It is one of IPv4 if there is one,
+    /// else of IPv6. `None` without a default route.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
         Ok(self.default_routes()?.first().map(|route| route.index))
     }
 
-    /// The default routes of the lowest metric, one for every next hop, of IPv4 if there are some, else of IPv6.
+    /// Returns the default routes of the lowest metric, one for every next hop. They are of IPv4 if there are some,
+    /// else of IPv6. Without a default route there are none.
     pub fn default_routes(&mut self) -> Result<Vec<NewRoute>> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let found = self.routes_of(family, "list routes", &MAIN)?;
@@ -93,8 +98,8 @@ impl Netlink {
         Ok(Vec::new())
     }
 
-    /// `ip route get ADDRESS`: the route that packets of this host to `to` take. `None` without a route, or with one
-    /// that refuses or drops packets.
+    /// `ip route get ADDRESS`: returns the route that packets of this host to `to` take. `None` is for no route, and
+    /// for a route that refuses or drops packets.
     pub fn route_towards(&mut self, to: IpAddr) -> Result<Option<Towards>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::from(to);
@@ -107,7 +112,8 @@ impl Netlink {
         self.find(&what, message, &none, towards)
     }
 
-    /// The index of the link for packets of this host to `to`. `None` without a route.
+    /// Returns the index of the link for packets of this host to `to`. `None` as with
+    /// [`route_towards`](Self::route_towards).
     pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
         Ok(self.route_towards(to)?.map(|found| found.index))
     }
@@ -130,13 +136,13 @@ impl Towards {
         self.kind == RTN_LOCAL
     }
 
-    /// Whether the address is that of one other host, which is on the link.
+    /// Whether the address is that of another host, which is on the link.
     pub fn is_on_link(&self) -> bool {
         self.kind == RTN_UNICAST && self.via.is_none()
     }
 }
 
-/// The route in the RTM_NEWROUTE that answers a look-up.
+/// Reads the route in the RTM_NEWROUTE that answers a look-up. `None` if it leaves by no link.
 pub(super) fn towards(message: &Message<'_>) -> Parsed<Option<Towards>> {
     if message.kind != RTM_NEWROUTE {
         return Ok(None);
@@ -154,7 +160,8 @@ pub(super) fn towards(message: &Message<'_>) -> Parsed<Option<Towards>> {
     Ok(index.map(|index| Towards { index, via, kind }))
 }
 
-/// The index of the link that the route in an RTM_NEWROUTE leaves by.
+/// Returns the index of the link that the route in an RTM_NEWROUTE leaves by. `None` if it names none, such as one of
+/// several next hops.
 fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWROUTE {
         return Ok(None);
@@ -162,6 +169,8 @@ fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     Ok(Attributes::behind(message.body, RTMSG).find(libc::RTA_OIF)?.and_then(|index| u32_ne(index, 0)))
 }
 
+/// Returns the request for the wanted routes of a family. [`Wanted::read`] has to check the answers, because some
+/// kernels ignore its filters.
 pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
@@ -177,16 +186,20 @@ pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessa
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// An old kernel, or one without IPv6, sends more routes than it was asked for.
+/// The routes that are asked for.
 pub(super) struct Wanted {
+    /// The index of the link. 0 stands for all links.
     pub(super) index: u32,
+    /// The number of the table. RT_TABLE_UNSPEC stands for all tables.
     pub(super) table: u32,
 }
 
+/// All routes of the main table.
 const MAIN: Wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
 
 impl Wanted {
-    /// One for every next hop, with the protocol that made them.
+    /// Reads the route in an RTM_NEWROUTE: one for every next hop, each with the protocol that made it. `None` if it
+    /// wasn't asked for. An old kernel, or one without IPv6, sends more routes than it was asked for.
     pub(super) fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
@@ -237,7 +250,7 @@ impl Wanted {
     }
 }
 
-/// RTA_METRICS: attributes again (`RTAX_…`).
+/// Reads RTA_METRICS, which consists of attributes (`RTAX_…`).
 fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> Parsed<()> {
     for attribute in Attributes::new(metrics) {
         let (kind, value) = attribute?;
@@ -264,6 +277,7 @@ pub(super) fn hops(mut multipath: &[u8]) -> Parsed<Vec<&[u8]>> {
     Ok(hops)
 }
 
+/// Returns a copy of `route` for each hop of RTA_MULTIPATH, with the hop's link and gateway.
 fn read_hops(route: &NewRoute, multipath: &[u8]) -> Parsed<Vec<NewRoute>> {
     let mut routes = Vec::new();
     for hop in hops(multipath)? {
@@ -281,7 +295,7 @@ fn read_hops(route: &NewRoute, multipath: &[u8]) -> Parsed<Vec<NewRoute>> {
     Ok(routes)
 }
 
-/// RTA_GATEWAY is an address, RTA_VIA has its family in front.
+/// Reads the gateway. RTA_GATEWAY is an address, and RTA_VIA has the family in front of it.
 fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
     match kind {
         RTA_VIA => ip(value.get(2..)?),

@@ -1,4 +1,4 @@
-//! The netlink socket, for all families: datagrams out, and the kernel's back.
+//! The netlink socket for all families. It sends datagrams to the kernel, and receives the kernel's.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -13,21 +13,23 @@ use super::uapi::netlink::NLMSG_OVERRUN;
 use super::wire::{Malformed, Message, Messages};
 use super::{Error, IfPresent as _, Result, deferred_close};
 
-/// The kernel answers while it reads the request, so this is for a machine in trouble.
+/// The longest time that a receive waits. The kernel answers while it reads the request, so only a machine in trouble
+/// needs it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The kernel's datagrams have at most 32 KiB (netlink_dump() in af_netlink.c).
 const BUFFER: usize = 32 * 1024;
 
-/// Fits the default send buffer (208 KiB) with plenty of room.
+/// The largest datagram that needs no larger send buffer. It fits the default one (208 KiB) with plenty of room.
 const USUAL_DATAGRAM: usize = 64 * 1024;
-/// No request of a plugin comes near this; it is the kernel's memory.
+/// The largest buffer that is asked for. No request of a plugin comes near it, and the kernel's memory is used for it.
 const LARGEST_DATAGRAM: usize = 1 << 20;
 
-/// Receives that failed (a signal, memory) are tried again. Only ENOBUFS means that an answer was lost.
+/// The number of further attempts after a receive that failed (a signal, memory). Only ENOBUFS means that an answer was
+/// lost.
 const RECEIVE_RETRIES: u32 = 3;
 
-/// The third argument of socket(2), see netlink(7).
+/// The family of a netlink socket: the third argument of socket(2), see netlink(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Route,
@@ -44,7 +46,7 @@ impl Protocol {
         }
     }
 
-    /// Why there is no socket.
+    /// Explains why there is no socket.
     fn closed(self, err: Error) -> Error {
         match self {
             Protocol::Netfilter if err.is(Errno::EPROTONOSUPPORT) => {
@@ -61,13 +63,18 @@ impl Protocol {
 pub(crate) struct Socket {
     inner: netlink_sys::Socket,
     pub(super) protocol: Protocol,
-    /// The kernel puts our address into answers.
+    /// The address of this socket. The kernel puts it into answers.
     pub(super) port: u32,
+    /// The sequence number that was taken last.
     pub(super) seq: u32,
     pub(super) buffer: Vec<u8>,
 }
 
 impl Socket {
+    /// Opens a socket in the network namespace of the calling thread, and sets the usual time limit.
+    ///
+    /// # Errors
+    /// Fails with EPROTONOSUPPORT if the kernel lacks the family.
     pub(crate) fn open(protocol: Protocol) -> Result<Self> {
         let what = match protocol {
             Protocol::Netfilter => "open an nf_tables socket",
@@ -95,6 +102,7 @@ impl Socket {
         self.inner.as_fd()
     }
 
+    /// Takes the next `count` sequence numbers, and returns the first of them.
     pub(crate) fn take_numbers(&mut self, count: u32) -> u32 {
         let first = self.seq.wrapping_add(1);
         self.seq = self.seq.wrapping_add(count);
@@ -106,7 +114,7 @@ impl Socket {
         self.inner.add_membership(group).map_err(|err| Error::io("subscribe to notifications", &err))
     }
 
-    /// Discards the notifications that are still waiting, and the report that some were lost.
+    /// Leaves the multicast group. Discards everything that is still waiting, and the report that some of it was lost.
     pub(super) fn leave(&mut self, group: u32) -> Result<()> {
         self.inner.drop_membership(group).map_err(|err| Error::io("unsubscribe from notifications", &err))?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
@@ -120,7 +128,7 @@ impl Socket {
         }
     }
 
-    /// How long a single receive may take.
+    /// Sets how long a single receive may take, at most [`PATIENCE`].
     pub(super) fn patience(&self, time: Duration) -> Result<()> {
         // 0 would mean for ever.
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1);
@@ -147,6 +155,11 @@ impl Socket {
         Duration::from_micros(time.num_microseconds().try_into().unwrap())
     }
 
+    /// Sends messages to the kernel. `what` names them in errors.
+    ///
+    /// # Errors
+    /// Fails with EMSGSIZE if `datagram` is empty, which means that its writer couldn't fit an attribute in. Fails with
+    /// EMSGSIZE or ENOBUFS if it is larger than the socket's buffer may become.
     pub(crate) fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
         if datagram.is_empty() {
             return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
@@ -170,7 +183,8 @@ impl Socket {
         }
     }
 
-    /// The kernel doubles the number, for its own needs.
+    /// Enlarges the send buffer to `length` bytes, but at most to [`LARGEST_DATAGRAM`]. The kernel doubles the number,
+    /// for its own needs.
     fn make_room(&self, length: usize) {
         let wanted = length.min(LARGEST_DATAGRAM);
         // Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace; send(2) tells whether it was
@@ -180,7 +194,12 @@ impl Socket {
         }
     }
 
-    /// Receives until `each` is done. Skips messages that aren't answers to us (notifications, late answers).
+    /// Receives until `each` returns [`Next::Done`]. Skips messages that aren't answers to this socket. `each` has to
+    /// skip late answers to earlier requests.
+    ///
+    /// # Errors
+    /// Fails with the error of `each`. Fails with ETIMEDOUT if no answer comes in time, with ENOBUFS if answers were
+    /// lost, and with EBADMSG if one can't be read.
     pub(crate) fn receive(
         &mut self,
         what: &str,
@@ -221,20 +240,25 @@ impl Socket {
         Ok(())
     }
 
-    /// Retries a receive that failed (a signal, memory).
+    /// Receives the kernel's next datagram, whatever it is. Tries up to `retries` times more after a failure other than
+    /// ENOBUFS.
+    ///
+    /// # Errors
+    /// Fails with ETIMEDOUT if none comes in time, and with ENOBUFS if some were lost.
     pub(super) fn datagram(&mut self, what: &str, retries: u32) -> Result<&[u8]> {
         let length = self.fill(what, retries, 0)?;
         Ok(self.buffer.get(..length).unwrap_or_default())
     }
 
-    /// A datagram that is there already.
+    /// Receives a datagram that is there already, or returns `None` if none is.
     pub(super) fn waiting(&mut self, what: &str) -> Result<Option<&[u8]>> {
         let length = self.fill(what, RECEIVE_RETRIES, libc::MSG_DONTWAIT).map(Some);
         let length = length.default_for(&[Errno::ETIMEDOUT])?;
         Ok(length.map(|length| self.buffer.get(..length).unwrap_or_default()))
     }
 
-    /// Lets many notifications wait. Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace.
+    /// Enlarges the receive buffer, so that many notifications can wait. Beyond the system's limit the kernel allows
+    /// that only with CAP_NET_ADMIN in the first user namespace.
     pub(super) fn expect_many(&self) {
         let room = LARGEST_DATAGRAM;
         if setsockopt(&self.inner, sockopt::RcvBufForce, &room).is_err() {
@@ -242,7 +266,8 @@ impl Socket {
         }
     }
 
-    /// As [`datagram`](Self::datagram); returns its length.
+    /// Receives a datagram into the buffer like [`datagram`](Self::datagram), and returns its length. `flags` are those
+    /// of recv(2).
     fn fill(&mut self, what: &str, mut retries: u32, flags: libc::c_int) -> Result<usize> {
         let length = loop {
             let mut room = self.buffer.as_mut_slice();
@@ -268,16 +293,19 @@ impl Socket {
     }
 }
 
+/// Whether [`Socket::receive`] goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     More,
     Done,
 }
 
+/// Returns the error (EBADMSG) for an answer that can't be read.
 pub(crate) fn broken(what: &str, why: &str) -> Error {
     Error::new(what, Errno::EBADMSG).reason(format!("the kernel's answer makes no sense: {why}"))
 }
 
+/// Returns the error (ETIMEDOUT) for a missing answer.
 pub(super) fn timed_out(what: &str) -> Error {
     Error::new(what, Errno::ETIMEDOUT).reason("no answer from the kernel in time")
 }

@@ -53,8 +53,8 @@ fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
 /// Writes the value of a key.
 ///
 /// # Errors
-/// ENOENT if the kernel has no such key. EROFS if /proc/sys is read-only, no private procfs can be mounted, and the key
-/// has another value.
+/// Fails with ENOENT if the kernel has no such key. Fails with EROFS if /proc/sys is read-only, no private procfs can
+/// be mounted, and the key has another value.
 pub fn write(key: &str, value: &str) -> Result<()> {
     let what = || format!("set sysctl {key} to {value}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
@@ -65,7 +65,7 @@ pub fn write(key: &str, value: &str) -> Result<()> {
     .map_err(|err| err.of(&what()))
 }
 
-/// [`write()`], among the namespaces of many pods as [`Dir::open`].
+/// Does what [`write()`] does. If the host has many namespaces, uses a private procfs like [`Dir::open`].
 ///
 /// # Errors
 /// Fails as [`write()`] does.
@@ -83,7 +83,7 @@ fn is_read_only(err: &std::io::Error) -> bool {
     err.raw_os_error() == Some(Errno::EROFS as i32)
 }
 
-/// Succeeds also if the key has this value.
+/// Writes a key in a private procfs. Succeeds also if that fails and the key has this value already.
 fn put_privately(key: &str, value: &str) -> std::result::Result<(), Refusal> {
     let written = match procfs::mount() {
         Ok(own) => {
@@ -239,7 +239,7 @@ fn below_proc(key: &str) -> PathBuf {
     Path::new("sys").join(key)
 }
 
-/// The usual reasons, which the errno doesn't tell.
+/// Adds the usual reasons for ENOENT, which the errno doesn't tell.
 fn explained(err: Error) -> Error {
     match err.errno {
         Errno::ENOENT => err.reason("the kernel has no such key, or the link is gone"),

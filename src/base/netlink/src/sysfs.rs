@@ -33,18 +33,18 @@ pub struct Device {
 }
 
 impl Sysfs {
-    /// Mounts the one of this thread's namespace (fsopen(2), Linux 5.2).
+    /// Mounts the sysfs of this thread's namespace (fsopen(2), Linux 5.2).
     ///
     /// # Errors
-    /// EPERM in a user namespace that sees only a part of its own sysfs, ENOSYS in an older kernel.
+    /// Fails with EPERM in a user namespace that sees only a part of its own sysfs, and with ENOSYS on an older kernel.
     pub fn mount() -> Result<Self> {
         procfs::mount_private("sysfs", MountAttrFlags::MOUNT_ATTR_RDONLY).map(Sysfs)
     }
 
-    /// The directory of the link called `name`, or `None`.
+    /// Returns the directory of the link called `name`, or `None` if there is no such link.
     ///
     /// # Errors
-    /// Anything but a link that is missing.
+    /// Fails with any error but that of a missing link.
     pub fn device(&self, name: &str) -> Result<Option<Device>> {
         if bad_name(name).is_some() {
             return Ok(None);

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`child`] | runs other programs, and passes on the signal that ends them |
 //! | [`files`] | reads untrusted files, and writes files whole or not at all |
-//! | [`privileges`] | drops capabilities, new privileges and system calls |
-//! | [`dbus`] | calls one method on the system bus |
+//! | [`privileges`] | drops capabilities, and new privileges of started programs |
+//! | [`dbus`] | calls methods on the system bus |
 
 #![warn(missing_docs)]
 

@@ -1,12 +1,12 @@
-//! Which leases are from before this boot. No namespace outlives a boot, so such a lease is void: its DEL will never
-//! come. It may be taken back. In doubt a lease stays.
+//! Tells which leases are from before this boot. No namespace outlives a boot, so such a lease is void: its DEL will
+//! never come. The address may then be given again. In doubt a lease stays.
 //!
-//! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an extended attribute, so the content
-//! stays the reference's to the byte, and no clock matters. Another ID is another boot.
+//! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an extended attribute. So the content
+//! is exactly that of the Go plugin, and no clock matters. Another ID is another boot.
 //!
 //! **Machines of one kernel** (systemd-nspawn, LXC) may have boot IDs of their own and share a directory. All their
-//! pods live in one boot, so such a machine marks its leases as a machine's. Those leases, and leases with another
-//! mark, are judged by their times.
+//! pods live in one boot, so such a machine marks its leases as a machine's. Those leases, and all leases that it finds
+//! with another ID, are judged by their times.
 //!
 //! **Leases without a mark** are judged by their times. They are from the Go plugins, or on a file system without
 //! extended attributes. NTP or a resume from a snapshot may have set the clock, so "now minus uptime" can be hours
@@ -14,7 +14,8 @@
 //! lease is older only if the times of its content and of its inode are both a `MARGIN` before that. A restored backup
 //! has a new inode.
 //!
-//! On a file system that several machines may share, nothing is ever taken back: another machine may use the lease.
+//! On a file system that several machines may share ([`is_shared`]), no lease may be taken back: another machine may
+//! use it.
 
 use std::cell::OnceCell;
 use std::ffi::CStr;
@@ -26,12 +27,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::statfs::fstatfs;
 
+/// The name of the extended attribute.
 const MARK: &CStr = c"user.cnimble.boot";
 
 /// The beginning of a mark with an ID that is not the kernel's own.
 const MACHINE: &[u8] = b"machine ";
 
-/// How the mark of a lease begins that is known to be of an earlier boot.
+/// The beginning of the mark of a lease that is known to be of an earlier boot.
 const BEFORE: &[u8] = b"before ";
 
 /// The largest correction of the clock shortly after booting.
@@ -53,15 +55,20 @@ const SHARED: &[u32] = &[
     0x0BD0_0BD0,
 ];
 
+/// This boot, for a comparison with the marks of leases.
 #[derive(Debug, Clone)]
 pub struct Boot {
+    /// The boot's ID, or `None` if it can't be read.
     id: Option<String>,
+    /// Whether the ID is the kernel's own, rather than a file that a container manager has mounted over it.
     is_kernels: bool,
-    /// The earliest moment of the boot, in nanoseconds since 1970; asked for only when it matters.
+    /// The earliest moment of the boot, in nanoseconds since 1970. It is read only when it matters.
     began: OnceCell<i128>,
 }
 
 impl Boot {
+    /// Returns this boot. If its ID can't be read, leases get no mark, and a lease with a mark counts as one of this
+    /// boot.
     pub fn current() -> Self {
         let file = File::open(BOOT_ID);
         let is_kernels = file.as_ref().is_ok_and(|file| {
@@ -71,23 +78,25 @@ impl Boot {
         Boot { id, is_kernels, began: OnceCell::new() }
     }
 
+    /// Marks a lease as one of this boot. A failure is only logged.
     pub fn mark(&self, file: &File) {
         if let Some(mark) = self.own_mark() {
             set_mark(file, &mark);
         }
     }
 
+    /// Returns the mark of this boot's leases, or `None` without an ID.
     fn own_mark(&self) -> Option<Vec<u8>> {
         let id = self.id.as_ref()?.as_bytes();
         Some(if self.is_kernels { id.to_vec() } else { [MACHINE, id].concat() })
     }
 
-    /// The mark of a lease of some earlier boot, whichever.
+    /// Returns a mark for a lease that is known to be of some earlier boot.
     pub fn earlier_mark(&self) -> Vec<u8> {
         [BEFORE, self.id.as_deref().unwrap_or_default().as_bytes()].concat()
     }
 
-    /// Whether the lease in `file` was made before this boot.
+    /// Returns whether the lease in `file` was made before this boot. False in doubt.
     pub fn is_after(&self, file: &File) -> bool {
         let (mark, own) = match (get_mark(file), self.own_mark()) {
             (Ok(None), _) => return self.is_older(file),
@@ -103,7 +112,7 @@ impl Boot {
         }
     }
 
-    /// Whether the file's times say so.
+    /// Returns whether the file's times are from before this boot. False in doubt.
     fn is_older(&self, file: &File) -> bool {
         file.metadata().is_ok_and(|meta| {
             let changed = nanos(meta.ctime(), meta.ctime_nsec());
@@ -113,9 +122,9 @@ impl Boot {
     }
 }
 
-/// Whether other machines may hold leases in `dir`; yes, if it can't be told.
+/// Returns whether other machines may hold leases in `dir`, by the kind of its file system. True if that can't be read.
 pub fn is_shared(dir: impl AsFd) -> bool {
-    // The kernel's number has 32 bits. Its type in C has 32 or 64, with a sign or without.
+    // The kernel's number has 32 bits. Its type in C has 32 or 64 bits, and may be signed.
     fstatfs(dir).map_or(true, |fs| SHARED.contains(&(fs.filesystem_type().0 as u32)))
 }
 
@@ -123,12 +132,13 @@ fn nanos(seconds: impl Into<i128>, nanos: impl Into<i128>) -> i128 {
     seconds.into() * 1_000_000_000 + nanos.into()
 }
 
+/// The file with the ID of this boot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The ID of this boot.
+/// Returns the ID of this boot.
 ///
 /// # Errors
-/// There is no /proc.
+/// Fails if the file can't be read, for example without /proc.
 pub fn boot_id() -> io::Result<String> {
     read_id(&File::open(BOOT_ID)?)
 }
@@ -140,7 +150,8 @@ fn read_id(mut file: &File) -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// See the module's text. An unknown time is 0, so that nothing is older.
+/// Returns the moment of boot, in nanoseconds since 1970, as the module says. Times that can't be read are left out.
+/// Without a clock it is the earliest possible one, so that no lease is older.
 fn began() -> i128 {
     use nix::time::{ClockId, clock_gettime};
     let clock = |id| clock_gettime(id).map(|time| nanos(time.tv_sec(), time.tv_nsec()));
@@ -151,7 +162,7 @@ fn began() -> i128 {
         .into_iter()
         .filter_map(|path| std::fs::metadata(path).ok())
         .map(|meta| nanos(meta.ctime(), meta.ctime_nsec()));
-    // /dev changes; the birth of its file system doesn't. Old kernels don't tell it.
+    // /dev itself changes, so the time at which its file system was made counts. Old kernels don't report that.
     let dev = std::fs::metadata("/dev")
         .and_then(|meta| meta.created())
         .ok()
@@ -160,7 +171,7 @@ fn began() -> i128 {
     mounts.chain(dev).fold(now - up, i128::min)
 }
 
-/// A file system without extended attributes is no failure: the times have to do then.
+/// Writes a mark. A failure is only logged: on a file system without extended attributes the times must do.
 pub fn set_mark(file: &File, value: &[u8]) {
     // SAFETY: the name ends with NUL, the value is as long as said, the descriptor is open.
     let done =
@@ -170,6 +181,7 @@ pub fn set_mark(file: &File, value: &[u8]) {
     }
 }
 
+/// Returns the mark of a lease. `None` if it has none, or if the file system has no extended attributes.
 pub fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 128];
     // SAFETY: the name ends with NUL, the buffer is as long as said, the descriptor is open.

@@ -1,7 +1,7 @@
-//! Files that appear whole or not at all, and reading that nothing planted can stop.
+//! Makes files that appear whole or not at all, and reads files without being stopped by links, pipes or huge files.
 //!
-//! A new file is written without a name (`O_TMPFILE`) and then linked into the directory, so a kill leaves nothing. A
-//! file system without unnamed files gets a temporary name, which [`crate::is_temporary`] recognises later.
+//! A new file is written without a name (`O_TMPFILE`) and then linked into the directory, so a kill leaves nothing. On
+//! a file system without unnamed files it has a temporary name first, which [`crate::is_temporary`] recognises later.
 //! `cnimble_os::files` writes under a name, which another ADD would have to clear away.
 //!
 //! Nothing is synced to disk. A lease is valid until the next boot, so a power failure removes nothing that is needed.
@@ -21,7 +21,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::TEMPORARY;
 
-/// More than any lease: a container ID and an interface name.
+/// The maximum size of a file, in bytes. A lease has less: a container ID and the name of an interface.
 pub const LIMIT: usize = 4096;
 
 /// The buffer for a file. One byte more than the limit detects a larger file.
@@ -29,7 +29,7 @@ pub(crate) type Buffer = [u8; LIMIT + 1];
 
 pub(crate) const BUFFER: Buffer = [0; LIMIT + 1];
 
-/// Leases belong to root alone, as the reference's.
+/// The mode of leases. Only root may read them, as with the Go plugin.
 pub const MODE: Mode = Mode::from_bits_truncate(0o600);
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -39,11 +39,11 @@ fn temporary_name() -> String {
     format!("{TEMPORARY}{}-{count}", std::process::id())
 }
 
-/// Device, inode and times: another file under the same name has others.
+/// The device, inode and times of a file. Another file under the same name has others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     pub(crate) place: (u64, u64),
-    /// Times of the content and of the inode, each in seconds and nanoseconds.
+    /// The times of the content and of the inode, each in seconds and nanoseconds.
     pub(crate) times: [i64; 4],
 }
 
@@ -65,12 +65,14 @@ impl Identity {
     }
 }
 
-/// The object of a name in a directory.
+/// What is under a name in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry<T> {
+    /// Nothing.
     Absent,
-    /// Something that is no regular file, or a file larger than any lease.
+    /// Something that is no regular file, or a file larger than [`LIMIT`].
     Foreign,
+    /// A regular file.
     Regular(T),
 }
 
@@ -93,10 +95,11 @@ impl<T> Entry<T> {
     }
 }
 
-/// All of a small file.
+/// The content of a small file.
 pub type Content = Entry<Vec<u8>>;
 
-/// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic link or waits for a pipe.
+/// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic link or waits for the writer of
+/// a pipe.
 pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Entry<File>> {
     open(dir, name, OFlag::O_RDONLY)?.and_then(|file| {
         let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
@@ -104,13 +107,14 @@ pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Entry<File>> 
     })
 }
 
-/// Opens `name`, which may also be a directory or the end of a pipe.
+/// Opens `name` without following a symbolic link. The result may also be a directory or the end of a pipe.
 fn open(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Entry<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     match openat(dir, name, access | flags, Mode::empty()) {
         Ok(file) => Ok(Entry::Regular(file.into())),
         Err(Errno::ENOENT) => Ok(Entry::Absent),
-        // A symbolic link; a socket, or a device without a driver; a directory, for writing.
+        // This is a symbolic link (ELOOP), or a socket or a device without a driver (ENXIO, ENODEV). A directory can't
+        // be written to (EISDIR).
         Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Entry::Foreign),
         Err(err) => Err(err.into()),
     }
@@ -133,7 +137,8 @@ pub fn read_open(file: &File) -> io::Result<Content> {
     Ok(fill(file, &mut buffer)?.map(<[u8]>::to_vec))
 }
 
-/// Reads a file that the directory calls regular, in three system calls, because verbs do this for each lease.
+/// Reads a file that the directory lists as a regular one. This takes three system calls, because verbs do it for each
+/// lease.
 pub(crate) fn read_known<'b>(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -142,7 +147,7 @@ pub(crate) fn read_known<'b>(
     open(dir, name, OFlag::O_RDONLY)?.and_then(|file| fill(&file, buffer))
 }
 
-/// Reads the whole file in one call.
+/// Reads the whole file in one call. A file that is too large is [`Entry::Foreign`].
 fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8]>> {
     let length = loop {
         match file.read(buffer) {
@@ -153,7 +158,8 @@ fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Entry<&'b [u8
     Ok(buffer.get(..length).filter(|bytes| bytes.len() <= LIMIT).map_or(Entry::Foreign, Entry::Regular))
 }
 
-/// Makes `name` in `dir` with `content`, after `prepare` had the file. False if the name exists.
+/// Makes `name` in `dir` with `content`. Calls `prepare` with the file before it has its name. Returns false if the
+/// name exists.
 pub fn create(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -170,30 +176,30 @@ pub fn create(
     match openat(dir, ".", flags, MODE) {
         Ok(file) => {
             let file = fill(file)?;
-            // The short way asks for CAP_DAC_READ_SEARCH; without it: ENOENT.
+            // The short way needs CAP_DAC_READ_SEARCH. Without it, the kernel answers ENOENT.
             match linkat(&file, "", dir, name, AtFlags::AT_EMPTY_PATH) {
                 Ok(()) => return Ok(true),
                 Err(Errno::EEXIST) => return Ok(false),
                 Err(_) => {}
             }
-            // By way of /proc, as open(2) has it.
+            // Otherwise the way is by /proc, as open(2) says.
             let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
             match linkat(AT_FDCWD, unnamed.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW) {
                 Ok(()) => return Ok(true),
                 Err(Errno::EEXIST) => return Ok(false),
-                // No /proc: the named way.
+                // There is no /proc, so the file needs a temporary name.
                 Err(Errno::ENOENT) => {}
                 Err(err) => return Err(err.into()),
             }
         }
-        // EISDIR is how a kernel or file system without O_TMPFILE says it.
+        // A kernel or file system without O_TMPFILE answers with one of these.
         Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL) => {}
         Err(err) => return Err(err.into()),
     }
     create_by_name(dir, name, fill)
 }
 
-/// [`create`] without unnamed files.
+/// Does what [`create`] does, with a temporary name.
 fn create_by_name(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -208,14 +214,14 @@ fn create_by_name(
     }
 }
 
-/// Makes `name` in `dir` with `content`, in place of an old file. A new file gets `mode`.
+/// Makes `name` in `dir` with `content`, and replaces an old file. Only a new file gets `mode`.
 ///
-/// A text that is not shorter overwrites the old one in a single write, which a kill cannot split. Renaming a new file
+/// If the old text is not longer, it is overwritten in a single write, which a kill cannot split. Renaming a new file
 /// would be as safe, but ext4 then writes its data at once (`auto_da_alloc`), which takes milliseconds.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
     if let Entry::Regular(file) = open(dir, name, OFlag::O_WRONLY)? {
         let meta = file.metadata()?;
-        // A hard link's content is some other file's as well.
+        // A file with several hard links has its content under another name, too.
         if meta.is_file() && meta.nlink() == 1 && meta.len() <= content.len() as u64 {
             return match file.write_at(content, 0)? {
                 written if written == content.len() => Ok(()),
@@ -233,7 +239,7 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> i
     Ok(())
 }
 
-/// Removes `name` from `dir`; it may be gone already.
+/// Removes `name` from `dir`. A missing file is no error.
 pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -241,7 +247,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
 }
 
-/// Tests whether a file can be made in `dir`. Leaves nothing.
+/// Fails if no file can be written in `dir`. Leaves nothing.
 pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
     let file = match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, MODE) {
         Ok(file) => file,
@@ -253,7 +259,7 @@ pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
     File::from(file).write_all(b"probe")
 }
 
-/// A name that is removed on drop, unless it was renamed.
+/// A temporary name, which is removed on drop unless the file was renamed.
 struct Temporary<'a> {
     dir: BorrowedFd<'a>,
     name: String,
@@ -262,7 +268,7 @@ struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     fn new(dir: BorrowedFd<'a>) -> io::Result<Self> {
         let temporary = Temporary { dir, name: temporary_name() };
-        // A former process with our process ID is dead.
+        // A file of this name is from a dead process that had our process ID.
         remove(dir, &temporary.name)?;
         Ok(temporary)
     }

@@ -1,19 +1,21 @@
-//! The holder of a lease: the content of a lease file.
+//! The holder of a lease, which is the content of a lease file.
 //!
-//! The reference writes `<containerID>\r\n<ifname>` without a newline at the end; releases before 0.8 wrote the
+//! The Go plugin writes `<containerID>\r\n<ifname>` without a newline at the end. Releases before 0.8 wrote the
 //! container ID alone. White space around it doesn't count. Other content was cut short by a crash, or never was a
 //! lease.
 
 use cnimble_cni::Attachment;
 
+/// Who holds an address, by its lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
+    /// An attachment.
     Attachment(Attachment),
-    /// A container, in the form of old releases.
+    /// A container without an interface, as old releases of the Go plugin wrote it.
     Container(String),
-    /// Empty or garbage: the address is free.
+    /// Nobody: the file is empty or has no valid content, so the address is free.
     Broken,
-    /// Something that is no file, or a file that is far too large. Another program may have made it, so the address
+    /// Something that can't be read, is no file, or is far too large. Another program may have made it, so the address
     /// counts as taken.
     Unknown,
 }
@@ -35,6 +37,7 @@ impl Holder {
         }
     }
 
+    /// Returns the container's ID, or `None` if nobody is known.
     pub fn container(&self) -> Option<&str> {
         match self {
             Holder::Attachment(own) => Some(&own.container_id),
@@ -43,17 +46,18 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is `attachment`'s, with an interface.
+    /// Returns whether the lease names the attachment with its interface.
     pub fn is(&self, attachment: &Attachment) -> bool {
         matches!(self, Holder::Attachment(own) if own == attachment)
     }
 
-    /// Whether the lease names `attachment`'s container and no interface.
+    /// Returns whether the lease names the attachment's container and no interface.
     pub fn is_container_of(&self, attachment: &Attachment) -> bool {
         matches!(self, Holder::Container(id) if *id == attachment.container_id)
     }
 }
 
+/// Returns the content of an attachment's lease file.
 pub fn content(attachment: &Attachment) -> Vec<u8> {
     format!("{}\r\n{}", attachment.container_id, attachment.ifname).into_bytes()
 }

@@ -1,14 +1,15 @@
-//! An index beside the leases: which addresses a container may have.
+//! An index beside the leases. It lists the addresses that a container may have.
 //!
-//! A lease file names its owner, so finding a container's leases means reading all of them, which is slow for fifty
+//! A lease file names its owner, so to find a container's leases all of them must be read, which is slow for fifty
 //! thousand. From `MANY` leases on, the file `.cnimble-index` lists the addresses of each container. It is a hash table
-//! with fixed slots, so a verb reads one block and writes a few bytes. The Go plugin finds no lease in the file.
+//! with fixed slots, so a verb reads one block and writes a few bytes. The Go plugin takes the file for no lease.
 //!
 //! **It is verified before use.** After each change, under the lock, the directory gets a time of modification that no
-//! other program would set: a second in the past, with random nanoseconds. The index holds that time, the directory's
-//! time of change, its inode and the boot. A Go plugin or `rm` changes the time of modification, even within one tick
-//! of the kernel's clock, and a restored one changes the time of change. The index is then ignored. So is an index that
-//! a killed process left half-written: the directory changes first and the header is written last.
+//! other program would set. It is a second or two in the past, with random nanoseconds. The index holds that time, the
+//! directory's time of change, its inode and the boot. If a Go plugin or `rm` changes the directory, the time of
+//! modification changes, even within one tick of the kernel's clock. If a program restores that time, the time of
+//! change is another one. The index is then ignored. So is an index that a killed process left half-written, because
+//! the directory changes first and the header is written last.
 //!
 //! **It is rebuilt** by the next ADD or DEL that had to read everything. It is removed with the last of its entries.
 //!
@@ -36,15 +37,17 @@ use crate::{INDEX, boot, files};
 /// The least number of leases for which there is an index. Reading fewer leases is as quick.
 pub(crate) const MANY: usize = 64;
 
-/// Changes with the format.
+/// The beginning of the file. It changes with the format.
 const MAGIC: u64 = u64::from_le_bytes(*b"cnimidx2");
+/// The size of the header, in bytes.
 const HEADER: usize = 80;
-/// The offset of the number of entries in the header. It comes behind all fields that are compared.
+/// The offset of the number of entries in the header, behind all fields that are compared.
 const COUNT: usize = 72;
+/// The size of a slot, in bytes: the key, the address and the state.
 const SLOT: usize = 32;
-/// Slots in which an entry may lie, from its own slot on.
+/// The number of slots in which an entry may lie, from its own slot on.
 const WINDOW: usize = 96;
-/// More are no index: 2²⁴ entries are 512 MB.
+/// The maximum number of slots. They take 512 MB.
 const MAX_SLOTS: u64 = 1 << 24;
 
 /// The state of a slot, in its byte 24.
@@ -56,7 +59,8 @@ const V6: u8 = 6;
 /// An entry: a container, as a hash of its ID, may have an address.
 type Entry = (u64, IpAddr);
 
-/// The hash of a container's ID (FNV-1a and a last mixing). All versions of all plugins must compute the same hash.
+/// Returns the hash of a container's ID (FNV-1a and a last mixing). All versions of all plugins must compute the same
+/// hash.
 pub fn key(container_id: &str) -> u64 {
     let hash = container_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -64,16 +68,19 @@ pub fn key(container_id: &str) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// An index that was found to be true, at the moment of opening it.
+/// An index that was verified at the moment of opening it.
 #[derive(Debug)]
 pub struct Index {
     file: File,
+    /// The number of slots, a power of two.
     slots: u64,
+    /// The number of entries.
     entries: Cell<u64>,
 }
 
 impl Index {
-    /// The index of `dir`, if there is one and it may be believed.
+    /// Opens the index of `dir`. Returns `None` if there is none, or if it does not belong to the present state of
+    /// `dir`.
     pub(crate) fn open(dir: BorrowedFd<'_>) -> Option<Self> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let file = File::from(openat(dir, INDEX, OFlag::O_RDWR | flags, Mode::empty()).ok()?);
@@ -91,7 +98,8 @@ impl Index {
         is_true.then_some(Index { file, slots, entries })
     }
 
-    /// The addresses that the container with this key may have.
+    /// Returns the addresses that the container with this key may have. Other containers with the same hash are among
+    /// them. Returns `None` if the index can't be read.
     pub(crate) fn find(&self, key: u64) -> Option<Vec<IpAddr>> {
         let window = self.window(key).ok()?;
         let entries = window.chunks_exact(SLOT).map_while(|slot| match kind(slot) {
@@ -101,8 +109,8 @@ impl Index {
         Some(entries.flatten().filter(|(own, _)| *own == key).map(|(_, ip)| ip).collect())
     }
 
-    /// Notes changes in `dir`. The caller holds its lock. The index goes with its last entry. A failure leaves it
-    /// invalid.
+    /// Notes changes that were made in `dir`. The caller holds the lock of `dir`. The index is removed with its last
+    /// entry. Returns `None` after a failure; later readers then ignore the index.
     pub(crate) fn change(
         &self,
         dir: BorrowedFd<'_>,
@@ -128,13 +136,14 @@ impl Index {
         Index { file, slots: 1, entries: Cell::new(0) }
     }
 
+    /// Reads the slots in which the entries of `key` may lie.
     fn window(&self, key: u64) -> io::Result<Vec<u8>> {
         let mut window = vec![0; WINDOW * SLOT];
         self.file.read_exact_at(&mut window, self.place(key))?;
         Ok(window)
     }
 
-    /// Returns the offset in the file at which the window of `key` begins.
+    /// Returns the offset in the file at which the window of `key` begins, in bytes.
     fn place(&self, key: u64) -> u64 {
         HEADER as u64 + home(key, self.slots) * SLOT as u64
     }
@@ -143,6 +152,7 @@ impl Index {
         self.file.write_all_at(slot, self.place(key) + (at * SLOT) as u64).ok()
     }
 
+    /// Adds an entry. Returns `None` if its window is full, or can't be read or written.
     fn insert(&self, new: Entry) -> Option<()> {
         let window = self.window(new.0).ok()?;
         let at = window.chunks_exact(SLOT).position(|slot| matches!(kind(slot), FREE | REMOVED))?;
@@ -151,6 +161,7 @@ impl Index {
         Some(())
     }
 
+    /// Removes an entry, if it is there. Returns `None` if its window can't be read or written.
     fn remove(&self, old: Entry) -> Option<()> {
         let window = self.window(old.0).ok()?;
         let mut gone = [0; SLOT];
@@ -164,7 +175,8 @@ impl Index {
     }
 }
 
-/// Rebuilds the index of `dir`. The caller holds its lock. Failures are only logged, because the index only saves time.
+/// Replaces the index of `dir` by one with these entries. The caller holds the lock of `dir`. Does nothing on a file
+/// system that several machines may share. After a failure there is no index.
 pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     if boot::is_shared(dir) {
         return;
@@ -175,6 +187,7 @@ pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     }
 }
 
+/// Removes the index of `dir`. A failure is only logged, because a changed directory makes the index invalid anyway.
 pub(crate) fn discard(dir: BorrowedFd<'_>) {
     if let Err(err) = files::remove(dir, INDEX) {
         log::debug!("removing {INDEX}: {err}");
@@ -182,7 +195,7 @@ pub(crate) fn discard(dir: BorrowedFd<'_>) {
 }
 
 fn try_rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) -> Option<()> {
-    // Half full at most, and room to grow.
+    // The table is at most a quarter full at first, so it has room to grow.
     let slots = (entries.len() as u64 * 4).next_power_of_two().max(1024);
     let mut table = vec![0; usize::try_from(length_for(slots)?).ok()?];
     for new in entries {
@@ -197,7 +210,8 @@ fn try_rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) -> Option<()> {
     seal(&file, dir, slots, entries.len() as u64)
 }
 
-/// Gives `dir` a time of modification of its own and writes the header that names it.
+/// Gives `dir` a time of modification of its own, and writes the header with that time. Returns `None` if the file
+/// system does not keep the nanoseconds, or something else fails.
 fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()> {
     let mut random = [0; 4];
     // SAFETY: the buffer is as long as said.
@@ -216,6 +230,7 @@ fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()
     file.write_all_at(&header_for(dir, slots, entries)?, 0).ok()
 }
 
+/// Returns the header that belongs to the present state of `dir`.
 fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEADER]> {
     let Identity { place: (dev, ino), times } = Identity::of(&fstat(dir).ok()?);
     let boot = boot_key()?;
@@ -228,20 +243,21 @@ fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEAD
     Some(header)
 }
 
-/// This boot's ID, hashed. A boot that left a directory half-written takes its index along.
+/// Returns the hash of this boot's ID. An index of an earlier boot is invalid, because a power failure may have lost
+/// changes.
 fn boot_key() -> Option<u64> {
     static BOOT: OnceLock<Option<u64>> = OnceLock::new();
     *BOOT.get_or_init(|| boot::boot_id().ok().map(|id| key(&id)))
 }
 
-/// The file's length; `None` for an invalid number of slots.
+/// Returns the length of the file in bytes, or `None` for an invalid number of slots.
 fn length_for(slots: u64) -> Option<u64> {
     let valid = slots.is_power_of_two() && slots <= MAX_SLOTS;
-    // The last entry has a whole window, too.
+    // The last slot has a whole window behind it, too.
     valid.then(|| HEADER as u64 + (slots + WINDOW as u64) * SLOT as u64)
 }
 
-/// The slot that an entry lies in if that is free.
+/// Returns the number of an entry's own slot. The entry lies there if that slot is free.
 fn home(key: u64, slots: u64) -> u64 {
     (key >> 32) & (slots - 1)
 }
@@ -263,6 +279,7 @@ fn slot((key, ip): Entry) -> [u8; SLOT] {
     slot
 }
 
+/// Reads a slot. `None` if it has no valid entry.
 fn entry(slot: &[u8]) -> Option<Entry> {
     let key = u64::from_le_bytes(slot.get(..8)?.try_into().ok()?);
     let octets = u128::from_le_bytes(slot.get(8..24)?.try_into().ok()?);

@@ -21,21 +21,21 @@ pub mod store;
 
 use std::net::IpAddr;
 
-/// Begins the names of unfinished files. It names no address, and the reference passes over it.
+/// The beginning of the names of unfinished files. It is no address, so the Go plugin ignores these files.
 pub const TEMPORARY: &str = ".cnimble-new-";
 
-/// The name of the index beside the leases. It is no address, and the Go plugin finds no lease in the file.
+/// The name of the index beside the leases. It is no address, so the Go plugin takes it for no lease.
 pub const INDEX: &str = ".cnimble-index";
 
-/// The addresses that pods had (`keepFor`). The reference finds no lease in it.
+/// The name of the file with the addresses that pods had (`keepFor`). The Go plugin takes it for no lease.
 pub const KEPT: &str = ".cnimble-kept";
 
-/// Whether `name` is a file of a killed writer.
+/// Returns whether `name` is that of an unfinished file. Under the lock, it is from a killed process.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 
-/// The address in a lease's file name. Only names as Go and Rust write them count.
+/// Returns the address in the name of a lease file. Only names as Go and Rust write them count.
 pub fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_string() == name).then_some(ip)

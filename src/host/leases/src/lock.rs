@@ -16,8 +16,10 @@ use cnimble_os::child::signal;
 
 use crate::files::Identity;
 
+/// The name of the file that is locked.
 pub const LOCK: &str = "lock";
 
+/// The device and the inode of a file.
 type Place = (u64, u64);
 
 fn place(stat: &FileStat) -> Place {
@@ -25,25 +27,28 @@ fn place(stat: &FileStat) -> Place {
 }
 
 thread_local! {
-    /// The locks that this thread holds. Without a destructor, which costs system calls.
+    /// The locks that this thread holds. It has no destructor, because that would cost system calls.
     static HELD: ManuallyDrop<RefCell<Vec<Place>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The lock, held until the value goes.
+/// The lock, which is held until the value is dropped.
 #[derive(Debug)]
 pub struct Lock {
     id: Place,
-    /// `None` where this thread holds it already: the panic hook takes back an ADD that still has its own lock.
+    /// `None` if this thread held the lock already. So the panic hook can undo an ADD that still has its own lock.
     flock: Option<Flock<File>>,
 }
 
+/// Why the lock was not taken.
 pub enum LockError {
     Io(io::Error),
+    /// A termination signal came while it was waited for.
     Stopped(Error),
 }
 
 impl Lock {
-    /// Waits for the lock until a signal says to stop.
+    /// Waits for the lock on `file`, until it is free or a termination signal comes. If this thread holds the lock
+    /// already, returns at once.
     pub fn wait(mut file: File) -> Result<Self, LockError> {
         let id = place(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
         if HELD.with(|held| held.borrow().contains(&id)) {
@@ -67,7 +72,8 @@ impl Lock {
         self.flock.is_none()
     }
 
-    /// Whether the locked file is still the one in `dir`, and `dir` still at `path`.
+    /// Returns whether the locked file is still the one in `dir`, and `dir` is still the directory at `path`. Otherwise
+    /// another process has removed them, and the lock protects nothing.
     pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
         let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
         let (own, named) = (fstat(dir), stat(path));
@@ -81,13 +87,14 @@ impl Drop for Lock {
         let Some(flock) = self.flock.take() else {
             return;
         };
-        // A panic may run this in the middle of anything.
+        // The panic hook may run this at any moment, also while `HELD` is borrowed.
         let _ = HELD.try_with(|held| {
             if let Ok(mut held) = held.try_borrow_mut() {
                 held.retain(|other| *other != self.id);
             }
         });
-        // Dropping a Flock that can't be unlocked (a network file system) panics. Closing unlocks as well.
+        // A `Flock` that can't be unlocked, as on a network file system, would panic when it is dropped. Closing the
+        // file unlocks as well.
         if let Err((flock, _)) = flock.unlock() {
             let fd = flock.as_raw_fd();
             std::mem::forget(flock);

@@ -1,9 +1,10 @@
 //! Ranges of addresses: validation and arithmetic.
 //!
 //! An address is a `u128` and a range is its two ends, so an IPv6 /64 costs as much as an IPv4 /29. A gateway is never
-//! given out. The network address (in IPv6 the subnet-router anycast address, RFC 4291 section 2.6.1) and the IPv4
-//! broadcast address are given out if `rangeStart` and `rangeEnd` include them: a routed link to a pod (ptp) needs
-//! neither. A subnet of two addresses has neither (RFC 3021, RFC 6164).
+//! given out. The network address and the IPv4 broadcast address are given out if `rangeStart` and `rangeEnd` include
+//! them. A routed link to a pod (ptp) has no other use for them. In IPv6 the former is the subnet-router anycast
+//! address (RFC 4291, section 2.6.1). On a shared link they are given on request only ([`Range::leaves_out`]). A subnet
+//! of two addresses has neither (RFC 3021, RFC 6164).
 
 mod set;
 #[cfg(test)]
@@ -18,22 +19,22 @@ use ipnetwork::IpNetwork;
 
 pub use set::RangeSet;
 
-/// A run of addresses inside one network, both ends included.
+/// Consecutive addresses in one network, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
     pub subnet: IpNetwork,
     pub start: IpAddr,
     pub end: IpAddr,
-    /// The router, which may lie outside.
+    /// The router, which may lie outside the range.
     pub gateway: IpAddr,
-    /// Whether the pods share a link on which network and broadcast address mean something.
+    /// Whether the pods share a link, on which the network address and the broadcast address have a meaning.
     pub on_shared_link: bool,
 }
 
-/// The address of that number, in the family of `like`.
+/// Returns the address with that number, in the family of `like`.
 pub fn address(number: u128, like: IpAddr) -> IpAddr {
     match like {
-        // Only numbers between two IPv4 addresses come in; the cut loses nothing.
+        // The number lies between two IPv4 addresses, so the cast loses nothing.
         IpAddr::V4(_) => Ipv4Addr::from(number as u32).into(),
         IpAddr::V6(_) => Ipv6Addr::from(number).into(),
     }
@@ -44,11 +45,11 @@ fn same_family(a: IpAddr, b: IpAddr) -> bool {
 }
 
 impl Range {
-    /// Fills in missing values. The gateway is the first address after the network's, and may be given outside of it.
-    /// The range has all addresses that hosts may have.
+    /// Returns a range with defaults for what is missing. The gateway is then the first address after that of the
+    /// network. The range has all addresses that hosts may have. A given gateway may lie outside.
     ///
     /// # Errors
-    /// Fails for values that do not go together, in the reference's words where it has some.
+    /// Fails for values that do not go together. The texts are those of the Go plugin where it has any.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -91,10 +92,10 @@ impl Range {
         Ok(Range { subnet, start, end, gateway: gateway.unwrap_or(first), on_shared_link: false })
     }
 
-    /// The rest of the range without some prefixes, as ranges in ascending order.
+    /// Returns the rest of the range without some prefixes, as ranges in ascending order.
     ///
     /// # Errors
-    /// Fails if a prefix is outside the subnet, and if no address is left.
+    /// Fails if a prefix is outside the subnet, or if no address is left.
     pub fn without(self, excluded: &[IpNetwork]) -> Result<Vec<Range>, String> {
         let subnet = self.subnet;
         if let Some(prefix) = excluded.iter().find(|prefix| !subnet.contains(prefix.ip())) {
@@ -112,21 +113,23 @@ impl Range {
         Ok(left.into_iter().map(piece).collect())
     }
 
-    /// Whether `ip` lies in the range.
+    /// Returns whether `ip` lies in the range.
     pub fn contains(&self, ip: IpAddr) -> bool {
         same_family(self.start, ip) && self.start <= ip && ip <= self.end
     }
 
-    /// The number of addresses, saturated.
+    /// Returns the number of addresses. For all of IPv6 it is one too small.
     pub fn size(&self) -> u128 {
         (number(self.end) - number(self.start)).saturating_add(1)
     }
 
+    /// Returns whether both have an address in common.
     fn overlaps(&self, other: &Range) -> bool {
         same_family(self.start, other.start) && self.start <= other.end && other.start <= self.end
     }
 
-    /// Whether `ip` names the network or all its hosts, so that it is given only on request.
+    /// Returns whether `ip` is given on request only: on a shared link, that is so for the network address and the IPv4
+    /// broadcast address.
     pub fn leaves_out(&self, ip: IpAddr) -> bool {
         let bits = if self.subnet.is_ipv4() { 32 } else { 128 };
         let is_reserved = ip == self.subnet.network() || ip.is_ipv4() && ip == self.subnet.broadcast();

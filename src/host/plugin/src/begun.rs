@@ -7,6 +7,7 @@ use cnimble_os::files::begun;
 
 use super::{Call, Command, Plugin, Role};
 
+/// Notes the DEL of an attachment before the verb runs. ADD removes an old note. IPAM plugins and the like write none.
 pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     tell(match (call.command, plugin.role()) {
         (_, Role::Helper) => Ok(()),
@@ -16,6 +17,8 @@ pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     });
 }
 
+/// Removes the note after a successful verb. Only the DEL of the main plugin does, because it is the last one of the
+/// chain. GC removes the notes of all attachments of the network that are not in its list.
 pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error>) {
     if outcome.is_err() {
         return;
@@ -29,6 +32,7 @@ pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error
     });
 }
 
+/// Logs a failure.
 fn tell(outcome: io::Result<()>) {
     if let Err(err) = outcome {
         log::debug!("the note of a DEL in {}: {err}", begun::DIR);

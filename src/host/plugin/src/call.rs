@@ -30,12 +30,15 @@ pub struct Call {
     pub stdin: Rc<Vec<u8>>,
     /// The undo actions for the steps of ADD so far.
     pub undo: Undo,
+    /// The plugins of this binary.
     pub(crate) plugins: &'static [&'static dyn Plugin],
-    /// The path that this program was started by, from its caller. It may be anything.
+    /// The path by which the caller started this program. It may be anything.
     pub program: PathBuf,
     /// The plugin's own namespace, if CNI_NETNS names another.
     pub(crate) home: Option<Arc<NetNs>>,
+    /// The first delegate that was found, for later calls.
     pub(crate) delegate: delegate::Known,
+    /// What CHECK does about differences, and those that it has noted.
     pub(crate) wanted: Wanted,
 }
 
@@ -67,7 +70,7 @@ impl Call {
     /// Parses `CNI_ARGS`.
     ///
     /// # Errors
-    /// Code 4 for a malformed pair or an unknown key without `IgnoreUnknown`.
+    /// Fails with code 4 for a malformed pair, or for an unknown key without `IgnoreUnknown`.
     pub fn args(&self) -> Result<CniArgs, Error> {
         let args = CniArgs::parse(&self.raw_args)?;
         args.allow(KNOWN_ARGS)?;

@@ -80,11 +80,12 @@ fn add(call: &Call, name: &str) -> Result<Added, Error> {
     }
 }
 
-/// Calls CHECK of IPAM plugin `name`, after the caller's `own` CHECK. If both fail with code 103, IPAM's error is
-/// returned as the cause: the address of an ended lease no longer exists.
+/// Calls CHECK of IPAM plugin `name`, after the caller's `own` CHECK. If both fail with code 103, returns IPAM's error
+/// as the cause: the address of an ended lease no longer exists. If `own` has failed with another code, the IPAM plugin
+/// is not called.
 ///
 /// # Errors
-/// Fails as [`assigned`] does, or with the error of `own`.
+/// Fails as [`call`] does, or with the error of `own`.
 pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Error> {
     if own.as_ref().is_err_and(|err| err.code != Code::CHECK_FAILED) {
         return own;
@@ -106,10 +107,11 @@ pub fn check_ipam(call: &Call, own: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Calls another verb of plugin `name`.
+/// Calls a verb other than ADD of plugin `name`, and drops its result. A program that does not know GC or STATUS counts
+/// as successful. So does one that does not implement CHECK.
 ///
 /// # Errors
-/// Fails as [`assigned`] does.
+/// Returns the delegate's error. Fails with code 104 if the delegate cannot be found or run.
 pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
@@ -123,16 +125,16 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     }
 }
 
-/// Calls another verb of the network's IPAM plugin, if there is one.
+/// Calls a verb other than ADD of the network's IPAM plugin, if there is one.
 ///
 /// # Errors
-/// Fails as [`assigned`] does.
+/// Fails as [`call`](self::call) does.
 pub fn call_ipam(call: &Call, command: Command) -> Result<(), Error> {
     call.config.ipam().map_or(Ok(()), |ipam| self::call(call, ipam, command))
 }
 
-/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. Ignores an error,
-/// because [`release`] fails in the same way later.
+/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes the interface. An
+/// error is only logged, because [`release`] fails in the same way later.
 pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     let Some(ipam) = call.config.ipam().filter(|ipam| plugin.name() != *ipam && needs_interface(call, ipam))
     else {
@@ -143,42 +145,48 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     }
 }
 
-/// Whether DEL of IPAM plugin `name` releases through the pod's interface.
+/// Returns whether DEL of IPAM plugin `name` releases through the pod's interface. False for plugins of other binaries.
 fn needs_interface(call: &Call, name: &str) -> bool {
     call.plugins.iter().any(|plugin| plugin.name() == name && plugin.leaves_by_the_interface())
 }
 
-/// Calls DEL or GC of the IPAM plugin, if the network has one and its `interfaces` have been removed. An address that
-/// is still on an interface must not be given to another pod.
+/// Calls DEL or GC of the IPAM plugin, if the network has one and the removal of its `interfaces` has succeeded. An
+/// address that is still on an interface must not be given to another pod. If the removal has failed, does nothing and
+/// succeeds. So the caller must return that error, too.
 ///
 /// # Errors
-/// Fails as [`assigned`] does.
+/// Fails as [`call`](self::call) does.
 pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) -> Result<(), Error> {
     if interfaces.is_ok() { call_ipam(call, command) } else { Ok(()) }
 }
 
-/// Whether the verb was introduced by 1.1.0.
+/// Returns whether version 1.1.0 of the specification introduced the verb.
 fn is_new(command: Command) -> bool {
     matches!(command, Command::Gc | Command::Status)
 }
 
+/// How a delegate is called.
 #[derive(Clone)]
 pub(crate) enum Delegate {
+    /// As a function of this binary.
     Here(&'static dyn Plugin),
+    /// As a program.
     File(PathBuf),
 }
 
+/// The first delegate that was found, with its name.
 #[derive(Default)]
 pub(crate) struct Known(OnceCell<(String, Delegate)>);
 
 impl Known {
-    /// A plugin that is linked into a program which is not a plugin itself.
+    /// Returns a plugin that is linked into a program which is not a plugin itself.
     pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
         Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
     }
 }
 
-/// Finds the first regular file of that name in CNI_PATH. Repeated calls do not search again.
+/// Finds the first regular file of that name in CNI_PATH. The first delegate of a call is found only once. Fails with
+/// code 104 if there is none, and with code 7 for a name with a slash.
 pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {
         return Ok(found.clone());
@@ -214,9 +222,9 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
         .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
-/// The running file, or a copy that an installer made: on the same file system, with the same size, owner and
-/// modification time, to the nanosecond. Reads the path from the caller first, because /proc/self/exe costs the kernel
-/// several new entries of /proc.
+/// Returns whether a file is the running program, or a copy that an installer made. A copy is on the same file system,
+/// with the same size, owner and modification time, to the nanosecond. Reads the path from the caller first, because
+/// /proc/self/exe costs the kernel several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
     let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
     let is_found = |own: std::io::Result<Metadata>| {
@@ -247,7 +255,8 @@ impl Execution {
         Execution { path, env, stdin: Rc::clone(&call.stdin) }
     }
 
-    /// An error comes with whether the delegate may have left its work incomplete.
+    /// Runs the delegate and returns its answer. With an error returns whether the delegate may have left its work
+    /// incomplete, so that its DEL must be called.
     fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
         let path = self.path.display();
         let failed = |what: &str, err: &std::io::Error| {
@@ -274,7 +283,7 @@ impl Execution {
         }
     }
 
-    /// Retries for a moment while the file is open for writing (ETXTBSY).
+    /// Runs the program. Retries for a moment while the file is open for writing (ETXTBSY).
     fn start(&self) -> Result<Output, Failure> {
         let mut tries = 0;
         loop {
@@ -292,6 +301,7 @@ impl Execution {
     }
 }
 
+/// Returns the first line of an answer for an error, cut to 200 characters.
 fn first_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
     text.lines().next().unwrap_or_default().chars().take(200).collect()

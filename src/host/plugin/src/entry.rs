@@ -20,8 +20,11 @@ const STDIN_LIMIT: usize = 16 << 20;
 const SUCCESS: i32 = 0;
 const FAILURE: i32 = 1;
 
-/// Runs the plugin among `plugins` that has the name of this process, which is the file name of the first of `args`.
-/// Returns the exit status: 0, or 1 after printing an error.
+/// Runs the plugin among `plugins` that has the name of this process, which is the file name of the first of `args`. If
+/// no plugin has it, the name of the executable is tried.
+///
+/// Returns the exit status: 0, or 1 after printing an error. With arguments it may be that of [`Plugin::program`].
+/// Without CNI_COMMAND it prints a text for a person to stderr and returns 0.
 pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
     main_like(plugins, args, None)
 }
@@ -118,8 +121,8 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
-/// Returns the text for a person. nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and disables features that a Go plugin of
-/// that version lacks.
+/// Returns the text for a person. nerdctl parses the text after `CNI firewall plugin ` as a semantic version, and
+/// disables features that a Go plugin of that version lacks.
 fn about(plugin: &dyn Plugin, reference: Option<&str>) -> String {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let version = reference.map(|release| format!(" v{release}")).unwrap_or_default();
@@ -138,7 +141,7 @@ fn about(plugin: &dyn Plugin, reference: Option<&str>) -> String {
     )
 }
 
-/// A panic, which is a defect, still prints JSON and rolls back the changes.
+/// Makes a panic, which is a defect, print a JSON error after it has rolled back the changes.
 fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
         let err =
@@ -151,8 +154,10 @@ fn install_panic_hook() {
     }));
 }
 
+/// An error with the version of the specification in which it is printed.
 type Failure = (Error, Version);
 
+/// Runs the verb `command`. Reads and validates variables and configuration first, except for VERSION.
 fn run(
     plugin: &dyn Plugin,
     command: &OsStr,
@@ -203,6 +208,7 @@ fn run(
     outcome.map_err(|err| (err, version))
 }
 
+/// Parses the configuration. DEL continues without a prevResult that can't be read.
 fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
     match command {
         Command::Del => {
@@ -221,6 +227,7 @@ fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
     }
 }
 
+/// Reads the configuration. Fails with code 11 if a termination signal comes first.
 fn read_stdin() -> Result<Vec<u8>, Error> {
     let failed = |why: &dyn std::fmt::Display| {
         Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
@@ -253,6 +260,7 @@ fn version(plugin: &dyn Plugin) -> Result<(), Error> {
     print(&format!("{answer}\n")).map_err(|err| Error::new(Code::IO, format!("writing to stdout: {err}")))
 }
 
+/// Validates the configuration, drops privileges and runs a verb other than VERSION.
 fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(), Error> {
     validate(plugin, call.command, &call.config)?;
     find_home(&mut call, netns_override)?;
@@ -273,7 +281,7 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
     outcome
 }
 
-/// Runs ADD, which has succeeded only when the runtime has the result.
+/// Runs ADD and prints its result. If either fails, or a termination signal has come, rolls back the changes.
 fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     call.undo.make_current();
     let done = plugin

@@ -6,6 +6,7 @@ use cnimble_cni::{Code, Error, names};
 
 use super::Command;
 
+/// The values of the variables. Those that are not set are empty.
 #[derive(Debug, Default)]
 pub(super) struct Env {
     pub(super) container_id: String,
@@ -13,9 +14,11 @@ pub(super) struct Env {
     pub(super) ifname: String,
     pub(super) args: String,
     pub(super) path: Vec<PathBuf>,
+    /// Whether CNI_NETNS may be the plugin's own namespace (`CNI_NETNS_OVERRIDE`).
     pub(super) netns_override: bool,
 }
 
+/// Returns the variables that the verb needs.
 fn required(command: Command) -> &'static [&'static str] {
     match command {
         Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -25,7 +28,7 @@ fn required(command: Command) -> &'static [&'static str] {
     }
 }
 
-/// An empty entry of CNI_PATH would mean the current directory, so it is left out.
+/// Splits CNI_PATH. An empty entry would mean the current directory, so it is left out.
 fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
@@ -35,7 +38,8 @@ fn invalid(msg: String) -> Error {
 }
 
 impl Env {
-    /// Fails with code 4: `required env variables [A,B] missing`, or the invalid one.
+    /// Reads the variables by `get`. Fails with code 4 and the invalid one, or all missing ones: `required env
+    /// variables [A,B] missing`.
     pub(super) fn read(
         command: Command,
         get: impl Fn(&str) -> Option<std::ffi::OsString>,
@@ -55,8 +59,8 @@ impl Env {
             container_id: text("CNI_CONTAINERID")?,
             netns: text("CNI_NETNS")?,
             ifname: text("CNI_IFNAME")?,
-            // loopback must not fail because of a variable that it never reads. The other plugins refuse the
-            // replacement.
+            // loopback must not fail because of a variable that it never reads. Bytes that are no UTF-8 are replaced,
+            // and the other plugins refuse the replacement.
             args: get("CNI_ARGS").map(|args| args.to_string_lossy().into_owned()).unwrap_or_default(),
             path: get("CNI_PATH").map(|path| directories(&path)).unwrap_or_default(),
             netns_override: matches!(

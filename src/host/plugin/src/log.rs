@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use cnimble_cni::{Error, PluginConfig, json};
 
+/// The level of the log file unless `logLevel` says otherwise.
 const FILE_LEVEL: LevelFilter = LevelFilter::Info;
 
 struct Logger {
@@ -24,6 +25,7 @@ struct Logger {
     file: OnceLock<LogFile>,
 }
 
+/// The value of `logFile` that stands for systemd's journal.
 const JOURNAL: &str = "journal";
 
 /// The socket of the journal (systemd.io/JOURNAL_NATIVE_PROTOCOL).
@@ -34,10 +36,12 @@ enum Target {
     Journal(UnixDatagram),
 }
 
+/// The log file of this call.
 struct LogFile {
     target: Target,
     level: LevelFilter,
     started: Instant,
+    /// The fields that are in every line.
     call: Map<String, Value>,
 }
 
@@ -74,7 +78,7 @@ pub fn level_name(level: Level) -> &'static str {
 }
 
 impl LogFile {
-    /// A full disk is no reason to fail.
+    /// Writes a line if the level is high enough. Ignores an error: a full disk is no reason to fail.
     fn write<const N: usize>(&self, level: Level, message: &str, fields: [(&str, Value); N]) {
         if level > self.level {
             return;
@@ -96,7 +100,8 @@ impl LogFile {
     }
 }
 
-/// A field of the log becomes `CNI_` and its name, but for message and time: the journal has its own time.
+/// Returns an entry in the journal's format. A field of the log becomes `CNI_` and its name, except the message. Time
+/// and level are left out, because the journal has fields of its own for them.
 fn entry(level: Level, object: &Map<String, Value>) -> Vec<u8> {
     // Priorities of syslog(3).
     let priority = match level {
@@ -143,7 +148,7 @@ fn target(path: &str) -> io::Result<Target> {
     })
 }
 
-/// An unknown level of `CNIMBLE_LOG` counts as `warn`.
+/// Starts the log on stderr. An unknown level in `CNIMBLE_LOG` counts as `warn`.
 pub(crate) fn init() {
     let level =
         std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::Warn);
@@ -153,8 +158,9 @@ pub(crate) fn init() {
     }
 }
 
-/// `call` is in every line. A file that can't be opened is a warning: a log keeps no pod from its network. Fails with
-/// code 7 if a key is no text, or the level is unknown.
+/// Opens the file of `logFile`, if the key is there. The fields `call` are in every line. If the file can't be opened,
+/// this only warns: a log keeps no pod from its network. Fails with code 7 if a key is no text, or the level is
+/// unknown.
 pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), Error> {
     let Some(path) = text(config, "logFile")? else { return Ok(()) };
     let level = text(config, "logLevel")?.map_or(Ok(FILE_LEVEL), level_of)?;
@@ -173,7 +179,7 @@ pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), E
     Ok(())
 }
 
-/// stderr and stdout have their own ways to say it.
+/// Writes the outcome of the call to the log file alone. Its caller prints it to stdout.
 pub(crate) fn outcome(outcome: Result<(), &Error>) {
     let Some(file) = LOGGER.file.get() else { return };
     let seconds = ("seconds", json!(file.started.elapsed().as_secs_f64()));
@@ -183,6 +189,7 @@ pub(crate) fn outcome(outcome: Result<(), &Error>) {
     }
 }
 
+/// Reads a key with a text. `None` if it is missing or empty.
 fn text<'c>(config: &'c PluginConfig, key: &str) -> Result<Option<&'c str>, Error> {
     match json::get(config.document(), key) {
         None | Some(Value::Null) => Ok(None),
@@ -191,7 +198,7 @@ fn text<'c>(config: &'c PluginConfig, key: &str) -> Result<Option<&'c str>, Erro
     }
 }
 
-/// `panic` and `verbose` are Multus's.
+/// Reads the key `logLevel`. `panic` and `verbose` are levels of Multus.
 fn level_of(text: &str) -> Result<LevelFilter, Error> {
     match text {
         "panic" => Ok(LevelFilter::Error),
@@ -204,7 +211,7 @@ fn level_of(text: &str) -> Result<LevelFilter, Error> {
     }
 }
 
-/// RFC 3339, in UTC: the time since 1970 as `2026-11-24T22:40:01.250000Z`.
+/// Returns the time since 1970 in UTC, in the form of RFC 3339: `2026-11-24T22:40:01.250000Z`.
 fn timestamp(since: Duration) -> String {
     let seconds = since.as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);

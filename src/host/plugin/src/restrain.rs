@@ -1,4 +1,4 @@
-//! The privileges that a verb drops once its parameters are read.
+//! Drops the privileges that a verb does not need, once its parameters are read.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::delegate::{self, Delegate};
 use super::interface::arp;
 use super::{Call, Command, Plugin};
 
-/// Runtimes mount namespaces here. The paths are no links to those of a process.
+/// The directories in which runtimes mount namespaces. A path there is no link to the namespace of a process.
 const MOUNTED: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
 /// Drops the privileges that neither `plugin` nor its IPAM plugin needs for the verb of `call`.
@@ -16,6 +16,7 @@ pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
     restraint(plugin, call).apply();
 }
 
+/// Returns the privileges to keep.
 fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
     let mut keep = plugin.needs().and(Caps::DAC_OVERRIDE);
     let mut starts_programs = plugin.starts_programs(call);
@@ -39,7 +40,8 @@ fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
     Restraint { keep, starts_programs }
 }
 
-/// The verb may open the pod's namespace, or files of process 1 that show whether it reaps.
+/// Returns whether the verb may read files of other processes in /proc. These are the pod's namespace, and files of
+/// process 1 that show whether it reaps.
 fn looks_at_processes(call: &Call) -> bool {
     match call.command {
         Command::Del | Command::Gc => true,

@@ -130,6 +130,7 @@ pub fn remove_others(plugin: &str, network: &str, valid: &[Attachment]) -> Resul
     Ok(())
 }
 
+/// Returns the directory of a plugin's files.
 fn directory(plugin: &str) -> PathBuf {
     Path::new(DIR).join(plugin)
 }
@@ -138,7 +139,7 @@ fn file_name(owner: &Owner) -> String {
     format!("{}.json", owner.tag())
 }
 
-/// The name of the file until it is complete.
+/// Returns the name that the file has until it is complete.
 fn fresh(file: &Path) -> PathBuf {
     file.with_file_name(format!(".{}", file.file_name().unwrap_or_default().to_string_lossy()))
 }

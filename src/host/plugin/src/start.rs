@@ -25,7 +25,8 @@ pub(super) fn prepare() {
     }
 }
 
-/// A new descriptor has the lowest free number, and those below are already open.
+/// Opens /dev/null as this descriptor if it is closed. A new descriptor has the lowest free number, so those below must
+/// be open.
 fn fill(descriptor: impl AsFd) {
     if fcntl(descriptor, FcntlArg::F_GETFD) == Err(Errno::EBADF)
         && let Ok(null) = File::options().read(true).write(true).open("/dev/null")
@@ -35,8 +36,8 @@ fn fill(descriptor: impl AsFd) {
     }
 }
 
-/// Makes data read-only that is constant except for its relocation, against stray writes to tables of functions. A
-/// loader does that, and so does glibc's start of a static program. musl's start does not.
+/// Makes data read-only that is constant except for its relocation. So a stray write can't change tables of functions.
+/// A loader does that, and so does glibc's start of a static program. musl's start does not.
 fn seal() {
     // SAFETY: the function is of the type that dl_iterate_phdr(3) calls, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(seal_program), std::ptr::null_mut()) };

@@ -10,6 +10,7 @@ use cnimble_cni::Error;
 
 type Action = Box<dyn FnOnce() -> Result<(), Error>>;
 
+/// An undo action with a phrase that names it.
 struct Step {
     what: String,
     action: Action,
@@ -22,8 +23,8 @@ pub struct Undo {
 }
 
 thread_local! {
-    /// No destructor: to register one, the standard library allocates memory, which costs six system calls and two
-    /// pages.
+    /// The stack of the running verb. It has no destructor: to register one, the standard library allocates memory,
+    /// which costs six system calls and two pages.
     static CURRENT: ManuallyDrop<RefCell<Option<Undo>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
@@ -71,12 +72,13 @@ impl Undo {
         self.rollback().into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")))
     }
 
+    /// Makes this the stack that [`rollback_current`] rolls back.
     pub(super) fn make_current(&self) {
         CURRENT.with(|current| *current.borrow_mut() = Some(self.clone()));
     }
 }
 
-/// Rolls back the stack of the running verb, for the panic hook.
+/// Rolls back the stack of the running verb, for the panic hook. Returns a sentence for each failure.
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()

@@ -26,20 +26,21 @@ pub enum Place {
 /// The treatment of an item that differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Aim {
-    /// The first one is the error of CHECK.
+    /// Makes the first one the error of CHECK.
     #[default]
     Verify,
-    /// The caller gets a list of all that differ.
+    /// Notes all that differ in a list for the caller.
     Note,
-    /// The same for items outside the pod.
+    /// Does what [`Note`](Self::Note) does, for items outside the pod ([`Call::covers_pod`]).
     NoteHost,
-    /// Items outside the pod are put back.
+    /// Puts back items outside the pod. Others may be noted.
     RepairHost,
-    /// All items are put back.
+    /// Puts back all items.
     RepairAll,
 }
 
 impl Aim {
+    /// Returns whether items at this place are put back.
     fn repairs(self, place: Place) -> bool {
         match self {
             Aim::Verify | Aim::Note | Aim::NoteHost => false,
@@ -56,7 +57,7 @@ pub struct Fault {
     pub place: Place,
     /// The error of CHECK for it, or why it could not be put back.
     pub error: Error,
-    /// Nobody puts it back, because nothing proves which object of the host is the attachment's.
+    /// Whether nobody puts it back, because nothing proves which object of the host is the attachment's.
     pub left_alone: bool,
     /// The item, for a comparison. The text of the error can have values that a pod chooses.
     pub item: Item,
@@ -75,6 +76,7 @@ impl Item {
     }
 }
 
+/// What CHECK does about differences, and those that it has noted.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     aim: Aim,
@@ -82,10 +84,12 @@ pub(crate) struct Wanted {
 }
 
 impl Call {
-    /// Verifies an item of the wanted state, with the sockets `on`, and puts it back if that is the aim.
+    /// Verifies an item of the wanted state with `verify`, and puts it back with `put_back` if that is the aim. Both
+    /// get the sockets `on`. After a repair the item is verified again.
     ///
     /// # Errors
-    /// CHECK's, if the item isn't as wanted; with another aim only an error of another code than 103.
+    /// CHECK returns the error of `verify`. An examination notes a difference (code 103) and a failed repair instead,
+    /// and returns only other errors of `verify`.
     #[track_caller]
     pub fn wants<S>(
         &self,
@@ -105,10 +109,12 @@ impl Call {
         }
     }
 
-    /// The same for an item that can't be put back.
+    /// Does what [`Call::wants`] does, for an item that can't be put back. `verified` is the result of its
+    /// verification.
     ///
     /// # Errors
-    /// As [`Call::wants`].
+    /// CHECK returns the error of `verified`. An examination notes a difference (code 103) instead, and returns only
+    /// other errors.
     #[track_caller]
     pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
         match verified {
@@ -138,7 +144,8 @@ impl Call {
         self.wanted.aim != Aim::Verify
     }
 
-    /// Returns true if the items in the pod matter: CHECK verifies them, and a look or a repair may leave them out.
+    /// Returns whether the items in the pod matter. If not, CHECK may leave them out, because the aim is the host
+    /// alone.
     pub fn covers_pod(&self) -> bool {
         !matches!(self.wanted.aim, Aim::NoteHost | Aim::RepairHost)
     }
@@ -176,7 +183,7 @@ pub struct Examination<'a> {
 }
 
 impl Examination<'_> {
-    /// Runs CHECK of the plugin `name` among `plugins`. `None` if it isn't one of them. The version of the
+    /// Runs CHECK of the plugin `name` among `plugins`. Returns `None` if it isn't one of them. The version of the
     /// configuration may be one without CHECK.
     pub fn run(&self, plugins: &'static [&'static dyn Plugin], name: &str, aim: Aim) -> Option<Examined> {
         let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
@@ -204,15 +211,16 @@ impl Examination<'_> {
 
 /// The outcome of an [`Examination`].
 pub struct Examined {
-    /// The items that are not as wanted (any more).
+    /// The items that are not as wanted, or could not be put back.
     ///
     /// # Errors
-    /// They can't be told.
+    /// An error means that the check ended early, so nothing is known about the items.
     pub faults: Result<Vec<Fault>, Error>,
-    /// Takes away again what was put back. The caller runs it, or commits.
+    /// Takes back what was put back. The caller rolls it back or commits it.
     pub undo: Undo,
 }
 
+/// Runs CHECK and returns the noted faults. Refuses the host's namespace as the pod's.
 fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
     if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
         return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));
@@ -220,7 +228,7 @@ fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
     let outcome = super::run(plugin, &call, Command::Check);
     let mut faults = call.wanted.faults.into_inner();
     match outcome {
-        // Without this item the others can't be looked at.
+        // This difference ended the check, because other items depend on it.
         Err(error) if error.code == Code::CHECK_FAILED => {
             if faults.is_empty() {
                 faults.push(Fault { place: Place::Host, error, left_alone: false, item: Item::here() });

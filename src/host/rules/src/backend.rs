@@ -1,4 +1,4 @@
-//! Chooses between nf_tables in our own table and the iptables command with the chains of the Go reference plugins.
+//! Chooses between nf_tables, with our own table, and iptables, with the chains of the Go plugins.
 
 use cnimble_cni::Error;
 use cnimble_netlink as netlink;
@@ -12,17 +12,23 @@ use super::xtables::Variant;
 /// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
+    /// Our own table of nf_tables.
     Nftables,
+    /// The variant of the command `iptables`.
     Iptables,
-    /// The variant in which rules of others exempt packets ([`nat`](super::nat)).
+    /// A certain variant of iptables, because rules of others there exempt packets ([`nat`](super::nat)).
     IptablesIn(Variant),
-    /// nf_tables, or iptables if the kernel's nf_tables can't do it. A trial beforehand would cost more than the ADD.
+    /// nf_tables, or iptables if the kernel's nf_tables lacks something. The ADD itself is the trial: one beforehand
+    /// would cost more.
     Auto,
 }
 
+/// Why a backend did not make the rules.
 #[derive(Debug)]
 pub(super) enum Refused {
+    /// The kernel refused. [`Backend::add`] may try iptables then.
     Kernel(netlink::Error),
+    /// Something that no other backend would change, such as a port that belongs to another container.
     Taken(Error),
 }
 
@@ -42,7 +48,7 @@ impl From<Refused> for Error {
 }
 
 impl Backend {
-    /// The variant of iptables that gets the rules; `None` for nf_tables in our own table.
+    /// Returns the variant of iptables that gets the rules, or `None` if nf_tables gets them or is tried first.
     pub(super) fn variant(self) -> Option<Variant> {
         match self {
             Backend::Nftables | Backend::Auto => None,
@@ -51,7 +57,9 @@ impl Backend {
         }
     }
 
-    /// The backend that honours the rules of others, if there is a choice.
+    /// Returns the backend in which rules of others keep their effect. Only [`Backend::Auto`] leaves a choice. If a
+    /// rule of others may exempt some of the traffic, returns the variant of iptables that has it, and the rule. If
+    /// that variant's commands are missing, logs a warning and leaves the backend.
     pub(super) fn honouring(
         self,
         nft: &mut Nft,
@@ -71,7 +79,9 @@ impl Backend {
         Ok((self, None))
     }
 
-    /// Tries the backend; `what` is for people. If iptables fails after nf_tables, the error names both.
+    /// Makes the rules by one of the two functions. With [`Backend::Auto`], iptables follows if the kernel's nf_tables
+    /// lacks something and iptables is installed. If that fails, too, the error names both. `what` names the rules in
+    /// the log.
     pub(super) fn add<T, E: Into<Refused>>(
         self,
         what: &str,
@@ -95,7 +105,7 @@ impl Backend {
         }
     }
 
-    /// Fails with code 50 if nf_tables cannot be used.
+    /// Fails with code 50 if the backend can't be used. With [`Backend::Auto`] one usable backend is enough.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

@@ -9,12 +9,14 @@ use cnimble_os::child::{Failure, Limits};
 
 pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-/// Runtimes may call plugins with a bare PATH.
+/// Directories that are searched after PATH, because runtimes may call plugins with a bare PATH.
 const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
 
-/// A rule has some 150 bytes, so this is room for hundreds of thousands.
+/// The maximum output of a command, in bytes. A rule has some 150 bytes, so this is enough for hundreds of thousands.
 const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
 
+/// Returns the path of an executable file, from PATH and then from the usual directories. Relative directories in PATH
+/// are skipped.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -26,27 +28,30 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         })
 }
 
-/// The command of a family: `iptables-save`, `ip6tables-restore` and so on.
+/// Returns the name of iptables' command for a family: `iptables-save`, `ip6tables-restore` and so on.
 pub(super) fn tool(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     format!("{iptables}-{action}")
 }
 
-/// Makes all changes, or none.
+/// Makes all changes to a table of iptables, or none. Fails as [`run`] does.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     restore_by(&tool(family, "restore"), table, lines)
 }
 
+/// Does what [`restore`] does, by the command `name`.
 pub(super) fn restore_by(name: &str, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     run(name, &["--noflush", "--wait"], &input).map(drop)
 }
 
+/// Returns whether `iptables-restore` and `ip6tables-restore` are installed.
 pub(super) fn installed() -> bool {
     FAMILIES.into_iter().all(|family| find(&tool(family, "restore")).is_some())
 }
 
-/// Fails with code 50 without the commands, code 100 with what they printed. `option` chooses another backend.
+/// Fails with code 50 if the commands are not installed; then the hint names the key `option`, which chooses another
+/// backend. Fails as [`run`] does if iptables can't use the table. Changes nothing.
 pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     for name in FAMILIES.map(|family| tool(family, "restore")) {
         if find(&name).is_none() {
@@ -58,7 +63,11 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     run(&name, &["--test", "--noflush", "--wait"], &format!("*{table}\nCOMMIT\n")).map(drop)
 }
 
-/// Fails with code 100 and the command's stderr, or code 11 if a signal came first.
+/// Runs a command and returns its output. Bytes that are no UTF-8 are replaced.
+///
+/// # Errors
+/// Fails with code 100 if the command is not installed or fails; the details are the first lines of its stderr. Fails
+/// with code 5 if it can't be started, and with code 11 if a signal came first.
 pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
     let program = find(name).ok_or_else(|| missing(name))?;
     let mut command = Command::new(&program);
@@ -74,7 +83,7 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
         }
     })?;
     if output.status.success() {
-        // No copy: it may be large.
+        // The output may be large, so it is not copied.
         return Ok(String::from_utf8(output.stdout)
             .unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()));
     }

@@ -4,11 +4,12 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::Nft;
 
-/// How the kernel refuses what it wasn't built with. ENOENT is for an unknown kind of chain or expression.
+/// The kernel's errors for what it wasn't built with. ENOENT stands for an unknown kind of chain or expression.
 pub(super) const UNSUPPORTED: [Errno; 5] =
     [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT];
 
-/// Explains an error of a rule in a bridge's table. `need` says what the rule takes.
+/// Explains the kernel's error for a rule in a table of bridges. `key` is the key of the configuration, and `need` says
+/// what the rule needs. Errors of a kernel that has such tables stay as they are.
 pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     match err.errno {
         Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
@@ -20,16 +21,18 @@ pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     }
 }
 
+/// Returns the same error with code 50, for STATUS.
 pub(super) fn not_available(err: Error) -> Error {
     Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
 }
 
-/// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
+/// Returns whether nf_tables may have something to remove. False on a kernel without it, and if the question fails,
+/// which is noted.
 pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
     failures.value(nft.is_supported()).unwrap_or(false)
 }
 
-/// The first failure is reported, with the others as details.
+/// Collects the failures of steps that are all tried. The first one is reported, with the others as its details.
 #[derive(Default)]
 pub(super) struct Failures(Option<Error>);
 
@@ -44,6 +47,7 @@ impl Failures {
         }
     }
 
+    /// Returns the value, or `None` for a failure, which is noted.
     pub(super) fn value<T, E: Into<Error>>(&mut self, outcome: Result<T, E>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
@@ -54,6 +58,7 @@ impl Failures {
         }
     }
 
+    /// Returns the noted failures, if there are any.
     pub(super) fn outcome(self) -> Result<(), Error> {
         self.0.map_or(Ok(()), Err)
     }

@@ -24,25 +24,29 @@ use super::undo::undone;
 /// The packet rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted<'a> {
-    /// The pod's port of its bridge, for the first two rules.
+    /// The host's interface that is the pod's port of its bridge. Only the MAC check and the isolation need it.
     pub port: &'a str,
-    /// The one source of frames from the port (`macspoofchk`).
+    /// The one MAC address that frames from the port may have as their source (`macspoofchk`). `None` checks nothing.
     pub mac: Option<Mac>,
     /// The pod's addresses, if its port is isolated (`portIsolation`).
     pub isolated: Option<Vec<IpAddr>>,
-    /// The addresses with the prefix length of their network.
+    /// The addresses to masquerade, or `None`.
     pub masquerade: Option<Masqueraded<'a>>,
 }
 
+/// The masquerading of a pod.
 #[derive(Debug, Clone, Default)]
 pub struct Masqueraded<'a> {
+    /// The pod's addresses, with the prefix length of their network.
     pub addrs: Vec<IpNetwork>,
+    /// The configured backend (`ipMasqBackend`).
     pub backend: Option<&'a str>,
+    /// The exceptions.
     pub translation: Translation,
 }
 
 impl Masqueraded<'_> {
-    /// Fails with code 103 and what is missing, or has no effect.
+    /// Fails with code 103 and what is missing, or the rule of others that has no effect because of ours.
     pub fn check(&self, nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
         masquerade::check(nft, owner, self.sources())?;
         masquerade::check_exemptions(self.backend, nft, owner, self.sources())
@@ -54,11 +58,12 @@ impl Masqueraded<'_> {
 }
 
 impl Wanted<'_> {
-    /// Whether there are no rules to add.
+    /// Returns whether there are no rules to add.
     pub fn is_empty(&self) -> bool {
         self.names().next().is_none()
     }
 
+    /// Returns the name of the step for the log: `set up the MAC check, masquerading`.
     pub fn step(&self) -> String {
         format!("set up {}", self.names().collect::<Vec<_>>().join(", "))
     }
@@ -74,7 +79,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Adds the rules. Idempotent. Takes back what it did if it fails half-way. Fails with code 7 for an unknown backend.
+/// Adds the rules, in one transaction if the kernel can do it. Returns what takes them back. A second call changes
+/// nothing. If it fails half-way, it takes back what it did. Fails with code 7 for an unknown backend.
 pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
     let backend = match &wanted.masquerade {
         Some(of) => masquerade::choose_for(of.backend, nft, of.sources())?.0,
@@ -83,8 +89,8 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
     let several = backend.variant().is_none() && wanted.names().nth(1).is_some();
     let mut undo = Applied::default();
     let added = match several.then(|| add_together(nft, owner, wanted, &mut undo)) {
-        // A rule needs what the kernel lacks, or a concurrent process has removed something. Each rule alone has its
-        // own error, or iptables masquerades.
+        // The kernel may lack something that one rule needs, or a concurrent process has removed something. Added one
+        // by one, each rule has its own error, and masquerading can use iptables.
         Some(Err(err)) if UNSUPPORTED.contains(&err.errno) && undo.is_empty() => {
             log::debug!("the rules are added one by one: {err}");
             add_each(nft, owner, wanted, backend, &mut undo)
@@ -98,6 +104,7 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
     }
 }
 
+/// Adds all rules in one transaction of nf_tables. Adds to `undo` what takes them back, also if the last step fails.
 fn add_together(
     nft: &mut Nft,
     owner: &Owner,
@@ -112,7 +119,8 @@ fn add_together(
         .unwrap_or_default();
     let masquerade =
         wanted.masquerade.as_ref().map(|of| masquerading::wanted(owner, of.sources())).unwrap_or_default();
-    // ENOENT can also be an expression that the kernel lacks. Each rule alone is tried again.
+    // ENOENT may stand for an expression that the kernel lacks, so it is not repeated here. The caller then adds each
+    // rule alone.
     let overtaken = OVERTAKEN.into_iter().filter(|errno| *errno != Errno::ENOENT).collect::<Vec<_>>();
     let (mut mac, isolated, masquerade) = elements::transact(nft, &overtaken, |transaction, nft| {
         Ok((
@@ -128,6 +136,7 @@ fn add_together(
     outcome
 }
 
+/// Adds one rule after the other. Adds to `undo` what takes them back, also if one fails.
 fn add_each(
     nft: &mut Nft,
     owner: &Owner,

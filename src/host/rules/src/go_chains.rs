@@ -10,8 +10,11 @@ use cnimble_netlink::nft::{Family, Nft};
 
 use super::xtables::{self, FAMILIES, nat};
 
+/// The length of a chain's name, in bytes. iptables takes no longer one.
 const LENGTH: usize = 28;
 
+/// One kind of containers' chains: the chain that jumps to them, the beginning of their names, and that of the
+/// comments.
 pub(super) struct GoChains {
     pub(super) parent: &'static str,
     prefix: &'static str,
@@ -20,40 +23,46 @@ pub(super) struct GoChains {
 
 pub(super) const MASQUERADE: GoChains = GoChains { parent: "POSTROUTING", prefix: "CNI-", mark: "" };
 pub(super) const DNAT: GoChains = GoChains { parent: "CNI-HOSTPORT-DNAT", prefix: "CNI-DN-", mark: "dnat " };
-/// portmap up to 0.6 also had such chains for source addresses.
+/// portmap up to release 0.6 had such chains for source addresses, too.
 pub(super) const OLD_SNAT: GoChains =
     GoChains { parent: "CNI-HOSTPORT-SNAT", prefix: "CNI-SN-", mark: "snat " };
 
 impl GoChains {
-    /// The prefix and as many digits of a hash as iptables takes.
+    /// Returns the name of a container's chain: the prefix and as many digits of a hash as iptables takes.
     pub(super) fn name(&self, network: &str, container_id: &str) -> String {
         let mut name = format!("{}{}", self.prefix, sha512_hex(format!("{network}{container_id}"), 12));
         name.truncate(LENGTH);
         name
     }
 
+    /// Returns the name of the chain of the owner's container.
     pub(super) fn of(&self, owner: &Owner) -> String {
         self.name(&owner.network, &owner.attachment.container_id)
     }
 
+    /// Returns whether a name has the form of this kind.
     pub(super) fn has(&self, name: &str) -> bool {
         let digits = LENGTH - self.prefix.len();
         name.strip_prefix(self.prefix)
             .is_some_and(|hash| hash.len() == digits && hash.bytes().all(|b| b.is_ascii_hexdigit()))
     }
 
+    /// Returns the comment on the jumps to a container's chain. It is not quoted for the command.
     pub(super) fn comment(&self, network: &str, container_id: &str) -> String {
         format!("{}{container_id}\"", self.comment_prefix(network))
     }
 
+    /// Returns the beginning of the comments of all containers of a network.
     fn comment_prefix(&self, network: &str) -> String {
         format!("{}name: \"{network}\" id: \"", self.mark)
     }
 
+    /// Removes the container's chain and the jumps to it from the nf_tables variant.
     pub(super) fn remove(&self, nft: &mut Nft, family: Family, owner: &Owner) -> netlink::Result<()> {
         xtables::remove_chains(nft, nat(family), self.parent, &[&self.of(owner)])
     }
 
+    /// Removes from the nf_tables variant the chains of the network's containers that have no attachment in `valid`.
     pub(super) fn gc(&self, nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
         let kept = self.kept(network, valid);
         let prefix = self.comment_prefix(network);
@@ -74,10 +83,12 @@ impl GoChains {
         Ok(())
     }
 
+    /// Does what [`gc`](Self::gc) does, in the legacy variant.
     pub(super) fn gc_legacy(&self, network: &str, valid: &[Attachment]) -> Result<(), Error> {
         xtables::remove_legacy_chains(self.parent, |rules| self.stale_legacy(rules, network, valid))
     }
 
+    /// Returns the chains to remove, of those in saved rules.
     pub(super) fn stale_legacy(
         &self,
         rules: &[String],
@@ -85,7 +96,7 @@ impl GoChains {
         valid: &[Attachment],
     ) -> BTreeSet<String> {
         let kept = self.kept(network, valid);
-        // As iptables-save quotes it.
+        // iptables-save quotes a comment so.
         let mark = format!("--comment \"{}", self.comment_prefix(network).replace('"', "\\\""));
         let ours = rules.iter().filter(|rule| rule.contains(&mark));
         ours.flat_map(|rule| [rule.split(' ').nth(1), rule.rsplit(' ').next()])
@@ -95,12 +106,13 @@ impl GoChains {
             .collect()
     }
 
+    /// Returns the names of the chains of valid attachments.
     fn kept(&self, network: &str, valid: &[Attachment]) -> BTreeSet<String> {
         valid.iter().map(|attachment| self.name(network, &attachment.container_id)).collect()
     }
 }
 
-/// Network and container in a comment, possibly among other words.
+/// Returns network and container ID in a comment, possibly among other words. `None` if it names none.
 pub(super) fn names_in(comment: &str) -> Option<(&str, &str)> {
     let (_, rest) = comment.split_once("name: \"")?;
     let (network, rest) = rest.split_once("\" id: \"")?;

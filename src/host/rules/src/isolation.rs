@@ -1,5 +1,6 @@
-//! Isolation of ports by way of a router (`portIsolation`). A bridge separates isolated ports from each other, but not
-//! from the gateway, by which the host would route back to the bridge. So the table `bridge cnimble` has two rules:
+//! Isolates ports of a bridge that could reach each other by a router (`portIsolation`). A bridge separates isolated
+//! ports from each other, but not from the gateway, by which the host would route back to the bridge. So the table
+//! `bridge cnimble` has two rules:
 //! ```text
 //! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
 //! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
@@ -20,18 +21,20 @@ use super::elements::{self, Claim, Layout, Placed, first};
 use super::failures;
 pub use super::undo::Applied;
 
+/// The layout of isolated ports, a part of the table `bridge cnimble`.
 pub(super) struct Isolation;
 
 const CHAIN: &str = "isolation";
 const PORTS: &str = "isolated-ports";
 const PODS4: &str = "isolated4";
 const PODS6: &str = "isolated6";
-/// Behind the MAC check, before everything else that looks at frames.
+/// The priority of the chain: after the MAC check, before everything else that looks at frames.
 const PRIORITY: i32 = -299;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// The port of an element, or `None` for an address. An IPv6 address is as long as a name.
+/// Returns the port of an element, or `None` for an element with an address. The set decides, because an IPv6 address
+/// is as long as an interface's name.
 pub(super) fn port(placed: &Placed) -> Option<String> {
     if placed.set == PORTS { placed.element.key.as_ifname() } else { None }
 }
@@ -41,7 +44,7 @@ impl Layout for Isolation {
     const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[PORTS, PODS4, PODS6];
 
-    /// A port belongs to the pod that has the link now.
+    /// A port belongs to the pod whose link has the name now.
     fn claim(set: &str) -> Claim {
         if set == PORTS { Claim::Last } else { Claim::Network }
     }
@@ -83,6 +86,7 @@ fn pods(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { PODS4 } else { PODS6 }
 }
 
+/// Returns the elements of an isolated pod: its port and its addresses.
 pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
     let comment = owner.comment();
     let places = std::iter::once((PORTS, Key::ifname(port)));
@@ -92,7 +96,8 @@ pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed>
         .collect()
 }
 
-/// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports. Idempotent.
+/// Drops what `port` sends to other isolated pods, and what other isolated ports send to `addrs`. Returns what takes it
+/// back. A second call changes nothing.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Isolation>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
     Ok(Applied::of::<Isolation>(changes))
@@ -103,12 +108,13 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "portIsolation", need)
 }
 
-/// `port` and `addrs` are hints.
+/// Removes the owner's elements. `port` and `addrs` save a listing; they may be outdated, but `addrs` must be complete
+/// or empty.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
     }
-    // Without the addresses a port alone would pass for all there is.
+    // If only the port were looked up, the elements of the addresses would stay.
     let hints = match port {
         Some(port) if !addrs.is_empty() => wanted(owner, port, addrs),
         _ => Vec::new(),
@@ -117,7 +123,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]
     Ok(())
 }
 
-/// Fails with code 103 and the missing object.
+/// Fails with code 103 and the missing object if the port is not isolated.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     match missing(nft, owner, port, addrs).map_err(explain)? {
         None => Ok(()),
@@ -128,6 +134,7 @@ pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Resu
     }
 }
 
+/// Returns the first missing element or rule, or `None` if everything is in place.
 fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlink::Result<Option<String>> {
     let mut sets = Vec::new();
     for Placed { set, element } in wanted(owner, port, addrs) {
@@ -142,8 +149,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
     Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Isolation::TABLE.chain(CHAIN))))
 }
 
-/// Removes the elements of all attachments of `network` that aren't in `valid`.
-/// Fails if an object could not be removed.
+/// Removes the elements of all attachments of `network` that are not in `valid`.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_supported()? {
         Isolation::gc(nft, network, valid)?;

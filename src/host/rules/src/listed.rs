@@ -1,4 +1,4 @@
-//! A packet rule with its owner, as it is listed for people, and in words.
+//! A packet rule with its owner and effect, as it is listed for people.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,16 +15,18 @@ pub struct Listed {
     pub effect: Effect,
 }
 
+/// What a rule tells of its owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleOwner {
-    /// [`Owner::comment`], whole or cut.
+    /// A comment of [`Owner::comment`], which may have been cut.
     Comment(String),
-    /// The names in the comment of a rule of iptables.
+    /// The names in the comment of a rule of iptables. It does not name the interface.
     Container { network: String, container_id: String },
 }
 
 impl RuleOwner {
-    /// A container owns iptables rules through all of its interfaces. `tag` is the attachment's.
+    /// Returns whether the rule belongs to an attachment. Pass the attachment's [`Owner::tag`], which is costly to
+    /// compute anew for each rule. Rules of iptables belong to all interfaces of a container.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
             RuleOwner::Comment(comment) => owner::tag_of(comment) == tag,
@@ -35,6 +37,7 @@ impl RuleOwner {
     }
 }
 
+/// What a rule does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Effect {
@@ -44,25 +47,29 @@ pub enum Effect {
         #[serde(serialize_with = "as_text")]
         network: IpNetwork,
     },
+    /// Packets to a port of the host go to a port of the pod.
     PortMapping {
         protocol: String,
-        /// `None` is all addresses of the node.
+        /// The address of the host. `None` is all addresses.
         host_address: Option<IpAddr>,
         host_port: u16,
         address: IpAddr,
         port: u16,
     },
+    /// Packets from the address, and the answers to them, are forwarded.
     Forward {
         address: IpAddr,
     },
-    /// Frames from the port with another source are dropped.
+    /// Frames from the port are dropped if their source is not this MAC address.
     MacCheck {
         port: String,
         mac: String,
     },
+    /// A container's chain in the table `nat` of iptables.
     Iptables {
         /// `masquerade` or `port mappings`.
         purpose: String,
+        /// `ip` or `ip6`.
         family: String,
         chain: String,
     },

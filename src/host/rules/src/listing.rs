@@ -1,5 +1,5 @@
-//! All packet rules with their owners, for people. Of iptables' nf_tables variant only the chain is named, since its
-//! comment names the owner. The legacy variant isn't looked at.
+//! Lists packet rules with their owners, for people. Of iptables' nf_tables variant only the containers' chains are
+//! listed, by the comments on the jumps to them. The legacy variant isn't looked at.
 
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
@@ -14,7 +14,8 @@ use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
 use super::xtables::{FAMILIES, nat};
 
-/// All rules with an owner, sorted.
+/// Returns the rules with an owner, sorted: masquerading, port mappings, forwarding and the MAC check in our tables,
+/// and containers' chains of iptables. Port isolation is not listed.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut all = Masquerade::list(nft)?;
     all.extend(Portmap::list(nft)?);
@@ -26,11 +27,12 @@ pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// The bridges with an `ingressPolicy`, and which.
+/// Returns the bridges with an `ingressPolicy` in our table, sorted by name.
 pub fn policies(nft: &mut Nft) -> Result<Vec<(String, Policy)>> {
     forward::nftables::policies(nft)
 }
 
+/// Returns the containers' chains of the table `nat`, for masquerading and port mappings.
 fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     for family in FAMILIES {

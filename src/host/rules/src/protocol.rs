@@ -12,11 +12,12 @@ pub enum Protocol {
 impl Protocol {
     pub(crate) const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-    /// Reads `tcp`, `udp` or `sctp`.
+    /// Reads `tcp`, `udp` or `sctp`, in lower case. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|of| of.name() == text)
     }
 
+    /// Returns the protocol with this IP protocol number, or `None` for any other number.
     pub(crate) fn numbered(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|of| of.number() == number)
     }
@@ -29,6 +30,7 @@ impl Protocol {
         }
     }
 
+    /// Returns the IP protocol number.
     pub(crate) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,

@@ -1,5 +1,5 @@
-//! libcni's cached results, as evidence about the owners of rules. libcni writes a record after the ADD and removes it
-//! with the DEL, so a running ADD has none.
+//! Reads libcni's cached results, as evidence about the owners of rules. libcni writes a record after the ADD and
+//! removes it with the DEL, so an ADD that is still running has none.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,20 +12,24 @@ use serde_json::Value;
 use cnimble_cni::{Attachment, Owner, json};
 use cnimble_os::files::{self, IfPresent as _, Links};
 
-/// containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the second; Multus the third.
+/// The directories of caches. containerd, CRI-O, nerdctl and `cnimble` use the first; `cnimble pod` and `run` the
+/// second; Multus the third.
 const CACHES: [&str; 3] =
     ["/var/lib/cni/results", "/var/lib/cnimble/cni/results", "/var/lib/cni/multus/results"];
-/// The maximum size in bytes.
+/// The maximum size of a record, in bytes.
 const LIMIT: usize = 1 << 20;
 
+/// The record of an ADD.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     container_id: String,
     if_name: String,
     network_name: String,
+    /// The path of the pod's namespace, or empty.
     #[serde(default)]
     pub netns: String,
+    /// The result of the ADD, or null.
     #[serde(default)]
     pub result: Value,
 }
@@ -36,6 +40,7 @@ impl Record {
         Owner { network: self.network_name.clone(), attachment }
     }
 
+    /// Returns the addresses in the result. Those that can't be read are skipped.
     fn addrs(&self) -> Vec<IpAddr> {
         let ips = json::get(&self.result, "ips").and_then(Value::as_array);
         let address = |of: &Value| json::get(of, "address")?.as_str()?.parse::<IpNetwork>().ok();
@@ -43,10 +48,11 @@ impl Record {
     }
 }
 
-/// The records of all caches whose file's name `choose` picks. The name is NETWORK-CONTAINER-INTERFACE.
+/// Returns the records of all caches for whose file's name `choose` returns true. The name is
+/// NETWORK-CONTAINER-INTERFACE. A missing cache has no records.
 ///
 /// # Errors
-/// A cache can't be listed. A record that can't be read is an error in the list.
+/// Fails if a cache can't be listed. A record that can't be read is an error in the list.
 pub fn read(choose: impl Fn(&str) -> bool) -> io::Result<Vec<io::Result<Record>>> {
     let mut records = Vec::new();
     for dir in CACHES.map(Path::new) {
@@ -61,7 +67,8 @@ pub fn read(choose: impl Fn(&str) -> bool) -> io::Result<Vec<io::Result<Record>>
     Ok(records)
 }
 
-/// The addresses of all containers but this one, by their records.
+/// Returns the addresses of all containers but this one, by their records. What can't be read is left out; if a cache
+/// can't be listed, the list is empty and a warning is logged.
 pub fn addresses_of_others(container_id: &str) -> Vec<IpAddr> {
     let records = read(|_| true).unwrap_or_else(|err| {
         log::warn!("the cached results were not looked at: {err}");

@@ -1,4 +1,4 @@
-//! The Go bridge plugin's MAC spoof check. In the table `bridge nat`, PREROUTING jumps for a port to the chain
+//! The MAC check of the Go plugin bridge. In the table `bridge nat`, PREROUTING jumps for a port to the chain
 //! `cni-br-iface-<container>-<interface>`. Newer releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps
 //! to one with `-mac` behind its name, which returns frames with the right source and drops the rest.
 
@@ -14,6 +14,7 @@ use cnimble_netlink::nft::{
 use super::retry::retry;
 use super::xtables;
 
+/// The tables with their base chains, of older and newer releases.
 const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
     (Table::new(Family::Bridge, "cni_spoofcheck"), "prerouting"),
@@ -26,8 +27,8 @@ fn chain_name(attachment: &Attachment) -> String {
     format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
 }
 
-/// Adds the rules as the Go releases up to 1.9.1 do, which find the rule of the base chain by its comment. A repetition
-/// changes nothing.
+/// Adds the rules as the Go releases up to 1.9.1 do. They find the rule of the base chain by its comment. A second call
+/// leaves the same rules.
 pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<()> {
     let [(table, base), _] = PLACES;
     let chain = chain_name(attachment);
@@ -70,11 +71,12 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
     })
 }
 
+/// Removes the attachment's chains and the jumps to them.
 pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<()> {
     remove_chain(nft, &chain_name(attachment))
 }
 
-/// Removes the chain, the one behind it, and the rules that jump to them.
+/// Removes a chain, the one with `-mac` behind its name, and the jumps to them.
 pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     for (table, base) in PLACES {
         if nft.has_table(table)? {
@@ -84,6 +86,7 @@ pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     Ok(())
 }
 
+/// Returns whether the Go plugin's rules let only this MAC pass from the port.
 pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<bool> {
     let chain = chain_name(attachment);
     let mac_chain = format!("{chain}-mac");
@@ -103,17 +106,19 @@ pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Ma
     Ok(false)
 }
 
+/// Returns an interface's name in a rule without the NUL bytes behind it.
 fn trimmed(name: &[u8]) -> &[u8] {
     let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     name.get(..end).unwrap_or_default()
 }
 
-/// Removes the chains of missing ports. The rules do not name the network, and an existing port may be another's.
+/// Removes the chains of missing ports. The rules do not name the network, and an existing port may belong to another
+/// one.
 pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }
 
-/// The chains of missing ports, each with its table.
+/// Returns the chains of ports that don't exist in this namespace, each with its table.
 pub(super) fn stale(nft: &mut Nft) -> netlink::Result<Vec<(Table<'static>, String)>> {
     let mut stale = Vec::new();
     for (table, base) in PLACES {

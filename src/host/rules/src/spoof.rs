@@ -1,5 +1,5 @@
-//! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`). The table `bridge cnimble` has two sets,
-//! the guarded ports and the allowed pairs of port and MAC. Its rules look at all frames alike:
+//! Lets only the pod's own MAC address enter the bridge from its port (`macspoofchk`). The table `bridge cnimble` has
+//! two sets, the guarded ports and the allowed pairs of port and MAC. Two rules look at all frames:
 //! ```text
 //! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
 //! iifname @ports iifname . ether saddr != @sources drop
@@ -20,6 +20,7 @@ use super::reference_spoof;
 pub use super::undo::Applied;
 use super::undo::undone;
 
+/// The layout of the MAC check, a part of the table `bridge cnimble`.
 pub(super) struct Spoof;
 
 const CHAIN: &str = "prerouting";
@@ -33,7 +34,7 @@ impl Layout for Spoof {
     const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[PORTS, SOURCES];
 
-    /// A port belongs to the pod that has the link now.
+    /// A port belongs to the pod whose link has the name now.
     fn claim(_set: &str) -> Claim {
         Claim::Last
     }
@@ -49,7 +50,7 @@ impl Layout for Spoof {
         batch.create_set(Self::TABLE.set(set), key);
     }
 
-    /// Sets and rules come in this order.
+    /// The rules are in the order of the sets.
     fn add_rule(batch: &mut Batch, set: &str) {
         let chain = Self::TABLE.chain(CHAIN);
         match set {
@@ -94,16 +95,18 @@ fn pair(port: &str, mac: Mac) -> Key {
     Key::ifname(port).and_mac(mac)
 }
 
-/// The owner's comment with the MAC, so that removal knows both elements from the port alone.
+/// Returns the owner's comment with the MAC. By it, a removal that knows only the port finds both elements.
 fn port_comment(owner: &Owner, mac: Mac) -> String {
     owner.comment_with(&format!(", mac: {mac}"))
 }
 
+/// Returns the MAC in such a comment, or `None` if it has none.
 fn mac_of(comment: &str) -> Option<Mac> {
     let (_, rest) = comment.split_once(", mac: ")?;
     Mac::parse(rest.get(..17)?)
 }
 
+/// Returns the elements of a guarded port: the port, and its pair with the MAC.
 pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
     vec![
         Placed::new(PORTS, Key::ifname(port), &port_comment(owner, mac)),
@@ -111,7 +114,8 @@ pub(super) fn wanted(owner: &Owner, port: &str, mac: Mac) -> Vec<Placed> {
     ]
 }
 
-/// Deletes and notes the source of the attachment that had the port before.
+/// Deletes the pair of port and MAC of the attachment that had the port before, and notes it in `changes`. Call this
+/// after an insertion that replaced a port, or the port could still send from the old MAC.
 pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::Result<()> {
     let old: Vec<Key> = changes
         .replaced()
@@ -127,7 +131,8 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
     Ok(())
 }
 
-/// Idempotent. Takes over another's port.
+/// Guards a port. Takes it over if it belonged to another attachment. Returns what takes this back. A second call
+/// changes nothing.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let mut changes = elements::insert::<Spoof>(nft, &wanted(owner, port, mac)).map_err(explain)?;
     let forgotten = forget_replaced(nft, &mut changes);
@@ -142,7 +147,7 @@ fn explain(err: netlink::Error) -> Error {
     failures::explain(err, "macspoofchk", "it needs CONFIG_NF_TABLES_BRIDGE")
 }
 
-/// Removes our rules and the Go plugins'. `port` is a hint.
+/// Removes our rules of the owner and those of the Go plugins. `port` saves a listing and may be outdated or missing.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -160,7 +165,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     Ok(())
 }
 
-/// Fails with code 103 and the missing object if the MAC is not checked. Rules of the Go plugins count as well.
+/// Fails with code 103 and the missing object if the MAC is not checked. Rules of the Go plugins are as good as ours.
 pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
     let missing = missing(nft, owner, port, mac).map_err(explain)?;
     let Some(missing) = missing else { return Ok(()) };
@@ -170,6 +175,7 @@ pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), E
     Err(Error::check(format!("MAC spoof check of port {port} is missing")).details(missing))
 }
 
+/// Returns the first missing element or rule, or `None` if everything is in place.
 fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Result<Option<String>> {
     for Placed { set, element } in wanted(owner, port, mac) {
         let found = elements::look_up::<Spoof>(nft, owner, &set, &element.key)?;
@@ -183,7 +189,8 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
     Ok((!is_checked).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
-/// Removes the rules of all attachments of `network` that aren't in `valid`. Fails if an object could not be removed.
+/// Removes our rules of all attachments of `network` that are not in `valid`. Also removes the Go plugins' rules of
+/// missing ports, of all networks.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_supported()? {
         return Ok(());
@@ -199,6 +206,7 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
     Spoof::usable(nft).map_err(|err| failures::not_available(explain(err)))
 }
 
+/// Returns the port and the MAC in an element, or `None` for an element of a port alone.
 pub(super) fn pair_in(placed: &Placed) -> Option<(String, Mac)> {
     placed.element.key.as_ifname_and_mac().filter(|_| placed.set == SOURCES)
 }

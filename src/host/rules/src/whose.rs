@@ -8,10 +8,10 @@ use cnimble_netlink::nft::{Family, Nft, Rule, Table, Verdict};
 use super::masquerade::nftables::GUARD;
 use super::{command, xtables};
 
-/// The table of the plugins.
+/// The table of cnimble's plugins.
 const OWN: Table<'static> = Table::new(Family::Inet, "cnimble");
 
-/// Tables of nf_tables by the programs that make them.
+/// The programs that make tables of nf_tables, by the beginnings of the tables' names.
 const MAKERS: [(&str, &str); 12] = [
     ("cnimble", "cnimble"),
     ("cnimble-node", "cnimble node"),
@@ -27,7 +27,7 @@ const MAKERS: [(&str, &str); 12] = [
     ("fw4", "OpenWrt's firewall"),
 ];
 
-/// Chains of iptables by the beginnings of their names.
+/// The programs that make chains of iptables, by the beginnings of the chains' names.
 const CHAINS: [(&str, &str); 14] = [
     ("CNI-", "a CNI plugin"),
     ("DOCKER", "Docker"),
@@ -48,7 +48,7 @@ const CHAINS: [(&str, &str); 14] = [
 /// iptables-nft keeps its rules in tables of these names.
 const IPTABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 
-/// The program that surely or probably made a rule in this chain.
+/// Returns the program that surely or probably made the rules of this chain, for people.
 pub fn maker(family: Family, table: &str, chain: &str) -> &'static str {
     if let Some((_, maker)) = MAKERS.iter().find(|(name, _)| table.starts_with(name)) {
         return maker;
@@ -60,7 +60,7 @@ pub fn maker(family: Family, table: &str, chain: &str) -> &'static str {
     "an administrator or another program"
 }
 
-/// The text of a rule, as `nft` prints it. `None` without that program, or if the rule has gone.
+/// Returns a rule as the `nft` command prints it. `None` without that command, or if the rule has gone.
 pub fn text_of(family: Family, table: &str, chain: &str, handle: u64) -> Option<String> {
     command::find("nft")?;
     let listed = command::run("nft", &["-a", "list", "chain", &family.to_string(), table, chain], "").ok()?;
@@ -69,7 +69,8 @@ pub fn text_of(family: Family, table: &str, chain: &str, handle: u64) -> Option<
     Some(line.trim().to_owned())
 }
 
-/// The chains of one table, as far as they decide whether a packet may be dropped.
+/// The chains of one table, as far as they decide whether a packet can be dropped. The policies of base chains are not
+/// among these.
 #[derive(Debug, Default)]
 pub struct TableRules {
     is_own: bool,
@@ -78,8 +79,9 @@ pub struct TableRules {
 
 #[derive(Debug, Default)]
 struct ChainRules {
-    /// Some rule of the chain itself could drop a packet.
+    /// Whether a rule of the chain itself could drop a packet.
     could_drop: bool,
+    /// The chains that its rules lead to.
     targets: Vec<String>,
 }
 
@@ -95,9 +97,9 @@ impl TableRules {
         Ok(found)
     }
 
-    /// Whether some rule of a base chain, or of a chain that it leads to, could drop a packet.
+    /// Returns whether a rule of a base chain, or of a chain that it leads to, could drop a packet.
     pub fn could_drop(&self, base: &str) -> bool {
-        // A packet that begins a connection, and its answer, are valid.
+        // This chain drops only invalid packets. One that begins a connection is valid, and so is its answer.
         if self.is_own && base == GUARD {
             return false;
         }
@@ -113,20 +115,20 @@ impl TableRules {
     }
 }
 
-/// A map can lead to any verdict, and a queue to a program that drops.
+/// Returns whether a rule could drop a packet. A map can lead to any verdict, and a queue to a program that drops.
 fn rule_could_drop(rule: &Rule) -> bool {
     let verdict = rule.verdict();
     let by_map = verdict.is_none() && rule.has("lookup") && !is_translation(rule);
     verdict == Some(Verdict::Drop) || by_map || rule.has("queue")
 }
 
-/// A rule that translates addresses, and looks some of them up.
+/// Returns whether a rule translates addresses. What it looks up is an address and no verdict.
 fn is_translation(rule: &Rule) -> bool {
     ["masq", "nat", "redir"].iter().any(|expression| rule.has(expression))
 }
 
-/// The rules and policies of legacy iptables that drop packets, as `iptables -A` and `iptables -P` take them. No trace
-/// shows them.
+/// Returns the rules and policies of legacy iptables that can drop packets, as commands `iptables -t TABLE -A …` or `-P
+/// …`. The kernel's trace of nf_tables does not show them.
 pub fn legacy_drops(family: Family) -> Result<Vec<String>, Error> {
     let command = xtables::legacy_command(family, "save").replace("-save", "");
     let mut found = Vec::new();
@@ -138,7 +140,8 @@ pub fn legacy_drops(family: Family) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// A line of iptables-save(8) that can drop packets. Its policies look like `:FORWARD DROP [0:0]`.
+/// Returns what follows the table in the command for a line of iptables-save(8), or `None` if the line can't drop
+/// packets. Policies look like `:FORWARD DROP [0:0]`.
 fn legacy_drop(line: &str) -> Option<String> {
     if let Some(chain) = line.strip_prefix(':') {
         let (chain, rest) = chain.split_once(' ')?;

@@ -1,6 +1,6 @@
-//! iptables' table `nat`, in both variants, as the Go reference plugins use it. The nf_tables variant is objects in the
-//! tables `ip nat` and `ip6 nat`, reached by netlink. A command runs only for the legacy variant, if this namespace has
-//! such a table.
+//! The tables of iptables in both variants, as the Go plugins use them. The nf_tables variant has its rules in the
+//! tables `ip nat`, `ip6 nat` and so on, which are reached by netlink. A command runs only for the legacy variant, if
+//! this namespace has such a table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,14 +21,16 @@ pub(super) use super::command::FAMILIES;
 /// A variant of iptables. Each has tables of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variant {
-    /// The variant of the command iptables, whichever that is.
+    /// The variant of the command `iptables`, whichever that is.
     Usual,
+    /// The variant with tables in nf_tables.
     Nft,
+    /// The variant with the kernel's old tables.
     Legacy,
 }
 
 impl Variant {
-    /// The command of a family: `iptables-restore`, `ip6tables-legacy-save` and so on.
+    /// Returns the name of a command: `iptables-restore`, `ip6tables-legacy-save` and so on.
     pub(super) fn command(self, family: Family, action: &str) -> String {
         let usual = command::tool(family, action);
         match self {
@@ -38,12 +40,12 @@ impl Variant {
         }
     }
 
-    /// The variant that isn't the command's.
+    /// Returns the variant that isn't that of the command `iptables`.
     pub(super) fn other_than_usual() -> Self {
         if is_legacy(&command::tool(Family::Ipv4, "restore")) { Variant::Nft } else { Variant::Legacy }
     }
 
-    /// Whether its commands are installed.
+    /// Returns whether the commands `restore` of this variant are installed.
     pub(super) fn is_installed(self) -> bool {
         FAMILIES.into_iter().all(|family| command::find(&self.command(family, "restore")).is_some())
     }
@@ -53,14 +55,15 @@ pub(super) fn nat(family: Family) -> Table<'static> {
     Table::new(family, "nat")
 }
 
-/// Removes chains and all rules of `parent` that jump to them. Their matches differ between releases of the Go plugins.
+/// Removes chains and all rules of `parent` that jump to them, from a table of nf_tables. The matches of the jumps are
+/// not compared, because they differ between releases of the Go plugins. Missing chains are no error.
 pub(super) fn remove_chains(
     nft: &mut Nft,
     table: Table<'_>,
     parent: &str,
     chains: &[&str],
 ) -> netlink::Result<()> {
-    // A concurrent DEL removes them too, or an ADD is about to add to them.
+    // A concurrent DEL may remove them (ENOENT), and an ADD may add jumps to them (EBUSY).
     retry(&[Errno::ENOENT, Errno::EBUSY], || {
         let mut present = Vec::new();
         for chain in chains {
@@ -85,7 +88,8 @@ pub(super) fn remove_chains(
     })
 }
 
-/// Removes a chain without a jump to it. If a jump exists by now, the kernel refuses, and all stays.
+/// Removes a chain of the table `nat` that has no jump to it. If there is one by now, the kernel refuses and everything
+/// stays.
 pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     let mut batch = Batch::new();
@@ -94,7 +98,7 @@ pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) ->
     nft.commit(&batch).default_for(&[Errno::ENOENT, Errno::EBUSY])
 }
 
-/// Deletes a table of empty chains, unless it is in use by now.
+/// Deletes a table whose chains are empty. If it is in use by now, it stays without an error.
 pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     let mut batch = Batch::new();
     for chain in nft.chains(table)? {
@@ -104,49 +108,55 @@ pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     Ok(nft.commit(&batch).default_for(&[Errno::ENOENT, Errno::EBUSY])?)
 }
 
-/// Distributions without nf_tables have no other variant, and no name for it.
+/// Returns the name of a command of the legacy variant: `iptables-legacy-save`, or `iptables-save` if there is no such
+/// command. Distributions without the nf_tables variant have no special name for the other.
 pub(super) fn legacy_command(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     let legacy = format!("{iptables}-legacy-{action}");
     if command::find(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
 }
 
-/// Decides by the binary behind the command's link. One with another name is from before there was a choice.
+/// Returns whether a command is of the legacy variant, by the name of the binary behind its link. A name without `nft`
+/// is from before there was a choice. False without the command.
 pub(super) fn is_legacy(name: &str) -> bool {
     names_nft(name) == Some(false)
 }
 
-/// Whether a command is surely the nf_tables variant's. A script in its place isn't.
+/// Returns whether a command is surely of the nf_tables variant. False for a script in its place, and without the
+/// command.
 pub(super) fn is_nf_tables(name: &str) -> bool {
     names_nft(name) == Some(true)
 }
 
-/// Whether the binary's name says so; `None` without the command.
+/// Returns whether the name of the binary behind a command's link contains `nft`. `None` without the command.
 fn names_nft(name: &str) -> Option<bool> {
     let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok())?;
     Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
-/// The legacy rules of the table `nat`, if this namespace has it.
+/// Returns the rules of the legacy table `nat`. `None` if there is none, as [`legacy_table`] says.
 pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error> {
     legacy_rules_of(family, "nat")
 }
 
+/// Returns the rules of a legacy table, each as a line `-A CHAIN …`. `None` as for [`legacy_table`].
 pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<String>>, Error> {
     Ok(legacy_table(family, table)?.map(|text| rules_in(&text)))
 }
 
+/// Returns the rules of a table as `iptables-save` prints it, each as a line `-A CHAIN …`.
 pub(super) fn rules_in(saved: &str) -> Vec<String> {
     saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
 }
 
-/// Whether a chain drops what its rules don't decide.
+/// Returns whether the policy of a base chain in a saved table is DROP.
 pub(super) fn drops(saved: &str, chain: &str) -> bool {
     let policy = format!(":{chain} DROP ");
     saved.lines().any(|line| line.starts_with(&policy))
 }
 
-/// The kernel's list of legacy tables. Not /proc/net: that is the namespace of the process's first thread.
+/// Returns the kernel's list of legacy tables. It is not that of /proc/net, which shows the namespace of the process's
+/// first thread.
 fn legacy_names(family: Family) -> &'static str {
     match family {
         Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
@@ -154,12 +164,15 @@ fn legacy_names(family: Family) -> &'static str {
     }
 }
 
+/// Returns whether this namespace has a legacy table.
 pub(super) fn has_legacy(family: Family, table: &str) -> bool {
-    // The file isn't there without the legacy modules, and empty without tables.
+    // Without the legacy modules the file does not exist. Without tables it is empty.
     let listed = std::fs::read_to_string(legacy_names(family)).unwrap_or_default();
     listed.lines().any(|name| name.trim() == table)
 }
 
+/// Returns a legacy table as `iptables-save` prints it. `None` if this namespace has no such table. Also `None`, with a
+/// warning in the log, if the command that could print it is not installed.
 pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     if !has_legacy(family, table) {
         return Ok(None);
@@ -173,12 +186,12 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
     command::run(&save, &["-t", table], "").map(Some)
 }
 
-/// The line that deletes a saved rule.
+/// Returns the line that deletes a rule, of a saved line `-A CHAIN …`.
 pub(super) fn deletion(rule: &str) -> String {
     rule.replacen("-A ", "-D ", 1)
 }
 
-/// Makes all changes to a legacy table, or none. Runs no command without changes.
+/// Makes all changes to a legacy table, or none. Without changes it runs no command.
 pub(super) fn restore_legacy(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     if lines.is_empty() {
         Ok(())
@@ -187,7 +200,8 @@ pub(super) fn restore_legacy(family: Family, table: &str, lines: &[String]) -> R
     }
 }
 
-/// Removes the chains that `choose` finds among the rules, and the jumps of `parent` to them.
+/// Removes the chains that `choose` finds among the rules of the legacy table `nat`, and the jumps of `parent` to them,
+/// in both families. `choose` may run several times, because a failed removal is repeated.
 pub(super) fn remove_legacy_chains(
     parent: &str,
     choose: impl Fn(&[String]) -> BTreeSet<String>,
@@ -201,7 +215,7 @@ pub(super) fn remove_legacy_chains(
     Ok(())
 }
 
-/// Removes a chain and the jumps of `parent` to it.
+/// Removes a chain and the jumps of `parent` to it from the legacy table `nat` of both families.
 pub(super) fn remove_legacy_chain(parent: &str, chain: &str) -> Result<(), Error> {
     remove_legacy_chains(parent, |rules| {
         let exists = rules.iter().any(|rule| in_chain(rule, chain) || jumps_to(rule, parent, chain));
@@ -209,6 +223,7 @@ pub(super) fn remove_legacy_chain(parent: &str, chain: &str) -> Result<(), Error
     })
 }
 
+/// Returns the lines that remove chains and the jumps of `parent` to them.
 pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> Vec<String> {
     let mut lines = Vec::new();
     for chain in chains {
@@ -219,15 +234,18 @@ pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>)
     lines
 }
 
+/// Returns whether a saved line `-A CHAIN …` is in this chain.
 pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
     rule.split(' ').nth(1) == Some(chain)
 }
 
+/// Returns the packets that a saved rule names: protocol, ports and a single address of destination. What is negated,
+/// or a network, is left out, as if the rule did not name it.
 pub(super) fn destination(rule: &str) -> Destination {
     let words: Vec<&str> = rule.split(' ').collect();
     let behind = |option: &str| {
         let at = words.iter().position(|word| *word == option)?;
-        // Not preceded by `!`.
+        // A `!` in front of the option negates it.
         let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
         words.get(at + 1).filter(|_| !negated).copied()
     };
@@ -248,6 +266,7 @@ pub(super) fn destination(rule: &str) -> Destination {
     }
 }
 
+/// Returns whether a saved rule of `parent` jumps to `chain`. The jump must be at the end, without options.
 pub(super) fn jumps_to(rule: &str, parent: &str, chain: &str) -> bool {
     in_chain(rule, parent) && rule.ends_with(&format!(" -j {chain}"))
 }

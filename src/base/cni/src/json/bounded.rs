@@ -10,15 +10,15 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Bytes for the values of one document: 65,536 ports, 75,000 routes, or 400,000 attachments.
+/// The memory for the values of one document, in bytes: 65,536 ports, 75,000 routes, or 400,000 attachments.
 const MEMORY: usize = 80 << 20;
-/// Bytes of text among them, keys too. It may have to be written again, six times as long.
+/// The text among these, keys included, in bytes. It may have to be written again, six times as long.
 const TEXT: usize = 4 << 20;
 
-/// A list grows by doubling.
+/// What an element of a list takes at most, as a list grows by doubling.
 const SLOT: usize = 64;
 const ALLOCATED: usize = 32;
-/// A node of a map, and how many entries it has at least where there are more nodes.
+/// The size of a node of a map, and the least number of entries in it if there are several nodes.
 const NODE: usize = 640;
 const ENTRIES: usize = 5;
 
@@ -33,7 +33,7 @@ impl Budget {
         Budget { memory: Cell::new(MEMORY), text: Cell::new(TEXT) }
     }
 
-    /// The bound that ended the reading.
+    /// Returns the bound that ended the reading, or `None`.
     pub(super) fn exceeded(&self) -> Option<String> {
         match (self.memory.get(), self.text.get()) {
             (0, _) => Some(format!("its values would take more than {} MiB of memory", MEMORY >> 20)),
@@ -43,7 +43,7 @@ impl Budget {
     }
 
     fn charge<E: de::Error>(left: &Cell<usize>, bytes: usize) -> Result<(), E> {
-        // Nothing left is a bound exceeded.
+        // If nothing is left, the bound counts as exceeded.
         left.set(left.get().saturating_sub(bytes));
         if left.get() == 0 { Err(E::custom("it is too large")) } else { Ok(()) }
     }
@@ -60,9 +60,11 @@ impl Budget {
 
 /// Takes the long lists out of a document, one element at a time.
 pub(crate) trait Lists {
+    /// Returns whether the list at this key is taken out.
     fn take(&self, key: &str) -> bool;
+    /// Begins a list and returns its number.
     fn begin(&self, key: &str) -> usize;
-    /// The next element of the list that began last; returns the bytes of memory that it takes.
+    /// Takes the next element of the list that began last. Returns the memory that it takes, in bytes.
     fn push(&self, element: &Value) -> usize;
 }
 
@@ -80,7 +82,7 @@ enum Place<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// A list of its number replaces each long list.
+    /// Reads a document. A list that is taken out is replaced by a list with its number.
     pub(super) fn document(budget: &'a Budget, lists: Option<&'a dyn Lists>) -> Self {
         Read { budget, place: lists.map_or(Place::Plain, Place::Document) }
     }

@@ -7,7 +7,8 @@ use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
-/// [`super::get`] on a map. Other spellings that are `taken` (keys of their own) don't count.
+/// Does what [`super::get`] does, on a map. Other spellings that are `taken`, because they are keys of their own, don't
+/// count.
 pub(super) fn member<'a>(
     map: &'a Map<String, Value>,
     key: &str,

@@ -37,8 +37,8 @@ impl<'a> Injection<'a> {
 }
 
 impl NetworkList {
-    /// The configuration that `entry` gets on stdin: its own with the network's name and version, and with the values
-    /// of `injection`. It has no `capabilities`, unless `injection` keeps them.
+    /// Returns the configuration that `entry` gets on stdin: its own with the network's name and version, and with the
+    /// values of `injection`. It has no `capabilities`, unless `injection` keeps them.
     pub fn configuration(&self, entry: &ListEntry, injection: &Injection<'_>) -> Value {
         let mut config = entry.document.as_object().cloned().unwrap_or_default();
         if !injection.capabilities {
@@ -74,6 +74,7 @@ impl NetworkList {
     }
 }
 
+/// Removes every spelling of a key.
 fn remove(config: &mut Map<String, Value>, key: &str) {
     config.retain(|other, _| !other.eq_ignore_ascii_case(key));
 }

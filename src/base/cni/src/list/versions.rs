@@ -14,7 +14,8 @@ pub(super) struct Versions {
     cni_versions: Option<Vec<String>>,
 }
 
-/// A list may name newer ones for other runtimes.
+/// Returns the highest version that we know, of those that the list names. It may also name newer ones, for other
+/// runtimes. Fails with code 1 if we know none of them, and with code 7 for a text that is no version.
 pub(super) fn choose(versions: Versions) -> Result<Version, Error> {
     let Some(list) = versions.cni_versions else {
         return Version::parse(&versions.cni_version.unwrap_or_default());

@@ -176,12 +176,12 @@ impl DnsKeys {
     }
 }
 
-/// Go leaves a plain number out when it is 0.
+/// Returns whether a number is left out: Go leaves out a plain number that is 0.
 fn unset(number: &Option<u32>) -> bool {
     number.unwrap_or(0) == 0
 }
 
-/// Early 0.3.0 plugins wrote -1 for "no interface".
+/// Reads the index of an interface. Early 0.3.0 plugins wrote -1 for none.
 fn interface_index<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     match Option::<i64>::deserialize(deserializer)? {
         None | Some(-1) => Ok(None),

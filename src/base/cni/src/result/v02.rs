@@ -1,4 +1,4 @@
-//! 0.1.0 and 0.2.0: no interfaces, at most one address per family, routes below it.
+//! Versions 0.1.0 and 0.2.0: no interfaces, at most one address per family, and routes below it.
 
 use std::net::IpAddr;
 

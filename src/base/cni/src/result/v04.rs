@@ -1,4 +1,4 @@
-//! 0.3.0, 0.3.1 and 0.4.0: lists as today, with the family of each address spelt out.
+//! Versions 0.3.0, 0.3.1 and 0.4.0: lists as today, with the family of each address spelt out.
 
 use std::net::IpAddr;
 

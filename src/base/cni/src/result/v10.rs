@@ -1,4 +1,4 @@
-//! 1.0.0 and 1.1.0: the types as they are.
+//! Versions 1.0.0 and 1.1.0: the types as they are. Results of 0.3.0 to 0.4.0 are read so, too.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -4,11 +4,13 @@ use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 
-/// Made before the fork, because the child allocates nothing.
+/// What a child does. It is made before the fork, because the child allocates nothing.
 pub(super) struct Task<'t> {
+    /// The descriptors that the child keeps, in ascending order. Those of `request` and `until` are among them.
     pub(super) holds: &'t [RawFd],
+    /// The message to send, and the socket to send it by.
     pub(super) request: Option<(RawFd, &'t [u8])>,
-    /// The child ends with this pipe.
+    /// The read end of a pipe. The child ends when all write ends are closed.
     pub(super) until: RawFd,
 }
 
@@ -29,7 +31,7 @@ struct CloneArgs {
     tls: u64,
 }
 
-/// Starts a child that needs no reaping. EINVAL before Linux 7.1.
+/// Starts a child that needs no reaping. Fails with EINVAL before Linux 7.1, and with ENOSYS before 5.3.
 pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
     let args = CloneArgs { flags: CLONE_AUTOREAP, ..CloneArgs::default() };
     // SAFETY: without CLONE_VM, and with no stack, it is fork(2). The child makes system calls on its own copy of what
@@ -41,7 +43,7 @@ pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Starts a child that its parent, or the process that inherits it, must reap.
+/// Starts a child that must be reaped by its parent, or by the process that inherits it.
 pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
     // SAFETY: as above; whatever another thread held is not needed.
     match unsafe { libc::fork() } {
@@ -51,8 +53,8 @@ pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Lets go of all that is the caller's, sends, and waits for the end of the plugin. Ends without sending if it can't
-/// let go.
+/// Closes all descriptors that are not the task's, leaves the working directory, sends the request, and waits for the
+/// end of the plugin. The child ends without sending if it can't close them or can't leave.
 fn run(task: &Task<'_>) -> ! {
     let root = c"/";
     // SAFETY: system calls that are safe in a signal handler, on descriptors and memory of its own.
@@ -74,7 +76,7 @@ fn run(task: &Task<'_>) -> ! {
     }
 }
 
-/// Closes all descriptors but these.
+/// Closes all descriptors but `holds`, which must be in ascending order.
 fn only(holds: &[RawFd]) -> Result<(), Errno> {
     let mut from = 0;
     for hold in holds {
@@ -87,7 +89,7 @@ fn only(holds: &[RawFd]) -> Result<(), Errno> {
     close_range(from, u32::MAX)
 }
 
-/// close_range(2), since Linux 5.9.
+/// Closes the descriptors from `from` to `to`, both included (close_range(2), since Linux 5.9).
 fn close_range(from: u32, to: u32) -> Result<(), Errno> {
     // SAFETY: the child uses none of them.
     match unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } {

@@ -26,30 +26,37 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-/// `1`: never a child. `0`: process 1 reaps, and isn't looked at.
+/// The environment variable by which a user decides. With `1` there is never a child. With `0` process 1 is taken to
+/// reap, and isn't looked at.
 const SETTING: &str = "CNIMBLE_DEL_WAIT";
 
+/// [`allow`] was called, and the user has nothing against it.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
+/// The way that was found. It holds until the process ends.
 static WAY: OnceLock<Way> = OnceLock::new();
 static HELD: Mutex<Held> = Mutex::new(Held { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
 
 /// The sockets that stay open until the process ends.
 struct Held {
     sockets: Vec<OwnedFd>,
-    /// The first sockets, which a child holds, too.
+    /// The number of sockets at the front of the list that a child holds, too.
     by_a_child: usize,
-    /// The children see the end of the plugin in these pipes.
+    /// The write ends of pipes. They close when the plugin ends, which the children see in the read ends.
     pipes: Vec<OwnedFd>,
 }
 
+/// How the kernel is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
+    /// There can be no child, so the plugin waits.
     Ourselves,
+    /// A child that the kernel reaps (CLONE_AUTOREAP).
     Autoreaped,
+    /// A child that process 1 reaps.
     Reaped,
 }
 
-/// The process is about to end: from now on a child may wait in its place.
+/// Tells that the process is about to end. From now on a child may wait in its place, unless CNIMBLE_DEL_WAIT is `1`.
 pub fn allow() {
     ALLOWED.store(setting() != Some(true), Ordering::Relaxed);
 }
@@ -59,7 +66,8 @@ pub(crate) fn is_allowed() -> bool {
     ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&Way::Ourselves)
 }
 
-/// Has a child wait when `socket` is closed.
+/// Keeps a copy of `socket` open until the process ends, so that a child can be the last to close it. It does nothing
+/// if no child may wait. If the copy fails, closing `socket` waits as it would without a child.
 pub(crate) fn keep(socket: BorrowedFd<'_>) {
     if is_allowed() {
         // Without a copy, it is closed as it would be.
@@ -67,7 +75,8 @@ pub(crate) fn keep(socket: BorrowedFd<'_>) {
     }
 }
 
-/// Has a child wait for those sockets that none holds yet. This must be called last.
+/// Starts a child for those kept sockets that no child holds yet. This must be called last: a socket that is kept later
+/// would make the end of the process wait.
 pub fn finish() {
     let unheld = || {
         let held = held();
@@ -78,8 +87,8 @@ pub fn finish() {
     }
 }
 
-/// Starts a child that sends the request by the socket, and holds the kept sockets until the plugin ends. `None` if
-/// there can't be one.
+/// Starts a child that sends the request by the socket, and holds the kept sockets until the plugin ends. Returns
+/// `None` if there can't be one. Then the request has not been sent.
 pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> {
     if !is_allowed() {
         return None;
@@ -102,7 +111,7 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
     Some(Waiter { pipe: Some(ours) })
 }
 
-/// Starts it in the way that was found, or finds one.
+/// Starts a child in the way that was found, or finds a way first. Fails with ECHILD if none is possible.
 fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     let errno = match WAY.get() {
         Some(Way::Ourselves) => return Err(Errno::ECHILD),
@@ -116,7 +125,7 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
             Err(errno) => errno,
         },
     };
-    // No process at all, or no memory.
+    // There can be no process at all, or no memory. That says nothing about the way, so the next call tries again.
     if matches!(errno, Errno::EAGAIN | Errno::ENOMEM) {
         return Err(errno);
     }
@@ -134,12 +143,13 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     child::start(task)
 }
 
+/// Logs the way and the reason for it, and remembers it.
 fn note(way: Way, why: &str) {
     log::info!("removals are waited for by {}: {why}", if way == Way::Ourselves { "us" } else { "a child" });
     let _ = WAY.set(way);
 }
 
-/// The value of CNIMBLE_DEL_WAIT.
+/// Returns whether CNIMBLE_DEL_WAIT is `1`: `Some(true)` for `1`, `Some(false)` for `0`. `None` is for anything else.
 fn setting() -> Option<bool> {
     match std::env::var_os(SETTING)?.to_str()? {
         "1" => Some(true),
@@ -156,23 +166,26 @@ fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The plugin's end of a child. Dropping it does not end the child, which lives until the plugin ends.
 pub(crate) struct Waiter {
-    /// The read end closes with the child.
+    /// The write end of the pipe that the child reads. poll(2) reports an error for it when the child has ended.
     pipe: Option<OwnedFd>,
 }
 
+/// What [`Waiter::wait`] has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
+    /// There is something to read from the socket.
     Readable,
+    /// The child has ended before the plugin. It may not have sent the request.
     Ended,
+    /// Neither has happened in time.
     Late,
 }
 
 impl Waiter {
-    /// Waits until there is something to read from `socket`, or the child has ended.
-    ///
-    /// # Errors
-    /// Fails if poll(2) fails.
+    /// Waits until there is something to read from `socket`, or the child has ended, but not longer than until `end`.
+    /// It looks at the socket first.
     pub(crate) fn wait(&self, socket: BorrowedFd<'_>, end: Instant) -> Result<Event, Errno> {
         loop {
             let time = end.saturating_duration_since(Instant::now());

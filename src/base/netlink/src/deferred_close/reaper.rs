@@ -22,19 +22,24 @@ use nix::errno::Errno;
 /// SIGCHLD in the masks of proc(5).
 const SIGCHLD: u64 = 1 << (libc::SIGCHLD - 1);
 
+/// The number of children of process 1 that are looked at.
 const YOUNGEST: usize = 8;
 /// The number of descriptors to look at. A service manager has its signalfd among the first, unless it was executed
 /// anew.
 const DESCRIPTORS: usize = 1024;
 
-/// Looks at a busy process 1, which may be taking a SIGCHLD. Where it doesn't take it, they delay each removal.
+/// The number of looks at a process 1 that is busy, perhaps with taking a SIGCHLD. If process 1 never takes it, the
+/// pauses between them delay every plugin that could have a child.
 const LOOKS: usize = 4;
+/// The pause between two looks.
 const BETWEEN: Duration = Duration::from_micros(300);
 
-/// Why it isn't known to reap.
+/// Why process 1 isn't known to reap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
+    /// It may be different at the next look.
     Busy(&'static str),
+    /// Another look would say the same.
     Lasting(&'static str),
 }
 use Doubt::{Busy, Lasting};
@@ -53,7 +58,7 @@ enum Signal {
     Open,
 }
 
-/// The error says why process 1 isn't known to reap.
+/// Returns `Ok` if process 1 is known to reap. The error says why it isn't.
 pub(super) fn reaps() -> Result<(), &'static str> {
     for _ in 1..LOOKS {
         match look() {
@@ -65,6 +70,7 @@ pub(super) fn reaps() -> Result<(), &'static str> {
     look().map_err(|(Busy(why) | Lasting(why))| why)
 }
 
+/// Looks at process 1 once.
 fn look() -> Known<()> {
     // A procfs of another PID namespace would tell of another process 1.
     if !is_of_our_namespace(&read("/proc/self/status")?) {
@@ -93,6 +99,7 @@ fn is_of_our_namespace(status: &str) -> bool {
     field(status, "NSpid").is_some_and(|pids| pids.split_whitespace().count() == 1)
 }
 
+/// Reads from /proc/1/status how process 1 handles SIGCHLD. Fails with [`Busy`] while one is pending.
 fn signal(status: &str) -> Known<Signal> {
     let has = |name| field(status, name).and_then(in_mask);
     match (has("SigIgn"), has("SigBlk"), has("SigPnd"), has("ShdPnd")) {
@@ -122,7 +129,8 @@ fn has_signalfd() -> Known<bool> {
     Ok(false)
 }
 
-/// Process 1 is in rt_sigtimedwait(2), and SIGCHLD is in the set.
+/// Returns true if and only if process 1 is in rt_sigtimedwait(2), and SIGCHLD is in the set that it waits for. Fails
+/// with [`Busy`] if it is running, or has gone on meanwhile.
 fn waits_for_it() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1 isn't known to reap, and its system call can't be read");
     let call = || fs::read_to_string("/proc/1/syscall").map_err(|_| WHY);
@@ -141,7 +149,7 @@ fn waits_for_it() -> Known<bool> {
     Ok(u64::from_ne_bytes(set) & SIGCHLD != 0)
 }
 
-/// The address of the awaited set of signals, by proc_pid_syscall(5).
+/// Returns the address of the awaited set of signals from proc_pid_syscall(5). `None` is for any other system call.
 fn awaited(call: &str) -> Option<u64> {
     let mut words = call.split_whitespace();
     if words.next()?.parse() != Ok(libc::SYS_rt_sigtimedwait) {
@@ -150,13 +158,14 @@ fn awaited(call: &str) -> Option<u64> {
     u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns true if and only if `cminflt` of proc_pid_stat(5) is above 0.
+/// Returns true if and only if `cminflt` of proc_pid_stat(5) is above 0. The kernel adds to it the page faults of
+/// reaped children.
 fn has_reaped(stat: &str) -> bool {
     let faults = behind_the_name(stat).and_then(|mut fields| fields.nth(8)?.parse::<u64>().ok());
     faults.is_some_and(|count| count > 0)
 }
 
-/// Looks at the youngest of these children of process 1.
+/// Returns `Ok` if none of the youngest of these children of process 1 is a zombie. A child that is gone is none.
 fn none_is_a_zombie(children: &str) -> Known<()> {
     for child in children.split_whitespace().rev().take(YOUNGEST) {
         match fs::read_to_string(format!("/proc/{child}/stat")) {
@@ -180,10 +189,12 @@ fn behind_the_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
 }
 
+/// Returns whether SIGCHLD is in a mask of proc(5), or `None` if it is no hexadecimal number.
 fn in_mask(mask: &str) -> Option<bool> {
     Some(u64::from_str_radix(mask, 16).ok()? & SIGCHLD != 0)
 }
 
+/// Returns the value of a line `NAME: VALUE` in a file of /proc.
 fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

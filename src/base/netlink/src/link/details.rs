@@ -20,7 +20,7 @@ use crate::uapi::rtnetlink::{IFINFOMSG, RTM_NEWLINK};
 use crate::wire::{Attributes, Malformed, Message, Parsed, text, u32_ne};
 use crate::{Netlink, Request, Result, socket};
 
-/// The flags that can be set (`__dev_change_flags()` in net/core/dev.c), but IFF_UP.
+/// The flags that can be set (`__dev_change_flags()` in net/core/dev.c), without IFF_UP.
 const FLAGS: u32 = IFF_DEBUG
     | IFF_NOTRAILERS
     | IFF_NOARP
@@ -49,9 +49,10 @@ const VALUES: [u16; 9] = [
 pub struct Details {
     /// Whether the link is lo (IFF_LOOPBACK), under any name.
     pub loopback: bool,
-    /// IFF_PROMISC, IFF_NOARP and the others that can be set, without IFF_UP.
+    /// The flags that can be set, such as IFF_PROMISC and IFF_NOARP, without IFF_UP.
     pub flags: u32,
-    /// Broadcast address, queue length, group, link mode, limits of GSO and GRO, by IFLA_*.
+    /// The values of broadcast address, queue length, group, link mode, and limits of GSO and GRO. The keys are IFLA_*,
+    /// and the values are in the kernel's form.
     pub values: BTreeMap<u16, Vec<u8>>,
     /// `IFLA_PERM_ADDRESS`, the hardware's own address. Empty if the kernel tells none.
     pub permanent: Vec<u8>,
@@ -76,7 +77,7 @@ pub enum Altnames {
 }
 
 impl Netlink {
-    /// More of the link at `index`.
+    /// Looks up more of the link at `index`.
     ///
     /// # Errors
     /// Fails with ENODEV if there is no such link.
@@ -118,7 +119,8 @@ fn read(message: &Message<'_>) -> Parsed<Option<Details>> {
     Ok(Some(details))
 }
 
-/// Gives a link these flags and values where it has others `now`; `None` if it has no others.
+/// Returns the request that gives a link these flags and values where it has others `now`. `None` if it has no others.
+/// Only flags that can be set count.
 pub fn set(
     index: u32,
     name: &str,

@@ -12,15 +12,18 @@ use crate::uapi::rtnetlink::IFINFOMSG;
 use crate::wire::{Attributes, u32_ne};
 use crate::{Error, IfPresent, Netlink, Request, Result};
 
-/// A second attempt is rare.
+/// The most attempts. A second one is rare: another process has to use the same random group, or change a group
+/// meanwhile.
 const ATTEMPTS: usize = 5;
+/// The group of links that were put into no other.
 const DEFAULT: u32 = 0;
 
 impl Netlink {
-    /// Removes links that still exist. A link of the same index but another alias stays.
+    /// Removes those links that still exist. A link of the same index but another alias stays. If `links` is only one
+    /// link, its alias isn't compared.
     ///
     /// # Errors
-    /// After a failure some links may remain.
+    /// Fails with EAGAIN if other processes keep changing the groups. After a failure some links may remain.
     pub fn remove_links(&mut self, links: &[Link]) -> Result<()> {
         match links {
             [] => Ok(()),
@@ -29,6 +32,7 @@ impl Netlink {
         }
     }
 
+    /// Removes several links. All links that can't be found with their alias are taken for removed.
     fn remove_group(&mut self, links: &[Link]) -> Result<()> {
         let mut wanted: HashMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
         for _ in 0..ATTEMPTS {
@@ -65,7 +69,7 @@ impl Netlink {
             .reason(format!("they could not be made a group of their own, {ATTEMPTS} times in a row")))
     }
 
-    /// Reads only these links in full.
+    /// Lists the links whose index and group are `of_interest`, and reads only these in full.
     fn links_where(&mut self, of_interest: impl Fn(u32, u32) -> bool) -> Result<Vec<Link>> {
         self.dump("list the groups of links", query(&Filter::default()), |message| {
             let group = Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP)?;
@@ -82,7 +86,7 @@ fn set_group(link: &Link, group: u32) -> Request {
     link::set(link.index, &link.name, &Change { group: Some(group), ..Change::default() })
 }
 
-/// A group above the numbers that people use. The members tell if it is taken.
+/// Returns a random group above the numbers that people use. Whether another process uses it, its members show.
 fn random_group() -> u32 {
     let [a, b, c, d, ..] = link::Mac::random().0;
     u32::from_ne_bytes([a, b, c, d]) | 1 << 31

@@ -29,30 +29,31 @@ use crate::wire::{self, Attributes, Message, Parsed, u32_ne};
 use crate::{IfPresent as _, NetNs, Netlink, Result};
 
 impl Link {
-    /// Whether the other end of this veth is the link `index` of the namespace with this number
-    /// ([`Netlink::number_of`]). The number and this link are of one namespace.
+    /// Whether the other end of this veth is the link `index` of the namespace with this number, as
+    /// [`Netlink::number_of`] returns it. The number must be one of the namespace that this link is in.
     pub fn leads_to(&self, index: u32, number: Option<i32>) -> bool {
         self.kind == "veth" && self.peer == Some(index) && number.is_some() && self.far == number
     }
 }
 
 impl Netlink {
-    /// The number that the namespace has in this one (RTM_GETNSID, rtnetlink(7)), if it has one. The kernel gives it one
-    /// when it describes a link that leads there, so the link has to be looked up first.
+    /// Returns the number that the namespace has in this one (RTM_GETNSID, rtnetlink(7)), or `None` if it has none. The
+    /// kernel gives it one when it describes a link that leads there, so the link has to be looked up first.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the look-up.
     pub fn number_of(&mut self, netns: &NetNs) -> Result<Option<i32>> {
         let fd = netns.as_fd().as_raw_fd().cast_unsigned();
         let message = wire::message(RTM_GETNSID, NLM_F_REQUEST, &[0; RTGENMSG], |w| w.u32_ne(NETNSA_FD, fd));
         self.get("ask for the number of a network namespace", message, read)
     }
 
-    /// The link of this namespace that is the other end of `link`, a veth in `netns`. The index that `link` tells is only
-    /// where to look, because it may be any. The link here has to lead to `link`.
+    /// Returns the link of this namespace that is the other end of `link`, a veth in `netns`. The index that `link`
+    /// tells is only where to look, because it may be any. The link here has to lead to `link`. `None` if there is no
+    /// such link, or if both ends are in `netns`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses a look-up.
     pub fn other_end(&mut self, link: &Link, netns: &NetNs) -> Result<Option<Link>> {
         let Some(index) = link.peer.filter(|_| link.kind == "veth" && link.far.is_some()) else {
             return Ok(None);
@@ -65,8 +66,8 @@ impl Netlink {
         Ok(Some(end).filter(|end| end.leads_to(link.index, number)))
     }
 
-    /// Finds the host's end of an attachment whose interface is `pod` in `netns`, if the host proves it. `known` are the
-    /// names of links on the host in the result of its ADD.
+    /// Finds the host's end of an attachment whose interface is `pod` in `netns`, if the host proves it. `known` are
+    /// the names of links on the host in the result of its ADD. `None` if no link has a proof.
     ///
     /// The link is a veth, and its peer has the index of `pod`. It has one of these proofs, which no pod can forge (see
     /// the text of this module):
@@ -76,7 +77,7 @@ impl Netlink {
     ///    one, that names the same container: a plugin that delegates passes on the name of another network.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses a look-up.
     pub fn host_end(
         &mut self,
         owner: &Owner,
@@ -86,7 +87,7 @@ impl Netlink {
     ) -> Result<Option<Link>> {
         let leads_there =
             |link: &Link| link.kind == "veth" && link.far.is_some() && link.peer == Some(pod.index);
-        // A bridge stands in front of its port.
+        // The result lists a bridge before its port, so the last name is tried first.
         for name in known.iter().rev() {
             let Some(link) = self.find_link(name)?.filter(leads_there) else { continue };
             if owner.owns(&link.alias) {
@@ -104,7 +105,7 @@ impl Netlink {
     }
 }
 
-/// The number in RTM_NEWNSID.
+/// Reads the number in an RTM_NEWNSID. `None` if the namespace has none, which the kernel tells as -1.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<i32>> {
     if message.kind != RTM_NEWNSID {
         return Ok(None);

@@ -54,7 +54,7 @@ pub struct Vrf {
     pub table: u32,
 }
 
-/// `None` for a kind without settings, and for a mode that is not made here.
+/// Reads the settings of a link of this kind. `None` for a kind without settings, and for a mode that is not made here.
 pub(super) fn read(kind: &str, data: &[u8]) -> Parsed<Option<Kind>> {
     let data = Attributes::new(data);
     Ok(match kind {
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// The kind's own attributes (`IFLA_INFO_DATA`). A tap is not made by netlink.
+    /// Returns the kind's own attributes (`IFLA_INFO_DATA`). `None` if it has none. A tap is not made by netlink.
     fn data(self) -> Option<InfoData> {
         match self {
             Kind::Dummy | Kind::Ifb | Kind::Tap(_) => None,
@@ -95,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// The kernel module that has this kind.
+    /// Returns the name of the kernel module that has this kind.
     pub fn module(self) -> &'static str {
         match self {
             Kind::Vlan(_) => "8021q",
@@ -109,7 +109,8 @@ impl Kind {
     }
 
     /// Whether a link of this kind and with these settings, as the kernel reports them ([`Link`](super::Link)), is such
-    /// a link. A setting that is not wanted, or not reported, makes no difference.
+    /// a link. An optional setting that is not wanted makes no difference. Nor does a macvlan's queue length that the
+    /// kernel doesn't report. A kind with settings is not met by a link whose settings aren't known.
     pub fn is_of(self, kind: &str, settings: Option<Kind>) -> bool {
         let is_met = match (self, settings) {
             (Kind::Dummy | Kind::Ifb, _) => true,
@@ -143,15 +144,15 @@ pub struct NewLink<'a> {
     pub kind: Kind,
     /// Index of the parent, in this namespace.
     pub parent: Option<u32>,
-    /// The namespace that it is born in, if that is another.
+    /// The namespace that the link is made in, if that is another than the socket's.
     pub netns: Option<BorrowedFd<'a>>,
-    /// MTU in bytes; `None` is the kernel's.
+    /// The MTU in bytes. `None` is the kernel's default.
     pub mtu: Option<u32>,
-    /// Hardware address; `None` is the kernel's choice.
+    /// The hardware address. `None` is the kernel's choice.
     pub mac: Option<Mac>,
     /// The group of the link; `None` is the default, 0.
     pub group: Option<u32>,
-    /// Length of the transmit queue, in packets; `None` is the kernel's.
+    /// The length of the transmit queue, in packets. `None` is the kernel's default.
     pub txqlen: Option<u32>,
     /// Whether it comes up at once.
     pub up: bool,
@@ -183,16 +184,17 @@ pub fn add(link: &NewLink<'_>) -> Request {
     new_link(link.kind.name(), &[link.name], message)
 }
 
+/// Begins a request for a new link with this name and kind.
 fn message(name: &str, kind: Kind) -> LinkMessageBuilder<LinkUnspec> {
     LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::from(kind.name())).name(name)
 }
 
 impl Netlink {
-    /// Returns true if the kernel has this kind of link. It is asked for one with an impossible hardware address, and
-    /// no parent, which changes nothing: a kernel that knows the kind refuses either.
+    /// Returns true if the kernel has this kind of link. It is asked for one with an impossible hardware address and no
+    /// parent. A kernel that knows the kind refuses either, so nothing changes.
     ///
     /// # Errors
-    /// Any other refusal of the kernel, such as EPERM.
+    /// Fails if the kernel refuses it for another reason, such as with EPERM.
     pub fn knows_kind(&mut self, kind: Kind) -> Result<bool> {
         let name = "cnimble-ask";
         let message = message(name, kind).address(vec![0; 6]).build();

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Reads `aa:bb:cc:dd:ee:ff`, in any case; also with `-`, as `aabb.ccdd.eeff`, and as twelve digits.
+    /// Reads `aa:bb:cc:dd:ee:ff`, in any case; also with `-`, as `aabb.ccdd.eeff`, and as twelve digits. `None` for any
+    /// other text.
     pub fn parse(text: &str) -> Option<Mac> {
         let (separator, digits) = match text.bytes().find(|byte| !byte.is_ascii_hexdigit()) {
             None => ("", 12),
@@ -29,7 +30,7 @@ impl Mac {
         Some(Mac(bytes))
     }
 
-    /// A random, locally administered unicast address (getrandom(2)).
+    /// Returns a random, locally administered unicast address (getrandom(2)).
     pub fn random() -> Mac {
         let mut bytes = [0_u8; 6];
         // SAFETY: the pointer and the length are those of a live, writable array.
@@ -57,8 +58,9 @@ impl Mac {
         self.0.to_vec()
     }
 
-    /// The hardware address for an IP address, locally administered and unicast: `0a:58` and an IPv4 address, or `0e`
-    /// and five bytes of a hash of an IPv6 address. A neighbour entry of a former owner is right for the next one.
+    /// Returns the hardware address for an IP address. It is locally administered and unicast: `0a:58` and an IPv4
+    /// address, or `0e` and five bytes of a hash of an IPv6 address. So a neighbour entry of an address's former owner
+    /// is right for the next one.
     pub fn of_address(ip: IpAddr) -> Mac {
         match ip {
             IpAddr::V4(ip) => {

@@ -37,25 +37,26 @@ pub struct Link {
     pub name: String,
     /// The kind, such as `bridge` or `veth`. Empty for hardware and lo.
     pub kind: String,
-    /// Hardware address, if it has one of six bytes.
+    /// The hardware address, if the link has one of six bytes.
     pub mac: Option<Mac>,
     /// The MTU in bytes.
     pub mtu: u32,
     /// Whether the link is administratively up (IFF_UP).
     pub up: bool,
-    /// IFF_PROMISC was asked for (`ip link set … promisc on`), and not turned on by a bridge or a packet capture.
+    /// Whether IFF_PROMISC was asked for (`ip link set … promisc on`). It doesn't count that a bridge or a packet
+    /// capture has turned it on.
     pub promisc: bool,
-    /// IFF_ALLMULTI was asked for, as with `promisc`.
+    /// Whether IFF_ALLMULTI was asked for, as with `promisc`.
     pub allmulti: bool,
-    /// Length of the transmit queue, in packets.
+    /// The length of the transmit queue, in packets.
     pub txqlen: u32,
-    /// `ip link … group`; 0 is the default.
+    /// The number of its group (`ip link … group`). 0 is the default.
     pub group: u32,
     /// Whether `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
-    /// IFF_LOWER_UP: the link is up and has a carrier.
+    /// Whether the link is up and has a carrier (IFF_LOWER_UP).
     pub carrier: bool,
-    /// Index of the bridge that it is a port of.
+    /// The index of the link that it is a port of, such as a bridge or a VRF.
     pub master: Option<u32>,
     /// The kind with its settings, of those of [`Kind`] that have some.
     pub settings: Option<Kind>,
@@ -91,7 +92,7 @@ pub struct Change<'a> {
     pub name: Option<&'a str>,
     pub alias: Option<&'a str>,
     pub group: Option<u32>,
-    /// `Some(0)` takes it off its master.
+    /// The index of the link whose port it becomes. `Some(0)` takes it off its master.
     pub master: Option<u32>,
     /// The namespace that the link is moved into, down, before anything else is changed. It keeps its name, or gets
     /// `name` if that is taken there. Otherwise it is renamed to `name` afterwards, so an EEXIST may mean that it has
@@ -142,7 +143,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     changed(LinkUnspec::new_with_index(index), name, change, RouteNetlinkMessage::SetLink)
 }
 
-/// `message` with `change`, of the type that `wrap` makes of it.
+/// Returns the request of `message` with `change`, of the type that `wrap` makes of it.
 pub(super) fn changed<K>(
     mut message: LinkMessageBuilder<K>,
     name: &str,
@@ -184,7 +185,8 @@ pub enum ArpSwitch {
     Notify,
 }
 
-/// Switches it on, without /proc/sys (IFLA_INET_CONF, linux/if_link.h).
+/// Returns the request that switches it on, without /proc/sys (IFLA_INET_CONF, linux/if_link.h). `name` is for
+/// messages.
 pub fn set_arp(index: u32, name: &str, switch: ArpSwitch) -> Request {
     let (what, number) = match switch {
         ArpSwitch::Filter => ("arp_filter", IPV4_DEVCONF_ARPFILTER),
@@ -200,9 +202,10 @@ pub fn set_arp(index: u32, name: &str, switch: ArpSwitch) -> Request {
     Request::new(format!("set {what} of {name}"), Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
-/// IFALIASZ without the NUL.
+/// The longest alias, in bytes: IFALIASZ without the NUL.
 const ALIAS_MAX: usize = 255;
 
+/// Applies a setting to a message if there is one.
 fn with<K, T>(
     message: LinkMessageBuilder<K>,
     value: Option<T>,
@@ -214,13 +217,14 @@ fn with<K, T>(
     }
 }
 
-/// The request of `ip link del`.
+/// `ip link del`; `name` is for messages.
 pub fn del(index: u32, name: &str) -> Request {
     let message = LinkUnspec::new_with_index(index).build();
     let message = RouteNetlinkMessage::DelLink(message);
     Request::new(format!("delete link {name}"), Mode::Change, message)
 }
 
+/// Returns the request that deletes all links of a group. `count` is their number, for messages.
 pub(super) fn del_group(group: u32, count: usize) -> Request {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::Group(group));
@@ -228,6 +232,7 @@ pub(super) fn del_group(group: u32, count: usize) -> Request {
 }
 
 impl Change<'_> {
+    /// Names the changes as `ip link set` does, for messages.
     fn words(&self) -> String {
         let on = |on: bool| if on { "on" } else { "off" };
         [
@@ -255,7 +260,7 @@ impl Change<'_> {
 /// Chooses links for a list. Both filters run in the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Filter<'a> {
-    /// Lists only ports of this bridge.
+    /// Lists only ports of the link with this index, such as a bridge.
     pub master: Option<u32>,
     /// Lists only links of this kind.
     pub kind: Option<&'a str>,

@@ -29,11 +29,11 @@ pub struct Port {
     pub hairpin: bool,
     /// Whether the port has `isolated on`.
     pub isolated: bool,
-    /// Whether the port has `group_fwd_mask 0xfffd`, see [`claim`].
+    /// Whether the port has all bits of `group_fwd_mask 0xfffd`, see [`claim`].
     pub closed: bool,
 }
 
-/// How a bridge treats the frames of a port. A new port learns, and gets all floods.
+/// How a bridge treats the frames of a port. A new port learns addresses, and gets all frames that are flooded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frames {
     /// Whether the port has `state disabled`. The kernel sets it, too, while a port has no carrier.
@@ -45,7 +45,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches, and flood.
+    /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches, and behave as if they
+    /// were on.
     pub(crate) fn read(port: Attributes<'_>) -> Self {
         let byte = |kind| port.get(kind).and_then(|value| u8_at(value, 0));
         let is_on = |kind| byte(kind) != Some(0);
@@ -72,10 +73,12 @@ impl Port {
     }
 }
 
-/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames), which no bridge forwards and no mask may have.
+/// The mask of the addresses 01:80:c2:00:00:00 to :0f, except :01 (pause frames). No bridge forwards that one, and no
+/// mask may have it.
 pub(crate) const RESERVED: u16 = 0xfffd;
 
-/// The first change of a new port, which is down: `change` and its flags, all in one message.
+/// Returns the first change of a new port, which is down: `change` and its flags, all in one message. Flags that `port`
+/// doesn't have stay as they are, because a new port has none.
 ///
 /// Without the mask, a frame to a reserved address 01:80:c2:00:00:0x bypasses the bridge: the port receives it, and the
 /// bridge learns its source without any rule (`br_handle_frame` in net/bridge/br_input.c). Kernels before 4.15 ignore
@@ -90,7 +93,7 @@ pub fn claim(index: u32, name: &str, port: Port, change: &Change<'_>) -> Request
     changed(message, name, change, RouteNetlinkMessage::NewLink)
 }
 
-/// `bridge link set dev PORT hairpin … isolated …`; whether it is closed stays as it is.
+/// `bridge link set dev PORT hairpin … isolated …`. Whether the port is closed stays as it is.
 pub fn set(index: u32, name: &str, port: Port) -> Request {
     let message = LinkBridgePort::new(index).hairpin(port.hairpin).isolated(port.isolated);
     // RTM_SETLINK would take it and change nothing.
@@ -116,18 +119,19 @@ pub fn enable(index: u32, name: &str) -> Request {
     Request::new(format!("set bridge port {name} state forwarding"), Mode::Change, message)
 }
 
-/// A vlan on a port or bridge.
+/// A vlan of a port or of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Vlan {
     /// The VLAN ID, 1 to 4094.
     pub id: u16,
-    /// Untagged frames that come in belong to it.
+    /// Whether untagged frames that come in belong to this VLAN.
     pub pvid: bool,
     /// Whether frames of this VLAN go out untagged.
     pub untagged: bool,
 }
 
-/// The request of `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`.
+/// `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`, for the vlans from `first` to `last_id` with the
+/// flags of `first`.
 pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16) -> Request {
     let mut flags = BridgeVlanInfoFlags::empty();
     flags.set(BridgeVlanInfoFlags::Pvid, first.pvid);
@@ -137,14 +141,14 @@ pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16) -> Request {
     Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
-/// The request of `bridge vlan del dev PORT vid FIRST[-LAST]`.
+/// `bridge vlan del dev PORT vid FIRST[-LAST]`, for the vlans from `first` to `last`.
 pub fn del_vlans(index: u32, name: &str, first: u16, last: u16) -> Request {
     let (range, message) = vlans(index, first, last, BridgeVlanInfoFlags::empty());
     let what = format!("delete vlan {range} from {name}");
     Request::new(what, Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
-/// A range of vlans in words, and in a message about a port.
+/// Returns a range of vlans in words, and a message about it for a port.
 fn vlans(index: u32, first: u16, last: u16, flags: BridgeVlanInfoFlags) -> (String, LinkMessage) {
     let message = LinkBridgeVlan::new(index);
     if first == last {
@@ -176,7 +180,7 @@ impl Netlink {
         }
     }
 
-    /// Before Linux 5.6 the kernel lists all ports.
+    /// Lists the vlans of a port from a list of all ports. Before Linux 5.6 the kernel has no other.
     pub(crate) fn vlans_of_all_ports(&mut self, index: u32) -> Result<Vec<Vlan>> {
         let message = RouteNetlinkMessage::GetLink(all_ports());
         let found = self.dump("list vlans", message, |message| read_link(message, index))?;
@@ -184,12 +188,14 @@ impl Netlink {
     }
 }
 
+/// Sorts the vlans by their numbers.
 fn sorted(found: Vec<Vec<Vlan>>) -> Vec<Vlan> {
     let mut vlans: Vec<Vlan> = found.into_iter().flatten().collect();
     vlans.sort_unstable();
     vlans
 }
 
+/// Returns the request for all ports with their vlans, of which runs are told by their first and last.
 fn all_ports() -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.interface_family = AddressFamily::Bridge;
@@ -198,8 +204,8 @@ fn all_ports() -> LinkMessage {
     message
 }
 
-/// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
-/// BRIDGE_VLANDB_ENTRY for every run).
+/// Reads the vlans of link `wanted` from an RTM_NEWVLAN: `struct br_vlan_msg` and a BRIDGE_VLANDB_ENTRY for every run.
+/// `None` for another link.
 pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     if message.kind != RTM_NEWVLAN || u32_ne(message.body, 4) != Some(wanted) {
         return Ok(None);
@@ -225,7 +231,7 @@ pub(crate) fn read_vlan(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec
     Ok(Some(vlans))
 }
 
-/// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
+/// Reads the vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE. `None` for another link.
 pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec<Vlan>>> {
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWLINK
@@ -257,6 +263,7 @@ pub(crate) fn read_link(message: &Message<'_>, wanted: u32) -> Parsed<Option<Vec
     Ok(Some(vlans))
 }
 
+/// Reads a `struct bridge_vlan_info`: its flags, and the vlan with those of them that matter here.
 fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     let flags = BridgeVlanInfoFlags::from_bits_retain(u16_ne(value, 0)?);
     let vlan = Vlan {
@@ -267,9 +274,10 @@ fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     Some((flags, vlan))
 }
 
+/// The largest number in 12 bits.
 const VLAN_MAX: u16 = 4095;
 
-/// Appends `first` to the one numbered `last`, all with the same flags.
+/// Appends the vlans from `first` to the one numbered `last`, all with the same flags.
 fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
     vlans.extend((first.id..=last.min(VLAN_MAX)).map(|id| Vlan { id, ..first }));
 }

@@ -62,7 +62,7 @@ impl Netlink {
         self.get_link(&what, message)
     }
 
-    /// The link called `name`, or `None`.
+    /// Returns the link called `name`, or `None` if there is none or no link can have that name.
     ///
     /// # Errors
     /// Fails with any errno but ENODEV.
@@ -70,7 +70,7 @@ impl Netlink {
         self.link(name).map(Some).default_for(&[Errno::ENODEV])
     }
 
-    /// The link at `index`.
+    /// Returns the link at `index`.
     ///
     /// # Errors
     /// Fails with ENODEV if there is no such link.
@@ -97,16 +97,16 @@ impl Netlink {
         Ok(links)
     }
 
-    /// `ip link show`: the links that `wanted` says. The others take no memory, however many there are.
+    /// `ip link show`: returns the links that `wanted` is true for. The others take no memory, however many there are.
     pub fn find_links(&mut self, wanted: impl Fn(&Link) -> bool) -> Result<Vec<Link>> {
         self.dump("list links", query(&Filter::default()), |message| Ok(read(message)?.filter(&wanted)))
     }
 
-    /// Waits until the link is operationally up, by notification. Checks once before subscribing, so that nothing is
-    /// waited for in vain, and once after, so that nothing is lost.
+    /// Waits until the link is operationally up, and returns it. The kernel's notifications tell of that. It is looked
+    /// up once before subscribing, so that nothing is waited for in vain, and once after, so that nothing is lost.
     ///
     /// # Errors
-    /// ETIMEDOUT after `timeout`; EINTR if a signal came; ENODEV if the link goes.
+    /// Fails with ETIMEDOUT after `timeout`, with EINTR if a signal came, and with ENODEV if the link is deleted.
     pub fn wait_oper_up(&mut self, index: u32, timeout: Duration) -> Result<Link> {
         let end = Instant::now() + timeout;
         let link = self.link_at(index)?;
@@ -150,7 +150,8 @@ impl Netlink {
         }
     }
 
-    /// Waits for a datagram; returns the last that it says about the link.
+    /// Waits for a datagram, and returns the last that it says about the link. `None` if it says nothing. Fails with
+    /// ENODEV if the link has been deleted.
     fn notice(&mut self, what: &str, index: u32) -> Result<Option<Link>> {
         let mut last = None;
         let datagram = self.socket.datagram(what, 0)?;
@@ -168,6 +169,7 @@ impl Netlink {
     }
 }
 
+/// Returns the request for the links that `filter` chooses.
 pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
@@ -181,16 +183,18 @@ pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
+/// Asks the kernel to leave out the statistics, which are most of a link's description.
 pub(crate) fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 
-/// A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
+/// Returns the family and the index of a message about a link. A bridge says with an RTM_DELLINK of AF_BRIDGE that a
+/// link is no longer its port, so the family has to be looked at.
 pub(crate) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
     Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 
-/// A link from RTM_NEWLINK; `None` if it is another message.
+/// Reads the link in an RTM_NEWLINK. `None` if it is another message, or one about a bridge's port.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     const SHORT: Malformed = Malformed("a link message is too short");
     let (family, index) = family_and_index(message).ok_or(SHORT)?;
@@ -233,7 +237,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
     Ok(Some(link))
 }
 
-/// IFLA_LINKINFO, of the link and of its master.
+/// Reads IFLA_LINKINFO, which tells of the link's kind and of its master's.
 fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
     let mut of_bridge = false;
     for attribute in Attributes::new(info) {
@@ -255,12 +259,13 @@ fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
     Ok(())
 }
 
-/// IFLA_AF_SPEC: an array of each family, indexed as in linux/ip.h and linux/ipv6.h.
+/// Reads a number from IFLA_AF_SPEC. It has an array for each family, indexed as in linux/ip.h and linux/ipv6.h.
 fn switch(families: &[u8], family: i32, array: u16, index: usize) -> Parsed<Option<u32>> {
     let Some(family) = Attributes::new(families).find(family as u16)? else { return Ok(None) };
     Ok(Attributes::new(family).find(array)?.and_then(|conf| u32_ne(conf, 4 * index)))
 }
 
+/// Whether an attribute of one byte is there, and not 0.
 fn flag(attributes: &[u8], wanted: u16) -> Parsed<bool> {
     Ok(Attributes::new(attributes)
         .find(wanted)?

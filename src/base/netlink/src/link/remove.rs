@@ -10,23 +10,27 @@ use crate::uapi::rtnetlink::{RTM_DELLINK, RTNLGRP_LINK};
 use crate::wire::{self, Ack, Message, Messages, u8_at, u32_ne};
 use crate::{Netlink, Request, Result};
 
-/// The kernel waits for others that change the network's configuration.
+/// The longest time for a removal. The kernel first waits for others that change the network's configuration.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for each further link. The kernel closes all before it announces the first.
+/// The further time for each link. The kernel closes all before it announces the first.
 const EACH: Duration = Duration::from_millis(100);
 
-/// AF_UNSPEC: a bridge announces that it has lost a port with a family of its own, and the port is there still.
+/// The family of announcements about links, AF_UNSPEC. A bridge announces that it has lost a port with a family of its
+/// own, and the port is there still.
 const LINKS: u8 = 0;
 
+/// What a message says about a removal.
 enum Said {
+    /// The link with this index is gone.
     Gone(u32),
+    /// The kernel has carried out or refused the request.
     Answer(Result<()>),
     Nothing,
 }
 
 impl Netlink {
     /// Removes a link with its addresses, and the other end of a veth. The name is free when this returns. The kernel
-    /// may still be freeing the link, and a child waits for that (see [`deferred_close`]).
+    /// may still be freeing the link, and a child waits for that (see [`deferred_close`]). `name` is for messages.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request, and with ENODEV without such a link.
@@ -48,11 +52,11 @@ impl Netlink {
             self.socket.expect_many();
         }
         let outcome = self.remove_by_a_child(links, &request);
-        // Discards the others that have come, too.
+        // This discards the other announcements that have come, too.
         let left = self.socket.leave(RTNLGRP_LINK);
         match outcome {
             Some(outcome) => outcome.and(left),
-            // Unknown here: the kernel is asked.
+            // The outcome is unknown, so the kernel is asked.
             None => left.and_then(|()| self.execute(request)),
         }
     }
@@ -66,6 +70,7 @@ impl Netlink {
         self.await_removal(links, &request.what, seq, &child)
     }
 
+    /// Waits for the announcement or the answer. `None` as in [`remove_by_a_child`](Self::remove_by_a_child).
     fn await_removal(&mut self, links: &[u32], what: &str, seq: u32, child: &Waiter) -> Option<Result<()>> {
         let count = u32::try_from(links.len()).unwrap_or(u32::MAX);
         let end = Instant::now() + PATIENCE + EACH.saturating_mul(count);
@@ -92,6 +97,7 @@ impl Netlink {
     }
 }
 
+/// Reads what a message says about the removal whose request has the number `seq`.
 fn heard(message: &Message<'_>, what: &str, port: u32, seq: u32) -> Said {
     if message.kind == RTM_DELLINK
         && u8_at(message.body, 0) == Some(LINKS)

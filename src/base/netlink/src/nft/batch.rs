@@ -11,14 +11,16 @@ use crate::uapi::nfnetlink::{
 };
 use crate::wire::{self, Writer};
 
-/// Each element has at most some 350 bytes, so all have less than 64 KiB.
+/// The most elements in one message. Each has at most some 350 bytes, so all have less than 64 KiB.
 const ELEMENTS: usize = 150;
 
-/// Make; EEXIST if it is there.
+/// The flags of a request that makes an object. The kernel refuses it with EEXIST if the object is there.
 const MAKE: u16 = NLM_F_CREATE | NLM_F_EXCL;
 
+/// What the kernel is to do with a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// The kernel makes the changes.
     Commit,
     /// The kernel makes all changes and takes them back.
     TryOut,
@@ -28,12 +30,15 @@ pub(super) enum Purpose {
 #[derive(Debug, Clone)]
 pub struct Batch {
     writer: Writer,
-    /// For errors. The first begins the batch.
+    /// What each message does, for errors. The first step stands for the message that begins the batch.
     steps: Vec<Step>,
+    /// The place of the last message, in bytes.
     last: usize,
+    /// The number of sets that the batch makes.
     sets: u32,
 }
 
+/// What one message does.
 #[derive(Debug, Clone)]
 struct Step {
     what: String,
@@ -66,11 +71,12 @@ impl Batch {
         Batch { writer, ..Batch::new() }
     }
 
-    /// Whether it has no changes.
+    /// Whether the batch has no changes.
     pub fn is_empty(&self) -> bool {
         self.steps.len() == 1
     }
 
+    /// Appends a message. `message` is its type and its flags.
     fn push(&mut self, message: (u16, u16), family: Family, what: String, fill: impl FnOnce(&mut Writer)) {
         let (kind, flags) = message;
         self.last = self.writer.len();
@@ -84,25 +90,26 @@ impl Batch {
         u32::try_from(self.steps.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// Numbered from `first`. `None` if something didn't fit into its length field.
+    /// Returns the batch with sequence numbers from `first` on. `None` if something didn't fit into its length field.
     pub(super) fn finish(&self, first: u32, purpose: Purpose) -> Option<Vec<u8>> {
         let mut writer = self.writer.clone();
         if purpose == Purpose::Commit {
             writer.message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, &subsystem(), |_| {});
         }
         let mut bytes = writer.finish()?;
-        // Errors come for every message; one acknowledgement, for the last, says that all is done.
+        // The kernel reports every error. It acknowledges only the last message, which says that all is done.
         let flags = wire::flags(&bytes, self.last) | NLM_F_ACK;
         wire::set_flags(&mut bytes, self.last, flags);
         wire::number(&mut bytes, first);
         Some(bytes)
     }
 
-    /// The step of the message at this place.
+    /// Returns what the message at this place does, in words.
     pub(super) fn what(&self, index: u32) -> &str {
         self.step(index).map_or("nf_tables transaction", |step| step.what.as_str())
     }
 
+    /// Returns the family of the table that the message at this place creates, or `None` if it creates none.
     pub(super) fn creates_table(&self, index: u32) -> Option<Family> {
         self.step(index)?.table
     }
@@ -120,8 +127,8 @@ impl Batch {
         });
     }
 
-    /// `create table T { flags owner; }`: only this socket may change the table, and the kernel deletes it when the
-    /// socket closes. Since Linux 5.12.
+    /// `create table T { flags owner; }`: refused with EEXIST if it is there. Only this socket may change the table,
+    /// and the kernel deletes it when the socket closes. Exists since Linux 5.12.
     pub fn create_owned_table(&mut self, table: Table<'_>) {
         let what = format!("create table {table} for this process");
         self.push((NFT_MSG_NEWTABLE, MAKE), table.family, what, |w| {
@@ -130,8 +137,8 @@ impl Batch {
         });
     }
 
-    /// `create chain C { type … hook … priority …; policy accept; }`: EEXIST if it is there. Then closing the socket
-    /// takes the kernel many milliseconds.
+    /// `create chain C { type … hook … priority …; policy accept; }`: refused with EEXIST if it is there. After this
+    /// change the kernel takes many milliseconds to close the socket.
     pub fn create_base_chain(&mut self, chain: Chain<'_>, hook: Hook) {
         let what = format!("create {} chain {chain}", hook.kind);
         self.push((NFT_MSG_NEWCHAIN, MAKE), chain.table.family, what, |w| {
@@ -151,16 +158,17 @@ impl Batch {
         self.push((NFT_MSG_NEWCHAIN, MAKE), chain.table.family, what, |w| chain.write(w));
     }
 
-    /// `add rule C …` at the end of the chain; an empty comment is none.
+    /// `add rule C …` at the end of the chain. An empty comment is none.
     pub fn add_rule(&mut self, chain: Chain<'_>, rule: &[Expr], comment: &str) {
         self.new_rule(NLM_F_APPEND, chain, rule, comment);
     }
 
-    /// `insert rule C …` in front of all others.
+    /// `insert rule C …` in front of all others. An empty comment is none.
     pub fn insert_rule(&mut self, chain: Chain<'_>, rule: &[Expr], comment: &str) {
         self.new_rule(0, chain, rule, comment);
     }
 
+    /// Makes a rule. `place` is NLM_F_APPEND for the end of the chain, and 0 for the front.
     fn new_rule(&mut self, place: u16, chain: Chain<'_>, rule: &[Expr], comment: &str) {
         let what = format!("add rule to chain {chain}");
         self.push((NFT_MSG_NEWRULE, NLM_F_CREATE | place), chain.table.family, what, |w| {
@@ -242,7 +250,7 @@ impl Batch {
         self.push((NFT_MSG_DELSETELEM, 0), set.table.family, what, |w| write_key(w, set, key));
     }
 
-    /// The command `delete rule C handle H`.
+    /// `delete rule C handle H`: refused with ENOENT if it isn't there.
     pub fn delete_rule(&mut self, chain: Chain<'_>, handle: u64) {
         let what = format!("delete rule {handle} of chain {chain}");
         self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| {
@@ -251,7 +259,7 @@ impl Batch {
         });
     }
 
-    /// The command `flush chain C`.
+    /// `flush chain C`: deletes all rules of the chain.
     pub fn flush_chain(&mut self, chain: Chain<'_>) {
         let what = format!("flush chain {chain}");
         self.push((NFT_MSG_DELRULE, 0), chain.table.family, what, |w| chain.write_of_rules(w));
@@ -286,6 +294,7 @@ impl Batch {
     }
 }
 
+/// Writes the name of the set, and a list of one element, of which only the key is told.
 pub(super) fn write_key(w: &mut Writer, set: Set<'_>, key: &Key) {
     set.write_of_elements(w);
     w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {

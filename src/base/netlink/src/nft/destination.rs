@@ -15,11 +15,11 @@ use crate::wire::{self, Attributes};
 /// The destination of the packets that a rule matches. An absent or unreadable part matches all.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The protocol above IP.
+    /// The number of the protocol above IP, if the rule compares it.
     pub protocol: Option<u8>,
-    /// Ports; any of them.
+    /// The ports, of which each matches. It is empty if all ports match, or if the rule's ports aren't understood.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// The destination address, if matched.
+    /// The destination address, if the rule compares a whole one.
     pub address: Option<IpAddr>,
 }
 
@@ -58,7 +58,7 @@ impl Rule {
 fn payload(data: Attributes<'_>) -> Loaded {
     let place = (data.u32_be(NFTA_PAYLOAD_OFFSET), data.u32_be(NFTA_PAYLOAD_LEN));
     match (data.u32_be(NFTA_PAYLOAD_BASE), place) {
-        // Of IPv4 and of IPv6.
+        // The first number is the offset in IPv4, and the second in IPv6.
         (Some(NFT_PAYLOAD_NETWORK_HEADER), (Some(9 | 6), Some(1))) => Loaded::Protocol,
         (Some(NFT_PAYLOAD_NETWORK_HEADER), (Some(16), Some(4)) | (Some(24), Some(16))) => Loaded::Address,
         (Some(NFT_PAYLOAD_TRANSPORT_HEADER), (Some(2), Some(2))) => Loaded::Port,
@@ -67,6 +67,7 @@ fn payload(data: Attributes<'_>) -> Loaded {
 }
 
 impl Destination {
+    /// Notes that the loaded field has to have this value.
     fn is(&mut self, loaded: Loaded, value: &[u8]) {
         match (loaded, value) {
             (Loaded::Protocol, [protocol]) => self.protocol = Some(*protocol),
@@ -89,8 +90,8 @@ impl Destination {
     }
 }
 
-/// The destination's ports that a match of iptables is for. All of them is none in particular, and so is what isn't
-/// understood.
+/// Returns the destination's ports that a match of iptables is for. The list is empty if it is for all ports, and for a
+/// match that isn't understood.
 pub(crate) fn ports_of_match(name: &str, info: &[u8]) -> Vec<RangeInclusive<u16>> {
     let number = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
     let range = |at: usize| Some(number(at)?..=number(at + 2)?);
@@ -109,7 +110,8 @@ pub(crate) fn ports_of_match(name: &str, info: &[u8]) -> Vec<RangeInclusive<u16>
     ports
 }
 
-/// Some of the ports begin a range. None if it is for all others, or not for destinations.
+/// Reads a `struct xt_multiport_v1`, in which some ports begin a range that the next one ends. The list is empty if the
+/// match is for all other ports, or not only for destinations.
 fn multiport(info: &[u8]) -> Vec<RangeInclusive<u16>> {
     const DESTINATION: u8 = 1;
     const PORTS: usize = 2;

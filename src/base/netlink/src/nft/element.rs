@@ -13,9 +13,9 @@ use crate::wire::Attributes;
 pub struct Element {
     /// The key of the element.
     pub key: Key,
-    /// The key's value in a map; made like a key.
+    /// The key's value in a map, made like a key. `None` for an element of a set.
     pub data: Option<Key>,
-    /// Comment, at most 128 bytes; empty for none.
+    /// The comment, or an empty text for none. The nft command allows 128 bytes.
     pub comment: String,
 }
 
@@ -30,7 +30,7 @@ impl Element {
         Element { data: Some(data), ..Element::new(key, comment) }
     }
 
-    /// Reads the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
+    /// Reads the attributes of an element in a reply (`NFTA_SET_ELEM_*`). `None` if it has no key.
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let key = attrs.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?;
         let data = attrs.nested(NFTA_SET_ELEM_DATA).unwrap_or_default();
@@ -41,6 +41,7 @@ impl Element {
         })
     }
 
+    /// Reads the elements in a reply. Leaves out those without a key.
     pub(crate) fn parse_list(attrs: Attributes<'_>) -> Vec<Self> {
         let list = attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
         list.flatten().filter_map(|(_, element)| Element::parse(Attributes::new(element))).collect()

@@ -16,7 +16,7 @@ use crate::wire::{self, Attributes};
 pub struct End {
     /// The network.
     pub network: IpNetwork,
-    /// `! -s NETWORK`
+    /// Whether the address must not be in the network (`! -s NETWORK`).
     pub is_excluded: bool,
 }
 
@@ -48,7 +48,7 @@ impl Rule {
                     *mask = data
                         .nested(NFTA_BITWISE_MASK)
                         .and_then(|data| Some(data.get(NFTA_DATA_VALUE)?.to_vec()));
-                    // It isn't a mask.
+                    // The expression is no mask, but another calculation.
                     if mask.is_none() {
                         loaded = None;
                     }
@@ -69,7 +69,7 @@ impl Rule {
     }
 }
 
-/// The address, or the first bytes of one, that a `payload` loads.
+/// Returns the address that a `payload` loads, and how many of its first bytes. `None` if it loads anything else.
 fn payload(family: Family, data: Attributes<'_>) -> Option<(Field, usize)> {
     let (source, destination, longest) = match family {
         Family::Ipv4 => (12, 16, 4),
@@ -85,6 +85,7 @@ fn payload(family: Family, data: Attributes<'_>) -> Option<(Field, usize)> {
     Some((field, usize::try_from(length).ok()?))
 }
 
+/// Returns the network that a `cmp` compares the loaded bytes with. Without a mask they are the network's prefix.
 fn end(
     family: Family,
     value: &[u8],
@@ -106,7 +107,7 @@ fn end(
     Some(End { network: IpNetwork::new(wire::ip(&address)?, prefix).ok()?, is_excluded })
 }
 
-/// The number of leading ones, if these are all.
+/// Returns the number of leading ones in a mask, or `None` if more ones follow the first zero.
 pub(crate) fn prefix_of(mask: &[u8]) -> Option<u8> {
     let ones: u32 = mask.iter().map(|byte| byte.count_ones()).sum();
     let zeros = mask.iter().rposition(|byte| *byte != 0).map_or(0, |last| {
@@ -117,7 +118,7 @@ pub(crate) fn prefix_of(mask: &[u8]) -> Option<u8> {
 }
 
 impl End {
-    /// Whether a packet with this address may satisfy it.
+    /// Whether a packet with this address satisfies the condition.
     pub fn allows(&self, ip: IpAddr) -> bool {
         self.network.contains(ip) != self.is_excluded
     }

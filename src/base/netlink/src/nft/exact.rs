@@ -7,15 +7,16 @@ use crate::uapi::nf_tables::{NFT_REG_1, NFT_REG32_00, NFTA_DATA_VALUE, NFTA_DATA
 use crate::wire::{Attributes, Parsed};
 
 impl Rule {
-    /// Returns true if it consists of these expressions, in this order, and has no comment but theirs. Counters don't
-    /// count.
+    /// Returns true if the rule consists of these expressions, in this order, and has no comment but theirs. Counters
+    /// don't count.
     pub fn consists_of(&self, wanted: &[Expr]) -> bool {
         let comment = wanted.iter().find_map(Expr::comment).unwrap_or_default();
         // A comment of the nft command would be another difference.
         self.comment == comment && self.does(wanted)
     }
 
-    /// Returns true if it consists of these expressions, with any comment of the nft command.
+    /// Returns true if the rule consists of these expressions, in this order, whatever its comment of the nft command
+    /// is. Counters don't count.
     pub fn does(&self, wanted: &[Expr]) -> bool {
         let mut found = self.expressions.iter().filter(|(name, _)| name != "counter");
         let mut wanted = wanted.iter().filter(|expr| expr.name != "counter");
@@ -25,6 +26,7 @@ impl Rule {
 }
 
 impl Expr {
+    /// Returns the text of a comment of iptables, if the expression is one.
     fn comment(&self) -> Option<String> {
         match &self.attributes[..] {
             [(_, Value::Text(name)), _, (_, Value::Bytes(info))] if name == xtables::COMMENT => {
@@ -34,6 +36,7 @@ impl Expr {
         }
     }
 
+    /// Whether an expression of the kernel, with this name and these attributes, is this one.
     fn is(&self, name: &str, data: Attributes<'_>) -> bool {
         // `masq` with flags or ports is another.
         let is_zero =

@@ -50,6 +50,7 @@ impl Verdict {
         });
     }
 
+    /// Reads a verdict (`NFTA_VERDICT_*`). `None` for one of a queue, and others that aren't known here.
     pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let chain = || attrs.text(NFTA_VERDICT_CHAIN);
         match attrs.u32_be(NFTA_VERDICT_CODE)?.cast_signed() {
@@ -92,6 +93,7 @@ pub struct Expr {
     pub(super) attributes: Vec<(u16, Value)>,
 }
 
+/// The value of an expression's attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Number(u32),
@@ -166,17 +168,17 @@ impl Expr {
         Expr::new("cmp", [register, (NFTA_CMP_OP, Number(op)), (NFTA_CMP_DATA, value)])
     }
 
-    /// `lookup reg N set SET`: goes on if it is in the set.
+    /// `lookup reg N set SET`: goes on if the register's content is in the set.
     pub fn in_set(register: u32, set: &str) -> Self {
         Expr::lookup(register, set, Zero, Absent)
     }
 
-    /// `lookup reg N set SET 0x1`: goes on if it isn't in the set.
+    /// `lookup reg N set SET 0x1`: goes on if the register's content isn't in the set.
     pub fn not_in_set(register: u32, set: &str) -> Self {
         Expr::lookup(register, set, Number(NFT_LOOKUP_F_INV), Absent)
     }
 
-    /// `lookup reg N set SET dreg M`: goes on with what the map says, if it has the key.
+    /// `lookup reg N set SET dreg M`: loads the map's value for the key. It goes on only if the map has the key.
     pub fn map(register: u32, map: &str, into: u32) -> Self {
         Expr::lookup(register, map, Zero, Register(into))
     }
@@ -204,18 +206,18 @@ impl Expr {
         Expr::new("masq", [])
     }
 
-    /// `ct load status => reg N`: `IPS_*` (linux/netfilter/nf_conntrack_common.h) in host byte order.
+    /// `ct load status => reg N`: loads `IPS_*` (linux/netfilter/nf_conntrack_common.h) in host byte order.
     pub fn ct_status(register: u32) -> Self {
         Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATUS))])
     }
 
-    /// `ct load state => reg N`: `NF_CT_STATE_BIT` (linux/netfilter/nf_conntrack_common.h) in host byte order.
+    /// `ct load state => reg N`: loads `NF_CT_STATE_BIT` (linux/netfilter/nf_conntrack_common.h) in host byte order.
     pub fn ct_state(register: u32) -> Self {
         Expr::new("ct", [(NFTA_CT_DREG, Register(register)), (NFTA_CT_KEY, Number(NFT_CT_STATE))])
     }
 
-    /// `fib daddr type => reg N`: the routing tables' type of the destination (`RTN_LOCAL` …, linux/rtnetlink.h), host
-    /// byte order.
+    /// `fib daddr type => reg N`: loads the routing tables' type of the destination (`RTN_LOCAL` …, linux/rtnetlink.h)
+    /// in host byte order.
     pub fn destination_type(register: u32) -> Self {
         let result = (NFTA_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE));
         let register = (NFTA_FIB_DREG, Register(register));
@@ -277,7 +279,7 @@ impl Value {
     }
 }
 
-/// The verdict of an `immediate`, from its data.
+/// Returns the verdict of an `immediate`, from its data. `None` if it loads a value.
 pub(super) fn immediate_verdict(data: Attributes<'_>) -> Option<Verdict> {
     Verdict::parse(data.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?)
 }

@@ -19,7 +19,7 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// Length in bytes, without padding.
+    /// Returns the length in bytes, without padding.
     pub(super) fn len(self) -> usize {
         match self {
             KeyType::Ipv4Addr => 4,
@@ -32,7 +32,8 @@ impl KeyType {
     }
 }
 
-/// A key in a set. Parts of a concatenation are padded to four bytes.
+/// A key in a set, or a value of a map. Parts of a concatenation are padded to four bytes. Two keys are equal if their
+/// bytes are.
 #[derive(Clone)]
 pub struct Key {
     bytes: Vec<u8>,
@@ -86,6 +87,7 @@ impl Key {
         self.and(&other.bytes, &other.text)
     }
 
+    /// Appends a part, padded to four bytes, and its text.
     fn and(mut self, part: &[u8], text: &dyn fmt::Display) -> Self {
         self.bytes.extend_from_slice(part);
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
@@ -94,19 +96,20 @@ impl Key {
         self
     }
 
-    /// The name of an interface, of a key that was made with [`Key::ifname`].
+    /// Returns the name of an interface, from a key that was made with [`Key::ifname`]. `None` if the length is
+    /// another.
     pub fn as_ifname(&self) -> Option<String> {
         let name = wire::text(&self.bytes);
         (self.bytes.len() == KeyType::Ifname.len() && !name.is_empty()).then_some(name)
     }
 
-    /// The name of the interface that a key begins with.
+    /// Returns the name of the interface that a key begins with.
     pub fn first_ifname(&self) -> String {
         wire::text(self.bytes.get(..KeyType::Ifname.len()).unwrap_or(&self.bytes))
     }
 
-    /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the address in front of them, if
-    /// any.
+    /// Returns protocol and port at the end of a key that was made with [`Key::and_port`], and the address in front of
+    /// them, if any. `None` if the bytes are those of no such key.
     pub fn as_port(&self) -> Option<(Option<IpAddr>, u8, u16)> {
         let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(8)?)?;
         let [protocol, 0, 0, 0, high, low, 0, 0] = *end else { return None };
@@ -117,25 +120,27 @@ impl Key {
         Some((addr, protocol, u16::from_be_bytes([high, low])))
     }
 
-    /// The address of a key that was made with [`Key::ip`].
+    /// Returns the address of a key that was made with [`Key::ip`]. `None` if the length is another.
     pub fn as_ip(&self) -> Option<IpAddr> {
         wire::ip(&self.bytes)
     }
 
-    /// Name and hardware address of a key that was made with [`Key::ifname`] and [`Key::and_mac`].
+    /// Returns name and hardware address of a key that was made with [`Key::ifname`] and [`Key::and_mac`]. `None` if it
+    /// is too short.
     pub fn as_ifname_and_mac(&self) -> Option<(String, Mac)> {
         let (name, mac) = self.bytes.split_at_checked(KeyType::Ifname.len())?;
         Some((wire::text(name), Mac(mac.get(..6)?.try_into().ok()?)))
     }
 
-    /// Address and port of a key (or value) that was made with [`Key::ip`] and [`Key::and_service`].
+    /// Returns address and port of a key (or value) that was made with [`Key::ip`] and [`Key::and_service`]. `None` if
+    /// the bytes are those of no such key.
     pub fn as_service(&self) -> Option<(IpAddr, u16)> {
         let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(4)?)?;
         let [high, low, 0, 0] = *end else { return None };
         Some((wire::ip(front)?, u16::from_be_bytes([high, low])))
     }
 
-    /// The kernel has no types: the text, for messages only, is a guess.
+    /// Returns the key of these bytes. The kernel doesn't tell types, so the key's text, for messages only, is a guess.
     pub(super) fn from_kernel(bytes: &[u8]) -> Self {
         let name = wire::text(bytes.get(..KeyType::Ifname.len()).unwrap_or_default());
         let mut key = Key { bytes: bytes.to_vec(), text: String::new() };
@@ -151,7 +156,7 @@ impl Key {
         key
     }
 
-    /// The bytes, as the kernel compares them.
+    /// Returns the bytes, as the kernel compares them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -8,7 +8,7 @@ use crate::uapi::nf_tables::NFT_MSG_GETSETELEM;
 
 const NF_TABLES: &str = "the kernel has no nf_tables (CONFIG_NF_TABLES)";
 
-/// Netfilter answers EINVAL to a subsystem that it doesn't have.
+/// Explains the error of a query, whose type is `kind`. Netfilter answers EINVAL to a subsystem that it doesn't have.
 pub(super) fn in_query(err: Error, kind: u16) -> Error {
     match kind {
         _ if !err.is(Errno::EINVAL) || !err.is_bare() => err,
@@ -20,8 +20,8 @@ pub(super) fn in_query(err: Error, kind: u16) -> Error {
     }
 }
 
-/// Netfilter answers EOPNOTSUPP to the beginning of a batch for a subsystem that it doesn't have, and nf_tables to a
-/// table of a family that it doesn't have.
+/// Explains the error of the message at `index` of a batch. Netfilter answers EOPNOTSUPP to the beginning of a batch
+/// for a subsystem that it doesn't have. So does nf_tables to a table of a family that it doesn't have.
 pub(super) fn in_batch(err: Error, batch: &Batch, index: u32) -> Error {
     if !err.is(Errno::EOPNOTSUPP) || !err.is_bare() {
         return err;

@@ -60,21 +60,22 @@ use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Message, Writer};
 use super::{Error, IfPresent as _, NetNs, Result};
 
-/// How a kernel refuses a question for nf_tables that has none.
+/// The errors by which a kernel without nf_tables refuses a query.
 const LACKING: [Errno; 4] = [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL];
 
-/// The time for which a changed listing is begun again. One listing takes well below a millisecond.
+/// The time for which a listing is repeated that other changes disturb. One listing takes well below a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A NETLINK_NETFILTER socket in one namespace, for nf_tables.
 #[derive(Debug, Default)]
 pub struct Nft {
     socket: Option<Socket>,
-    /// The socket isn't in the namespace of the thread.
+    /// The socket isn't in the namespace of the thread, so it can't be opened anew.
     elsewhere: bool,
     generation: Option<u32>,
 }
 
+/// A query for objects of nf_tables.
 struct Query<'a> {
     kind: u16,
     family: u8,
@@ -86,20 +87,20 @@ impl<'a> Query<'a> {
         Query { kind, family: family.number(), what }
     }
 
-    /// `NFT_MSG_NEW…` is the number before `NFT_MSG_GET…`.
+    /// Whether the message answers the query: `NFT_MSG_NEW…` is the number before `NFT_MSG_GET…`.
     fn is_answer(&self, message: &Message<'_>) -> bool {
         message.kind.wrapping_add(1) == type_of(self.kind)
     }
 }
 
 impl Nft {
-    /// A socket in the namespace of the thread that makes the first request, opened then: a plugin without rules does
-    /// not pay for it.
+    /// A socket in the namespace of the thread that makes the first request. It is opened then, so a plugin without
+    /// rules does not pay for it.
     pub fn new() -> Self {
         Nft::default()
     }
 
-    /// A socket in `ns`.
+    /// Opens a socket in `ns`.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         Ok(Nft {
             socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??),
@@ -118,7 +119,8 @@ impl Nft {
     /// Makes all changes of the batch, or none.
     ///
     /// # Errors
-    /// Fails with the first change that the kernel refused.
+    /// Fails with the first change that the kernel refused. Then nothing has changed. After another error, such as a
+    /// missing answer, it is unknown whether the changes were made.
     pub fn commit(&mut self, batch: &Batch) -> Result<()> {
         self.transact(batch, Purpose::Commit)
     }
@@ -141,7 +143,8 @@ impl Nft {
         let Some(bytes) = batch.finish(first, purpose) else {
             return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
         };
-        // Without the batch's end.
+        // The number of the last message that makes a change. The beginning has the number 0, and the end isn't
+        // acknowledged.
         let last = batch.messages() - 2;
         socket.send(what, &bytes)?;
         let mut failure = None;
@@ -159,7 +162,10 @@ impl Nft {
         failure.map_or(received, Err)
     }
 
-    /// A listing, begun again when something changed while it was made.
+    /// Lists objects. Begins again if something changed meanwhile.
+    ///
+    /// # Errors
+    /// Fails with EAGAIN if something changes during all listings of [`PATIENCE`].
     fn list<T>(
         &mut self,
         query: &Query<'_>,
@@ -169,8 +175,8 @@ impl Nft {
         self.list_until(query, fill, parse, |_| false)
     }
 
-    /// Ends behind the first object that is `last`. The kernel writes a list while it is read, so the rest costs
-    /// nothing.
+    /// Lists objects up to the first that is `last`, with it. The kernel writes a list while it is read, so the rest
+    /// costs nothing.
     fn list_until<T>(
         &mut self,
         query: &Query<'_>,
@@ -223,10 +229,10 @@ impl Nft {
         self.generation
     }
 
-    /// A number that every change to nf_tables in this namespace raises.
+    /// Returns a number that every change to nf_tables in this namespace raises.
     ///
     /// # Errors
-    /// Fails with EPROTO if the kernel gives no reason.
+    /// Fails if the kernel refuses the query, and with EPROTO if its answer has no number.
     pub fn generation(&mut self) -> Result<u32> {
         let what = "ask for the generation of nf_tables";
         let query = Query { kind: NFT_MSG_GETGEN, family: NFPROTO_UNSPEC, what };
@@ -234,7 +240,7 @@ impl Nft {
         generation.ok_or_else(|| Error::new(what, Errno::EPROTO))
     }
 
-    /// `None` if there is no such object.
+    /// Looks up one object. Returns `None` if it is missing, or if `read` returns `None` for it.
     fn find<T>(
         &mut self,
         query: &Query<'_>,

@@ -100,6 +100,7 @@ impl Chain<'_> {
         w.text(NFTA_CHAIN_NAME, self.name);
     }
 
+    /// Names it in a message about rules.
     pub(super) fn write_of_rules(self, w: &mut Writer) {
         w.text(NFTA_RULE_TABLE, self.table.name);
         w.text(NFTA_RULE_CHAIN, self.name);
@@ -141,6 +142,7 @@ impl Set<'_> {
         w.text(NFTA_SET_NAME, self.name);
     }
 
+    /// Names it in a message about elements.
     pub(super) fn write_of_elements(self, w: &mut Writer) {
         w.text(NFTA_SET_ELEM_LIST_TABLE, self.table.name);
         w.text(NFTA_SET_ELEM_LIST_SET, self.name);
@@ -158,16 +160,16 @@ impl fmt::Display for Set<'_> {
 pub struct Hook {
     /// The type: `filter` or `nat`.
     pub kind: &'static str,
-    /// `NF_INET_*` or `NF_BR_*`: the numbers of both agree.
+    /// The place in the kernel (`NF_INET_*` or `NF_BR_*`, whose numbers agree).
     pub hook: HookPoint,
-    /// Order among the chains at this hook, lower first; nf_tables(8) has names for some.
+    /// The order among the chains at this hook, lower first. nft(8) has names for some priorities.
     pub priority: i32,
 }
 
 impl Hook {
-    /// A chain of type `nat` one step after the priorities of NAT, where iptables' table `nat`, kube-proxy and Docker
-    /// have theirs. The first translation of a connection counts, so their rules win over those of the chain. At the
-    /// same priority, the chain that was made last would win.
+    /// Returns the hook of a chain of type `nat` one step after the priorities of NAT. There iptables' table `nat`,
+    /// kube-proxy and Docker have their chains. The first translation of a connection counts, so their rules win over
+    /// those of the chain. At the same priority, the chain that was made last would win.
     pub const fn after_nat_of_others(hook: HookPoint) -> Self {
         // The numbers of `priority dstnat` and `priority srcnat` in nft(8).
         const DSTNAT: i32 = -100;

@@ -15,7 +15,7 @@ use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::{Attributes, Writer};
 use crate::{IfPresent as _, Result};
 
-/// Listings until no resizing comes in between.
+/// The most listings until the kernel resizes the set during none of them.
 const LISTINGS: usize = 20;
 
 impl Nft {
@@ -26,7 +26,7 @@ impl Nft {
         Ok(self.find(&query, |w| w.text(NFTA_TABLE_NAME, table.name), |_| Some(()))?.is_some())
     }
 
-    /// The tables, of all families that are known here.
+    /// Returns the tables of the families that are known here.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
         self.list(
             &Query { kind: NFT_MSG_GETTABLE, family: NFPROTO_UNSPEC, what: "list tables" },
@@ -60,7 +60,7 @@ impl Nft {
         Ok(policy == Some(NF_DROP.cast_unsigned()))
     }
 
-    /// The priority of a base chain; `None` if it isn't there, or is none.
+    /// Returns the priority of a base chain. `None` if there is no such chain, or if it isn't a base chain.
     pub fn priority(&mut self, chain: Chain<'_>) -> Result<Option<i32>> {
         let what = format!("read chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
@@ -68,7 +68,7 @@ impl Nft {
         Ok(self.find(&query, |w| chain.write(w), read)?.map(u32::cast_signed))
     }
 
-    /// The names of the chains of a table; none if there is no table.
+    /// Returns the names of the chains of a table. Without the table there are none.
     pub fn chains(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
@@ -82,7 +82,7 @@ impl Nft {
         )
     }
 
-    /// The chains at this hook of IP packets, of all tables.
+    /// Returns the base chains of all tables for IP packets at this hook.
     pub fn chains_at(&mut self, hook: HookPoint) -> Result<Vec<BaseChain>> {
         self.list(
             &Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" },
@@ -102,7 +102,8 @@ impl Nft {
         )
     }
 
-    /// The names of the sets and maps of a table, without the anonymous ones of rules; none if there is no table.
+    /// Returns the names of the sets and maps of a table, without the anonymous ones of rules. Without the table there
+    /// are none.
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
@@ -117,12 +118,13 @@ impl Nft {
         listed.default_for(&[Errno::ENOENT])
     }
 
-    /// The rules of a chain, or of all chains of a table; none if they aren't there.
+    /// Returns the rules of a chain, or of all chains of a table. Without the chain or the table there are none.
     pub fn rules(&mut self, table: Table<'_>, chain: Option<&str>) -> Result<Vec<Rule>> {
         self.list_rules(table, chain, |_| false)
     }
 
-    /// The rules of a chain up to the first that is `last`, with it; none without the chain. Reads no rules behind it.
+    /// Returns the rules of a chain up to the first that is `last`, with it. Reads no rules behind it. Without the
+    /// chain there are none.
     pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
         self.list_rules(chain.table, Some(chain.name), last)
     }
@@ -152,10 +154,10 @@ impl Nft {
         self.list_until(&query, fill, parse, last).default_for(&[Errno::ENOENT])
     }
 
-    /// The element with this key.
+    /// Returns the element with this key. `None` if the element, the set or the table is missing (ENOENT).
     ///
     /// # Errors
-    /// A missing element, set or table (ENOENT) is no error.
+    /// Fails if the kernel refuses the query otherwise.
     pub fn element(&mut self, set: Set<'_>, key: &Key) -> Result<Option<Element>> {
         let what = format!("read element {key} of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
@@ -163,7 +165,8 @@ impl Nft {
         self.find(&query, |w| batch::write_key(w, set, key), first)
     }
 
-    /// All elements of a set; none if there is no set or no table.
+    /// Returns all elements of a set, or none if there is no set or no table. If the kernel resizes the set during each
+    /// of many listings, the result is what they have together.
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
@@ -184,7 +187,7 @@ impl Nft {
         Ok(all.into_values().collect())
     }
 
-    /// Whether a set has no elements, or isn't there.
+    /// Whether a set has no elements. It is true, too, if the set isn't there.
     pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
         // NFTA_SET_COUNT is since Linux 6.18; without it, the elements have to be listed.
         let what = format!("count the elements of set {set}");

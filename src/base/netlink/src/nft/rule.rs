@@ -15,15 +15,16 @@ use crate::wire::Attributes;
 pub struct Rule {
     /// The chain of the rule.
     pub chain: String,
-    /// The number that it is deleted by.
+    /// The number by which the rule is deleted.
     pub handle: u64,
-    /// Comment; empty for none. A comment given to iptables counts as well.
+    /// The comment, or an empty text for none. A comment given to iptables counts, too, if the rule has none of nft.
     pub comment: String,
+    /// The expressions in order, by their names, with their attributes as the kernel sent them.
     pub(super) expressions: Vec<(String, Vec<u8>)>,
 }
 
 impl Rule {
-    /// Reads the attributes of a reply (`NFTA_RULE_*`).
+    /// Reads the attributes of a reply (`NFTA_RULE_*`). `None` if the chain or the handle is missing.
     pub(crate) fn parse(attrs: Attributes<'_>) -> Option<Self> {
         let list = attrs.nested(NFTA_RULE_EXPRESSIONS).unwrap_or_default();
         let expressions: Vec<(String, Vec<u8>)> = list
@@ -46,12 +47,13 @@ impl Rule {
         Some(rule)
     }
 
+    /// Returns the attributes of all expressions with this name.
     fn data_of(&self, expression: &'static str) -> impl Iterator<Item = Attributes<'_>> {
         let named = self.expressions.iter().filter(move |(name, _)| name == expression);
         named.map(|(_, data)| Attributes::new(data))
     }
 
-    /// The chain that it jumps or goes to.
+    /// Returns the chain that the rule jumps or goes to, or `None` if it does neither.
     pub fn target(&self) -> Option<String> {
         self.data_of("immediate").find_map(|data| match expr::immediate_verdict(data)? {
             Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
@@ -59,12 +61,13 @@ impl Rule {
         })
     }
 
-    /// The verdict about matched packets, or the jump. A rejection counts as a drop.
+    /// Returns the verdict about matched packets, or the jump. A rejection counts as a drop. `None` if the rule has
+    /// neither.
     pub fn verdict(&self) -> Option<Verdict> {
         self.expressions.iter().find_map(|(name, data)| match name.as_str() {
             "immediate" => expr::immediate_verdict(Attributes::new(data)),
             "reject" => Some(Verdict::Drop),
-            // iptables' targets.
+            // The target of iptables is an expression of its own.
             "target" if Attributes::new(data).text(NFTA_TARGET_NAME).as_deref() == Some("REJECT") => {
                 Some(Verdict::Drop)
             }
@@ -72,7 +75,8 @@ impl Rule {
         })
     }
 
-    /// The target of iptables, by its name there, that translates matched packets.
+    /// Returns what translates matched packets, by the name of iptables' target for it. `None` if the rule translates
+    /// nothing.
     pub fn translation(&self) -> Option<String> {
         const TARGETS: [&str; 5] = ["SNAT", "DNAT", "MASQUERADE", "REDIRECT", "NETMAP"];
         self.expressions.iter().find_map(|(name, data)| {
@@ -88,7 +92,7 @@ impl Rule {
         })
     }
 
-    /// Whether it matches all packets of its chain.
+    /// Whether the rule matches all packets of its chain. A comment is no condition.
     pub fn matches_all(&self) -> bool {
         self.expressions.iter().all(|(name, data)| match name.as_str() {
             "immediate" | "reject" | "target" | "counter" | "log" => true,
@@ -102,7 +106,7 @@ impl Rule {
         self.data_of("lookup").any(|data| data.text(NFTA_LOOKUP_SET).as_deref() == Some(set))
     }
 
-    /// The sets that it looks something up in.
+    /// Returns the sets that the rule looks something up in.
     pub fn sets(&self) -> impl Iterator<Item = String> {
         self.data_of("lookup").filter_map(|data| data.text(NFTA_LOOKUP_SET))
     }
@@ -118,12 +122,12 @@ impl Rule {
             && self.expressions.iter().any(|(_, data)| data.windows(bytes.len()).any(|part| part == bytes))
     }
 
-    /// The constants that it compares with.
+    /// Returns the constants that the rule compares with.
     pub fn constants(&self) -> impl Iterator<Item = &[u8]> {
         self.data_of("cmp").filter_map(|data| data.nested(NFTA_CMP_DATA)?.get(NFTA_DATA_VALUE))
     }
 
-    /// The values that it loads as they stand, say the address and the port of `dnat to`.
+    /// Returns the values that the rule loads as they stand, such as the address and the port of `dnat to`.
     pub fn immediates(&self) -> impl Iterator<Item = &[u8]> {
         self.data_of("immediate").filter_map(|data| data.nested(NFTA_IMMEDIATE_DATA)?.get(NFTA_DATA_VALUE))
     }

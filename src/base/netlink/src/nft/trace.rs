@@ -19,7 +19,7 @@ use crate::uapi::nfnetlink::{NF_DROP, NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NF
 use crate::wire::{Attributes, Message, u8_at};
 use crate::{NetNs, Result};
 
-/// The priority in front of all other chains, so that these are traced.
+/// The priority in front of all other chains, so that all of them are traced.
 const FIRST: i32 = i32::MIN;
 
 /// The priority behind the chains of others, so that these see a packet that [`Nft::drop_traced`] drops. Connection
@@ -55,7 +55,7 @@ pub struct HookedChain {
     pub chain: BaseChain,
     /// The hook that it gets packets from. The hooks of bridges have the same names.
     pub hook: HookPoint,
-    /// Lower numbers come first.
+    /// The priority. Chains with lower numbers come first.
     pub priority: i32,
 }
 
@@ -66,12 +66,12 @@ pub struct TraceMonitor {
 }
 
 impl TraceMonitor {
-    /// Listens in the current namespace.
+    /// Opens a socket in the network namespace of this thread, and listens. Steps before that aren't told.
     pub fn open() -> Result<Self> {
         Ok(TraceMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTRACE])? })
     }
 
-    /// The steps since the last call. Does not wait.
+    /// Returns the steps since the last call. Does not wait.
     ///
     /// # Errors
     /// Fails with ENOBUFS if a step was lost.
@@ -89,15 +89,16 @@ impl AsFd for TraceMonitor {
 }
 
 impl Expr {
-    /// `meta set nftrace with reg N`
+    /// `meta set nftrace with reg N`, for [`REG1`].
     fn set_trace() -> Self {
         Expr::meta_set(NFT_META_NFTRACE, REG1)
     }
 }
 
 impl Nft {
-    /// Makes the tables `name` of the families inet and bridge, which trace packets that match one of `matches`: packets
-    /// that arrive, and those that this namespace makes. The tables go with this value's socket.
+    /// Makes the tables `name` of the families inet and bridge, which trace packets that match one of `matches`. These
+    /// are packets that arrive, and those that this namespace makes. The kernel deletes the tables when this value's
+    /// socket closes. If the table of bridges can't be made, packets are traced without it.
     ///
     /// # Errors
     /// Fails with EOPNOTSUPP or EINVAL on a kernel before 5.12.
@@ -113,6 +114,7 @@ impl Nft {
         }
     }
 
+    /// Makes a table that traces packets at the hooks prerouting and output, in front of all other chains.
     fn trace_in(&mut self, table: Table<'_>, matches: &[Vec<Expr>]) -> Result<()> {
         let mut batch = Batch::new();
         batch.create_owned_table(table);
@@ -145,8 +147,8 @@ impl Nft {
         self.commit(&batch)
     }
 
-    /// The base chains of all tables of these families, with their hooks, in the order in which a packet meets those of
-    /// one hook.
+    /// Returns the base chains of all tables of the families that are known here, with their hooks. They are sorted by
+    /// priority, so those of one hook are in the order in which a packet meets them.
     pub fn hooked_chains(&mut self) -> Result<Vec<HookedChain>> {
         let query = Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" };
         let mut found =
@@ -155,12 +157,14 @@ impl Nft {
         Ok(found)
     }
 
-    /// A socket of its own for tables that go with it.
+    /// Opens a socket in the network namespace of this thread at once. Listings don't replace it, so tables that belong
+    /// to it stay until this value is dropped.
     pub fn open_here() -> Result<Self> {
         Nft::open_in(&NetNs::current()?)
     }
 }
 
+/// Reads a base chain. `None` for a chain without a hook, or with one that isn't known here.
 fn hooked(family: u8, attrs: Attributes<'_>) -> Option<HookedChain> {
     let at = attrs.nested(NFTA_CHAIN_HOOK)?;
     let drops = attrs.u32_be(NFTA_CHAIN_POLICY) == Some(NF_DROP.cast_unsigned());
@@ -176,7 +180,7 @@ fn hooked(family: u8, attrs: Attributes<'_>) -> Option<HookedChain> {
     })
 }
 
-/// A step from NFT_MSG_TRACE.
+/// Reads the step in an NFT_MSG_TRACE. `None` for another message, and for a step of another family.
 pub(crate) fn read(message: &Message<'_>) -> Option<TraceStep> {
     if message.kind != NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_TRACE {
         return None;

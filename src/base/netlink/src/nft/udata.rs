@@ -1,5 +1,5 @@
-//! User data: bytes that the kernel keeps for the `nft` command. A list of one-byte kind, one-byte length, value
-//! (libnftnl/udata.h).
+//! User data: bytes that the kernel keeps for the `nft` command. They are a list of parts, each with a one-byte kind, a
+//! one-byte length and a value (libnftnl/udata.h).
 
 use super::KeyType;
 use crate::wire;
@@ -21,7 +21,7 @@ const BYTEORDER_INVALID: u32 = 0;
 const BYTEORDER_HOST_ENDIAN: u32 = 1;
 const BYTEORDER_BIG_ENDIAN: u32 = 2;
 
-/// The `nft` command needs the byte order of keys or values to print them.
+/// Returns the part that tells the byte order of keys or values. The `nft` command needs it to print them.
 pub(super) fn byte_order(of: Of, parts: &[KeyType]) -> Vec<u8> {
     let order = match parts {
         [KeyType::Ifname] => BYTEORDER_HOST_ENDIAN,
@@ -33,6 +33,7 @@ pub(super) fn byte_order(of: Of, parts: &[KeyType]) -> Vec<u8> {
     out
 }
 
+/// Returns the comment in user data, or `None` if there is none before a damaged part.
 pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     let mut rest = userdata;
     while let [kind, length, tail @ ..] = rest {
@@ -45,7 +46,7 @@ pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     None
 }
 
-/// Cut to the length that its length byte can say.
+/// Returns user data with this comment. It is cut after 254 bytes, because its length byte counts the NUL, too.
 pub(super) fn comment_userdata(comment: &str) -> Vec<u8> {
     let text = comment.as_bytes().get(..254).unwrap_or(comment.as_bytes());
     let mut out = vec![COMMENT, u8::try_from(text.len() + 1).unwrap_or(u8::MAX)];

@@ -11,23 +11,25 @@ use crate::uapi::xtables::{
 };
 use crate::wire::Attributes;
 
+/// The name of iptables' match that holds a comment.
 pub(super) const COMMENT: &str = "comment";
 
 impl Expr {
-    /// `counter pkts 0 bytes 0`
+    /// `counter pkts 0 bytes 0`. The variant of iptables has a counter in each rule.
     pub fn counter() -> Self {
         let zero = || Value::Bytes(vec![0; 8]);
         Expr::new("counter", [(NFTA_COUNTER_BYTES, zero()), (NFTA_COUNTER_PACKETS, zero())])
     }
 
-    /// `-m comment --comment TEXT`: `struct xt_comment_info`, which has room for 255 bytes.
+    /// `-m comment --comment TEXT`: `struct xt_comment_info`, which has room for 255 bytes. A longer text is cut.
     pub fn xtables_comment(text: &str) -> Self {
         let mut info: Vec<u8> = text.bytes().take(COMMENT_INFO - 1).collect();
         info.resize(COMMENT_INFO, 0);
         Expr::xtables_match(COMMENT, 0, info)
     }
 
-    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`, revision 3, since Linux 2.6.38.
+    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`. Its revision, 3, exists since Linux
+    /// 2.6.38.
     pub fn xtables_answers() -> Self {
         let mut info = vec![0; CONNTRACK_INFO];
         for (at, value) in
@@ -49,6 +51,7 @@ impl Expr {
     }
 }
 
+/// Returns the text of iptables' match `comment` from its data. `None` for any other match.
 pub(super) fn comment_of(data: Attributes<'_>) -> Option<String> {
     (data.text(NFTA_MATCH_NAME)? == COMMENT).then(|| data.text(NFTA_MATCH_INFO))?
 }

@@ -1,4 +1,4 @@
-//! Filters of a qdisc: `tc filter show`. Common parts of the u32 filters.
+//! Filters of a qdisc: `tc filter show`. Also the parts that the u32 filters of this crate have in common.
 
 use nix::errno::Errno;
 
@@ -13,9 +13,10 @@ use crate::{Netlink, Result};
 /// The kind of filter that each kernel with traffic limits has. Some minimal kernels lack the shorter `matchall`.
 pub(super) const U32: &str = "u32";
 
+/// The attribute type of a filter's first action. Actions are numbered from 1 in their order.
 pub(super) const FIRST_ACTION: u16 = 1;
 
-/// `tcm_info` of a filter: a protocol (ETH_P_…) and its priority.
+/// Returns `tcm_info` of a filter: its priority, and the protocol of its packets (ETH_P_…, in host byte order).
 pub(super) fn info(priority: u16, protocol: u16) -> u32 {
     u32::from(priority) << 16 | u32::from(protocol.to_be())
 }
@@ -30,7 +31,8 @@ pub(super) struct Key {
     pub(super) offset: u32,
 }
 
-/// `struct tc_u32_sel` with its keys. A match ends the search.
+/// Returns a `struct tc_u32_sel` with its keys. A packet must match all keys. No later filter sees a packet that
+/// matches.
 pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
     let count = u8::try_from(keys.len()).unwrap_or(u8::MAX);
     let mut bytes = vec![TC_U32_TERMINAL, 0, count, 0];
@@ -46,7 +48,8 @@ pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
 }
 
 impl Netlink {
-    /// Lists the filters of a link, in the kernel's order.
+    /// Lists the filters of the qdisc `parent` of a link, in the kernel's order. `read` returns `None` for what is to
+    /// be left out. The list is empty if the link or the qdisc is missing.
     pub(super) fn filters<T>(
         &mut self,
         index: u32,
@@ -65,14 +68,17 @@ impl Netlink {
     }
 }
 
+/// What a filter does with packets.
 pub(crate) enum Effect {
-    /// None: u32 lists its hash tables, too.
+    /// Nothing. The kernel also lists the hash tables of u32, which have no selector.
     Nothing,
-    /// Redirects all packets to this link, or to a deleted one (0).
+    /// A u32 filter's first action passes its packets to this link. It is 0 if the link has been deleted.
     Redirect(u32),
+    /// Anything else, such as an eBPF program or another kind of filter.
     Other,
 }
 
+/// Reads the effect of the filter in an RTM_NEWTFILTER.
 pub(crate) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     if let Some(target) = redirection(message)? {
         return Ok(Effect::Redirect(target));
@@ -82,7 +88,9 @@ pub(crate) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     Ok(if kind == U32 && !selects { Effect::Nothing } else { Effect::Other })
 }
 
-/// The target of the first redirection in a filter: options, actions, the first one's options, parameters.
+/// Returns the target link of a u32 filter whose first action is `mirred`. `None` is for a filter without such an
+/// action. The link's index is in the parameters of the action: options, actions, the first one's options, parameters.
+/// The kind of the filter isn't looked at, and in other kinds the number of TCA_U32_ACT is another attribute's.
 pub(super) fn redirection(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWTFILTER {
         return Ok(None);

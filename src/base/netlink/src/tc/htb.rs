@@ -22,13 +22,14 @@ use crate::uapi::rtnetlink::{RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS, TCA_KIN
 use crate::wire::{self, Attributes, Malformed, Message, Parsed, u32_ne};
 use crate::{Netlink, Request, Result};
 
-/// The rate of the class without a limit, in bytes per second, as the Go plugin has it.
+/// The rate of the class without a limit, in bytes per second. Newer Go plugins have the same.
 pub(super) const UNCAPPED: u64 = 100_000_000_000;
-/// A millisecond in ticks of 64 ns: at that rate more than a link ever has waiting.
+/// A millisecond in ticks of 64 ns. At [`UNCAPPED`] that is 100 MB, more than a link ever has waiting.
 pub(super) const UNCAPPED_BUFFER: u32 = 15_625;
-/// Two packets at the largest that TCP puts together. Unlike `tbf` this kind doesn't cut them, and a queue that is too
-/// short for one would never let it through.
+/// Bytes that the queue holds beside a token bucket's limit: two of the largest packets that TCP puts together. Unlike
+/// `tbf` this kind doesn't cut them. A queue that is too short for one would never let it through.
 const QUEUE: u32 = 2 * 65_536;
+/// The handle of the queue below the limited class.
 const LEAF: Handle = Handle::new(0x30, 0);
 
 /// A class that packets go to.
@@ -51,7 +52,7 @@ impl Class {
     }
 }
 
-/// The rate of a class.
+/// A class with its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
     /// The handle of the class.
@@ -62,8 +63,9 @@ pub struct Bucket {
     pub buffer: u32,
 }
 
-/// `tc qdisc add dev LINK root handle 1: htb default …`: packets that no filter matches go to `rest`. EEXIST if there
-/// is a qdisc. `name` is for messages, here as below.
+/// `tc qdisc add dev LINK root handle 1: htb default …`: packets that no filter matches go to `rest`. The kernel
+/// refuses it with EEXIST if the link already has a root qdisc other than the default one. In this module `name` is the
+/// link's name, for messages.
 pub fn add(index: u32, name: &str, rest: Class) -> Request {
     // Version, rate2quantum, the default class, and two fields that are only read.
     let glob = struct_of(&[TC_HTB_PROTOVER, 10, rest.handle().minor().into(), 0, 0]);
@@ -73,7 +75,9 @@ pub fn add(index: u32, name: &str, rest: Class) -> Request {
     })
 }
 
-/// The two classes, the limited one with the rate and the burst of `limit`, and a queue as long as a token bucket's.
+/// Returns the requests for the two classes and a queue below the limited one, to be carried out in this order after
+/// [`add`]. The limited class has the rate and the burst of `limit`. Its queue holds the bytes of a token bucket, and
+/// two of the largest packets more.
 pub fn classes(index: u32, name: &str, limit: &Tbf) -> Vec<Request> {
     let free = Bucket { class: Class::Free, rate: UNCAPPED, buffer: UNCAPPED_BUFFER };
     let limited = Bucket { class: Class::Limited, rate: limit.rate, buffer: limit.buffer };
@@ -90,10 +94,12 @@ fn leaf(index: u32, name: &str, limit: &Tbf) -> Request {
     })
 }
 
-/// The ceiling is the rate.
+/// `tc class add dev LINK parent 1: classid … htb rate … ceil …`. The ceiling is the rate, so a class borrows from no
+/// other.
 fn class(index: u32, name: &str, bucket: &Bucket) -> Request {
     let narrow = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
-    // How much it may send in its turn. The kernel would log a warning about a tenth of the rate.
+    // The number of bytes that the class may send in its turn. The kernel would take a tenth of the rate, and log a
+    // warning if that is too small or too large.
     let quantum = u32::try_from(bucket.rate / 10).unwrap_or(u32::MAX).clamp(1514, 200_000);
     // Two `struct tc_ratespec` of three words, the last being the rate; two buffers, the quantum, and two unused
     // fields.
@@ -113,10 +119,10 @@ fn class(index: u32, name: &str, bucket: &Bucket) -> Request {
 }
 
 impl Netlink {
-    /// `tc class show dev LINK`: those of the two classes that exist.
+    /// `tc class show dev LINK`. Returns those of the two classes that exist. The list is empty if the link is gone.
     ///
     /// # Errors
-    /// Fails with ENODEV if the link is gone.
+    /// Fails if the kernel refuses to list the classes, or lists one that can't be read.
     pub fn buckets(&mut self, index: u32) -> Result<Vec<Bucket>> {
         let header = header(index, Handle::UNSPEC, Handle::UNSPEC);
         let message = wire::list(RTM_GETTCLASS, &header);
@@ -130,6 +136,7 @@ impl Netlink {
     }
 }
 
+/// Reads one of the two classes from an RTM_NEWTCLASS. `None` for any other class.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     let Some(class) = handle_of(message).and_then(Class::named) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
@@ -142,7 +149,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     Ok(Some(Bucket { class, rate: long.unwrap_or(rate.into()), buffer }))
 }
 
-/// The class of packets that no filter matches, from the qdisc's options.
+/// Reads the class of packets that no filter matches from the options of the qdisc. `None` if it is none of the two.
 pub(super) fn default_class(options: Attributes<'_>) -> Parsed<Option<Class>> {
     let minor = options.find(TCA_HTB_INIT)?.and_then(|glob| u32_ne(glob, TC_HTB_GLOB_DEFCLS));
     Ok(minor.and_then(|minor| Class::named(Handle(Handle::AT_ROOT.0 | minor))))

@@ -28,7 +28,7 @@ impl Handle {
     const ROOT: Handle = Handle(TC_H_ROOT);
     const INGRESS: Handle = Handle(TC_H_INGRESS);
     const AT_ROOT: Handle = Handle::new(1, 0);
-    /// `ffff:`; the kernel knows no other.
+    /// `ffff:`, the only handle that the kernel accepts for the qdisc `ingress`.
     const AT_INGRESS: Handle = Handle::new(0xffff, 0);
 
     const fn new(major: u16, minor: u16) -> Self {
@@ -44,11 +44,12 @@ impl Handle {
     }
 }
 
-/// `struct tcmsg`, for the object `handle` below `parent`.
+/// Returns a `struct tcmsg` for the object `handle` below `parent`, on the link `index`.
 fn header(index: u32, handle: Handle, parent: Handle) -> [u8; TCMSG] {
     header_with(index, handle, parent, 0)
 }
 
+/// Like [`header`], with `info` as `tcm_info`: for a filter its priority and protocol.
 fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TCMSG] {
     let mut header = [0; TCMSG];
     // The first word is the family and padding.
@@ -59,16 +60,18 @@ fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TC
     header
 }
 
+/// Writes TCA_KIND, and TCA_OPTIONS with what `options` writes.
 fn write_kind(w: &mut Writer, kind: &str, options: impl FnOnce(&mut Writer)) {
     w.text(TCA_KIND, kind);
     w.nest_unflagged(TCA_OPTIONS, options);
 }
 
-/// Host byte order, as in the C structures of tc.
+/// Returns the bytes of a C structure of 32-bit fields. Unlike in netfilter they have the host's byte order.
 fn struct_of(fields: &[u32]) -> Vec<u8> {
     fields.iter().copied().flat_map(u32::to_ne_bytes).collect()
 }
 
+/// Returns true if the message is about the link `index`. A dump may be of other links, too.
 fn is_of(message: &Message<'_>, index: u32) -> bool {
     u32_ne(message.body, TCM_IFINDEX) == Some(index)
 }
@@ -85,6 +88,7 @@ fn attributes_of<'a>(message: &Message<'a>) -> Attributes<'a> {
     Attributes::behind(message.body, TCMSG)
 }
 
+/// Reads TCA_KIND and TCA_OPTIONS. An absent kind is empty.
 fn kind_and_options<'a>(message: &Message<'a>) -> Result<(String, Option<Attributes<'a>>), Malformed> {
     let (mut kind, mut options) = (String::new(), None);
     for attribute in attributes_of(message) {

@@ -9,12 +9,13 @@ use crate::uapi::rtnetlink::RTM_NEWTFILTER;
 use crate::wire::{Message, Parsed, text};
 use crate::{Netlink, Result};
 
-/// The qdiscs ingress and clsact have this number.
+/// The major number of the handle of the qdiscs ingress and clsact.
 const MAJOR: u16 = 0xffff;
 
 impl Netlink {
-    /// The kinds of filters in both directions, an eBPF program with its name. A plain redirection to another link is
-    /// left out, because limits of traffic have one.
+    /// Returns the kinds of the filters in both directions, sorted and each once. An eBPF program is `bpf` with its
+    /// name. A u32 filter whose first action redirects to another link is left out, because limits of traffic have one.
+    /// The list is empty if there is no link.
     pub fn tc_programs(&mut self, index: u32) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for minor in [TC_H_MIN_INGRESS, TC_H_MIN_EGRESS] {
@@ -26,6 +27,7 @@ impl Netlink {
     }
 }
 
+/// Returns the kind of the filter in an RTM_NEWTFILTER. `None` is for one that [`Netlink::tc_programs`] leaves out.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<String>> {
     if message.kind != RTM_NEWTFILTER || !matches!(effect(message)?, Effect::Other) {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Queueing disciplines of a link: `tc qdisc`. Looks up those that limit traffic, and makes and removes `ingress`,
-//! which filters for received packets hang on.
+//! Queueing disciplines of a link: `tc qdisc`. This module looks up those that limit traffic. It makes and removes
+//! `ingress`, to which filters for received packets are attached.
 
 use nix::errno::Errno;
 
@@ -18,20 +18,21 @@ pub struct Qdisc {
     pub kind: String,
     /// The major number of its handle; 0 if the kernel has put it there by itself.
     pub major: u16,
-    /// The parameters of a token bucket.
+    /// The parameters of a token bucket, for the kind `tbf`.
     pub tbf: Option<Tbf>,
-    /// The class of packets that no filter matches, for the kind `htb`.
+    /// The class of packets that no filter matches, for the kind `htb`. `None` if it is none of [`htb::Class`].
     pub default_class: Option<htb::Class>,
 }
 
-/// `tc qdisc add dev LINK ingress`; `name` is for messages, here as below.
+/// `tc qdisc add dev LINK ingress`. The kernel refuses it with EEXIST if there is one. In this module `name` is the
+/// link's name, for messages.
 pub fn add_ingress(index: u32, name: &str) -> Request {
     let header = header(index, Handle::AT_INGRESS, Handle::INGRESS);
     let what = format!("add qdisc ingress to {name}");
     Request::written(what, Mode::Create, RTM_NEWQDISC, &header, |w| w.text(TCA_KIND, "ingress"))
 }
 
-/// The request of `tc qdisc del dev LINK root`.
+/// `tc qdisc del dev LINK root`, which also removes the classes and filters.
 pub fn del_root(index: u32, name: &str) -> Request {
     let header = header(index, Handle::UNSPEC, Handle::ROOT);
     let what = format!("delete the root qdisc of {name}");
@@ -46,7 +47,7 @@ pub fn del_ingress(index: u32, name: &str) -> Request {
 }
 
 impl Netlink {
-    /// `tc qdisc show dev LINK root`: `None` if the kernel reports none.
+    /// `tc qdisc show dev LINK root`. Returns `None` if the kernel reports none.
     ///
     /// # Errors
     /// Fails with ENODEV if the link is gone.
@@ -54,7 +55,7 @@ impl Netlink {
         self.qdisc_at(index, Handle::ROOT)
     }
 
-    /// `tc qdisc show dev LINK ingress`: `ingress` or `clsact`.
+    /// `tc qdisc show dev LINK ingress`. Its kind is `ingress` or `clsact`. Returns `None` if the link has neither.
     ///
     /// # Errors
     /// Fails with ENODEV if the link is gone.
@@ -69,11 +70,12 @@ impl Netlink {
         self.find(&format!("look up a qdisc of link {index}"), message, &[Errno::ENOENT], read)
     }
 
-    /// Whether the kernel has a kind of qdisc (`tbf`, `htb`). Asks for one without its options, which changes nothing:
-    /// a kernel that knows the kind refuses it with EINVAL.
+    /// Returns true if the kernel has a kind of qdisc that cannot do without options (`tbf`, `htb`). It asks for one on
+    /// lo without them. A kernel that knows the kind refuses that with EINVAL, so nothing changes. A kind that needs no
+    /// options would be added to lo.
     ///
     /// # Errors
-    /// Other refusals, such as EPERM.
+    /// Fails if the kernel refuses it for another reason, such as with EPERM.
     pub fn knows_qdisc(&mut self, kind: &str) -> Result<bool> {
         let lo = self.link("lo")?;
         let header = header(lo.index, Handle::AT_ROOT, Handle::ROOT);
@@ -89,6 +91,7 @@ impl Netlink {
     }
 }
 
+/// Reads the qdisc in an RTM_NEWQDISC. `None` for other messages.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Qdisc>> {
     if message.kind != RTM_NEWQDISC {
         return Ok(None);

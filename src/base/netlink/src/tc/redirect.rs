@@ -13,7 +13,8 @@ use crate::{IfPresent as _, Netlink, Request, Result};
 const ALL: u16 = libc::ETH_P_ALL as u16;
 
 /// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress redirect dev TARGET`:
-/// sends all packets that `index` receives out of `target` instead. The link must have qdisc `ingress`.
+/// sends all packets that `index` receives out of `target` instead. The link must have the qdisc `ingress`. `name` is
+/// the name of link `index`, for messages.
 pub fn add(index: u32, name: &str, target: u32) -> Request {
     new_filter(format!("redirect what {name} receives to link {target}"), index, TCA_EGRESS_REDIR, target)
 }
@@ -23,7 +24,7 @@ pub fn add_receiver(index: u32, name: &str, target: u32) -> Request {
     new_filter(format!("let link {target} receive what {name} receives"), index, TCA_INGRESS_REDIR, target)
 }
 
-/// `action` is one of the constants TCA_*_REDIR of linux/tc_act/tc_mirred.h.
+/// Adds a u32 filter for all packets. `action` is one of the constants TCA_*_REDIR of linux/tc_act/tc_mirred.h.
 fn new_filter(what: String, index: u32, action: u32, target: u32) -> Request {
     let header = header_with(index, Handle::UNSPEC, Handle::AT_INGRESS, filter::info(1, ALL));
     // `struct tc_mirred`: index, capabilities, action, two counters; then its own two.
@@ -43,16 +44,18 @@ fn new_filter(what: String, index: u32, action: u32, target: u32) -> Request {
 }
 
 impl Netlink {
-    /// The links that u32 filters of a link's qdisc `ingress` redirect to, in order.
+    /// Returns the indexes of the links that u32 filters of a link's qdisc `ingress` pass packets to, in the filters'
+    /// order. It is 0 for a target that has been deleted. The list is empty if there is no link or no such qdisc.
     ///
     /// # Errors
-    /// A missing qdisc (EINVAL, ENOENT) is no error, but gives an empty list.
+    /// Fails if the kernel refuses to list the filters, other than for a missing qdisc (EINVAL, ENOENT).
     pub fn redirects(&mut self, index: u32) -> Result<Vec<u32>> {
         self.filters(index, Handle::AT_INGRESS, filter::redirection)
     }
 
-    /// Whether all filters of a link's qdisc `ingress` redirect to deleted links, so that received packets are lost.
-    /// True without filters.
+    /// Returns true if all filters of a link's qdisc `ingress` redirect to deleted links, so that received packets are
+    /// lost. It is also true without filters, and if there is no link or no such qdisc. Any filter of another kind
+    /// makes it false.
     pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
         for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
             match what {

@@ -23,7 +23,7 @@ use crate::{Netlink, Request, Result};
 
 const ETH_P_IP: u16 = libc::ETH_P_IP as u16;
 const ETH_P_IPV6: u16 = libc::ETH_P_IPV6 as u16;
-/// One priority has only one protocol.
+/// The priorities of the filters. The kernel allows only one protocol in a priority.
 const IPV4_PRIORITY: u16 = 16;
 const IPV6_PRIORITY: u16 = 15;
 
@@ -44,6 +44,7 @@ pub enum End {
 }
 
 impl End {
+    /// Returns the offset of the address from the beginning of the IP header of the subnet's family.
     fn offset(self, subnet: IpNetwork) -> u32 {
         match (self, subnet) {
             (End::Source, IpNetwork::V4(_)) => IPV4_SOURCE,
@@ -66,13 +67,14 @@ pub struct SubnetFilter {
 }
 
 impl SubnetFilter {
-    /// Sends packets with `end` in `subnet` to `class`.
+    /// Returns a filter that sends packets with `end` in `subnet` to `class`. Host bits of `subnet` are cleared.
     pub fn new(subnet: IpNetwork, end: End, class: Class) -> Self {
         let subnet = IpNetwork::new(subnet.network(), subnet.prefix()).unwrap_or(subnet);
         SubnetFilter { subnet, end, class }
     }
 
-    /// The words of address and mask that must be compared.
+    /// Returns the words of the address that must be compared, with their masks. The filter of a subnet of prefix
+    /// length 0 has a key that matches all packets.
     fn keys(&self) -> Vec<Key> {
         let offset = self.end.offset(self.subnet);
         let words = words(self.subnet.ip()).into_iter().zip(words(self.subnet.mask()));
@@ -89,6 +91,7 @@ impl SubnetFilter {
     }
 }
 
+/// Splits an address into words of 32 bits, the first in front.
 fn words(ip: IpAddr) -> Vec<u32> {
     match ip {
         IpAddr::V4(ip) => vec![ip.to_bits()],
@@ -96,8 +99,8 @@ fn words(ip: IpAddr) -> Vec<u32> {
     }
 }
 
-/// `tc filter add dev LINK parent 1: … u32 match ip src|dst SUBNET flowid CLASS`, for a root qdisc [`htb`](super::htb).
-/// `name` is for messages.
+/// `tc filter add dev LINK parent 1: … u32 match ip src|dst SUBNET flowid CLASS`. The link must have the root qdisc
+/// [`htb`](super::htb). `name` is the link's name, for messages.
 pub fn add(index: u32, name: &str, filter: &SubnetFilter) -> Request {
     let (protocol, priority) = match filter.subnet {
         IpNetwork::V4(_) => (ETH_P_IP, IPV4_PRIORITY),
@@ -114,17 +117,18 @@ pub fn add(index: u32, name: &str, filter: &SubnetFilter) -> Request {
 }
 
 impl Netlink {
-    /// `tc filter show dev LINK parent 1:`: the filters that choose one of the two classes by subnet, in the kernel's
-    /// order.
+    /// `tc filter show dev LINK parent 1:`. Returns the filters that choose one of the two classes by subnet, in the
+    /// kernel's order. The list is empty if there is no link or no such qdisc.
     ///
     /// # Errors
-    /// A missing qdisc is no error, but gives an empty list.
+    /// Fails if the kernel refuses to list the filters, other than for a missing qdisc.
     pub fn subnet_filters(&mut self, index: u32) -> Result<Vec<SubnetFilter>> {
         self.filters(index, Handle::AT_ROOT, read)
     }
 }
 
-/// A filter that compares one address, whole words of it, with a subnet.
+/// Reads a filter that sends packets with one address in a subnet to one of the two classes. `None` for any other
+/// filter.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
     let Some(options) = options_of(message)? else { return Ok(None) };
@@ -137,7 +141,8 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     Ok(network(u16::from_be(info as u16), keys).map(|(subnet, end)| SubnetFilter { subnet, end, class }))
 }
 
-/// The network of a protocol that keys stand for, if they stand for one.
+/// Returns the subnet that the keys of a filter compare, and the address that they compare. `None` if the keys are not
+/// those of one subnet.
 fn network<'a>(protocol: u16, keys: impl Iterator<Item = &'a [u8]>) -> Option<(IpNetwork, End)> {
     let (source, destination, length) = match protocol {
         ETH_P_IP => (IPV4_SOURCE, IPV4_DESTINATION, 1),
@@ -168,7 +173,7 @@ fn network<'a>(protocol: u16, keys: impl Iterator<Item = &'a [u8]>) -> Option<(I
         (IpAddr::from(Ipv6Addr::from_bits(ip)), IpAddr::from(Ipv6Addr::from_bits(mask)))
     };
     let prefix = ipnetwork::ip_mask_to_prefix(mask).ok()?;
-    // A filter that matches everything compares no address.
+    // A filter that matches everything compares no address. It is reported as one for destinations.
     Some((IpNetwork::new(ip, prefix).ok()?, end.unwrap_or(End::Destination)))
 }
 

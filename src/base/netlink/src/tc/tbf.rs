@@ -24,8 +24,9 @@ pub struct Tbf {
 }
 
 impl Tbf {
-    /// A bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that would wait longer than
-    /// `latency_ms` are dropped. Too large numbers become the kernel's largest: a bucket holds 274 seconds of traffic.
+    /// Returns a bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that would wait longer
+    /// than `latency_ms` are dropped. Too large numbers become the largest that the kernel's 32-bit fields hold: a
+    /// bucket holds at most 274 seconds of traffic.
     pub fn new(rate: u64, burst: u64, latency_ms: u32) -> Self {
         let ticks = mtu::ticks(rate, burst);
         let limit = u128::from(rate) * u128::from(latency_ms) / 1000 + u128::from(burst);
@@ -33,18 +34,20 @@ impl Tbf {
         Tbf { rate, limit: narrow(limit), buffer: narrow(ticks) }
     }
 
-    /// The bucket's size in bytes.
+    /// Returns the size of the bucket in bytes.
     pub fn burst(&self) -> u64 {
         mtu::bytes(self.rate, self.buffer.into())
     }
 
-    /// `struct tc_tbf_qopt` begins with two `struct tc_ratespec`, of which only the first has a rate. Limit, buffer and
-    /// an unused field follow.
+    /// Returns a `struct tc_tbf_qopt`. It begins with two `struct tc_ratespec`, of which only the first has a rate.
+    /// Limit, buffer and an unused field follow. A rate of more than 32 bits is the largest here, and TCA_TBF_RATE64
+    /// has the true one.
     fn parameters(&self) -> Vec<u8> {
         let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
         struct_of(&[0, 0, rate, 0, 0, 0, self.limit, self.buffer, 0])
     }
 
+    /// Reads TCA_OPTIONS of a qdisc `tbf`. Without TCA_TBF_PARMS all numbers are 0.
     pub(super) fn read(options: Attributes<'_>) -> Result<Self, Malformed> {
         const SHORT: Malformed = Malformed("the options of a token bucket are too short");
         let mut tbf = Tbf { rate: 0, limit: 0, buffer: 0 };
@@ -68,7 +71,8 @@ impl Tbf {
     }
 }
 
-/// `tc qdisc add dev LINK root handle 1: tbf …`; EEXIST if there is a qdisc. `name` is for messages.
+/// `tc qdisc add dev LINK root handle 1: tbf …`. The kernel refuses it with EEXIST if the link already has a root qdisc
+/// other than the default one. `name` is the link's name, for messages.
 pub fn add(index: u32, name: &str, tbf: &Tbf) -> Request {
     let what = format!("add qdisc tbf of {} bytes per second to {name}", tbf.rate);
     let header = header(index, Handle::AT_ROOT, Handle::ROOT);

@@ -10,14 +10,17 @@ use crate::uapi::netlink::{
 /// The content of an `NLMSG_ERROR` or `NLMSG_DONE`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ack {
+    /// The errno of the refusal as a positive number, or 0 if the request was carried out.
     pub(crate) code: i32,
+    /// The kernel's explanation. It is empty if there is none.
     pub(crate) text: String,
+    /// The offset of the attribute that the kernel refuses, from the beginning of the request.
     pub(crate) offset: Option<u32>,
 }
 
 impl Ack {
-    /// Reads an `NLMSG_ERROR` (`struct nlmsgerr`) or `NLMSG_DONE`. The extended ack stands behind the request that the
-    /// kernel repeats: only its header when it is capped.
+    /// Reads an `NLMSG_ERROR` (`struct nlmsgerr`) or `NLMSG_DONE`. In an `NLMSG_ERROR` the extended ack stands behind
+    /// the request that the kernel repeats. Of a capped one (NLM_F_CAPPED) the kernel repeats only the header.
     pub(crate) fn read(message: &Message<'_>) -> Result<Self, Malformed> {
         let code = u32_ne(message.body, 0).ok_or(Malformed("an acknowledgement without a code"))?;
         let mut ack = Ack { code: code.cast_signed().min(0).saturating_neg(), ..Ack::default() };
@@ -43,6 +46,7 @@ impl Ack {
         Ok(ack)
     }
 
+    /// Returns the errno of a refusal, or `None` if the request was carried out.
     pub(crate) fn errno(&self) -> Option<Errno> {
         (self.code != 0).then(|| Errno::from_raw(self.code))
     }

@@ -1,4 +1,4 @@
-//! The reader: messages, attributes, numbers.
+//! The reader of messages, attributes and numbers. No function panics, whatever the bytes are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,16 +15,21 @@ pub(crate) type Parsed<T> = Result<T, Malformed>;
 /// A message: the fields of `struct nlmsghdr`, and what follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
+    /// The type of the message (`nlmsg_type`).
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) seq: u32,
+    /// The address of the socket whose request the message answers (`nlmsg_pid`).
     pub(crate) port: u32,
+    /// What follows the header.
     pub(crate) body: &'a [u8],
 }
 
+/// The messages of a datagram. One with a wrong length is reported as [`Malformed`], and ends the iteration.
 pub(crate) struct Messages<'a>(&'a [u8]);
 
 impl<'a> Messages<'a> {
+    /// Iterates over the messages of `datagram`.
     pub(crate) fn new(datagram: &'a [u8]) -> Self {
         Messages(datagram)
     }
@@ -59,8 +64,9 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Attributes in a row. Iterating and [`find`](Self::find) report a damaged one as [`Malformed`]. The methods that
-/// return an `Option` take an attribute behind a damaged one for absent.
+/// Attributes in a row. Iterating and [`find`](Self::find) report a damaged one as [`Malformed`], and iterating ends
+/// there. The methods that return an `Option` take an attribute behind a damaged one for absent. Each method looks for
+/// the first attribute of the type, and ignores the flags of types (`NLA_F_NESTED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 
@@ -69,11 +75,13 @@ impl<'a> Attributes<'a> {
         Attributes(bytes)
     }
 
-    /// `header` is the length of the family's header.
+    /// Returns the attributes that follow a header of `header` bytes in a message's body. A body that is too short has
+    /// none.
     pub(crate) fn behind(body: &'a [u8], header: usize) -> Self {
         Attributes(body.get(align(header)..).unwrap_or_default())
     }
 
+    /// Returns the value of an attribute, or `None` if there is none.
     pub(crate) fn find(self, wanted: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
             let (kind, value) = attribute?;
@@ -84,25 +92,27 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
+    /// Returns the value of an attribute, or `None` if there is none before a damaged one.
     pub(crate) fn get(self, wanted: u16) -> Option<&'a [u8]> {
         self.flatten().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     }
 
+    /// Returns the attributes in the value of an attribute.
     pub(crate) fn nested(self, wanted: u16) -> Option<Attributes<'a>> {
         self.get(wanted).map(Attributes)
     }
 
-    /// Up to its NUL.
+    /// Returns the value of an attribute as text: up to its NUL, with a replacement for what is not UTF-8.
     pub(crate) fn text(self, wanted: u16) -> Option<String> {
         self.get(wanted).map(text)
     }
 
-    /// The first attribute of type `wanted`, as a number in network byte order.
+    /// Returns the value of an attribute, a number in network byte order. `None` also if it is too short.
     pub(crate) fn u32_be(self, wanted: u16) -> Option<u32> {
         u32_be(self.get(wanted)?, 0)
     }
 
-    /// The first attribute of type `wanted`, as a number in network byte order.
+    /// Returns the value of an attribute, a number in network byte order. `None` also if it is too short.
     pub(crate) fn u64_be(self, wanted: u16) -> Option<u64> {
         Some(u64::from_be_bytes(*self.get(wanted)?.first_chunk()?))
     }
@@ -131,33 +141,34 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
+/// Returns the byte at `offset`, or `None` behind the end.
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()
 }
 
-/// A 16-bit number in host byte order at `offset`.
+/// Returns the 16-bit number in host byte order at `offset`, or `None` if the bytes end before its end.
 pub(crate) fn u16_ne(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A 32-bit number in host byte order at `offset`.
+/// Returns the 32-bit number in host byte order at `offset`, or `None` if the bytes end before its end.
 pub(crate) fn u32_ne(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A 32-bit number in network byte order at `offset`.
+/// Returns the 32-bit number in network byte order at `offset`, or `None` if the bytes end before its end.
 pub(crate) fn u32_be(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Up to its NUL; replaces what is not UTF-8.
+/// Returns the text in `value` up to its NUL, or all of it without one. Replaces what is not UTF-8.
 pub(crate) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0);
     let bytes = value.get(..end.unwrap_or(value.len())).unwrap_or(value);
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// An IP address of 4 or 16 bytes.
+/// Reads an IP address of 4 or 16 bytes. `None` is for any other length.
 pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(v4).into());

@@ -1,4 +1,5 @@
-//! The writer: messages that can't be broken.
+//! The writer of messages. What doesn't fit into its length field makes the whole message unusable, so that a message
+//! with a wrong length is never sent.
 
 use super::{align, u16_ne, u32_ne};
 use crate::uapi::netlink::{NLA_F_NESTED, NLM_F_DUMP, NLM_F_REQUEST, NLMSGHDR};
@@ -7,18 +8,20 @@ use crate::uapi::netlink::{NLA_F_NESTED, NLM_F_DUMP, NLM_F_REQUEST, NLMSGHDR};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
+    /// Something didn't fit into its length field.
     too_long: bool,
 }
 
 impl Writer {
-    /// `header` is the family's. [`number`] gives the message a sequence number.
+    /// Appends a message. `header` is the family's header, and `fill` writes the attributes. The sequence number is 0
+    /// until [`number`] gives the message one.
     pub(crate) fn message(&mut self, kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Self)) {
         let start = self.begin_message(kind, flags, header);
         fill(self);
         self.end_message(start);
     }
 
-    // Apart from the generic functions, which the compiler makes once for each caller.
+    // It is separate because the compiler makes a generic function once for each caller.
     fn begin_message(&mut self, kind: u16, flags: u16, header: &[u8]) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
@@ -38,12 +41,15 @@ impl Writer {
         put(&mut self.bytes, start, &length.to_ne_bytes());
     }
 
+    /// Appends an attribute of any bytes. If its length doesn't fit into 16 bits, [`finish`](Self::finish) returns
+    /// `None`.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
         let start = self.begin(kind);
         self.bytes.extend_from_slice(value);
         self.end(start);
     }
 
+    /// Appends a text with a NUL at its end.
     pub(crate) fn text(&mut self, kind: u16, value: &str) {
         let start = self.begin(kind);
         self.bytes.extend_from_slice(value.as_bytes());
@@ -71,12 +77,12 @@ impl Writer {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// Sets the flag `NLA_F_NESTED`.
+    /// Appends an attribute that consists of attributes, which `fill` writes. Its type has the flag `NLA_F_NESTED`.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.nest_unflagged(kind | NLA_F_NESTED, fill);
     }
 
-    /// Omits the flag `NLA_F_NESTED`, as `tc` does.
+    /// Like [`nest`](Self::nest), but omits the flag `NLA_F_NESTED`, as `tc` does.
     pub(crate) fn nest_unflagged(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.begin(kind);
         fill(self);
@@ -103,28 +109,31 @@ impl Writer {
         self.bytes.resize(align(self.bytes.len()), 0);
     }
 
+    /// Returns the length of all messages so far, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// `None` if something didn't fit into its length field.
+    /// Returns the messages, or `None` if something didn't fit into its length field.
     pub(crate) fn finish(self) -> Option<Vec<u8>> {
         (!self.too_long).then_some(self.bytes)
     }
 }
 
-/// Empty if an attribute didn't fit into its length field.
+/// Returns a single message (see [`Writer::message`]). It is empty if an attribute or the message didn't fit into its
+/// length field, and sending it fails.
 pub(crate) fn message(kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.message(kind, flags, header, fill);
     writer.finish().unwrap_or_default()
 }
 
+/// Returns a request for a list of all objects (NLM_F_DUMP).
 pub(crate) fn list(kind: u16, header: &[u8]) -> Vec<u8> {
     message(kind, NLM_F_REQUEST | NLM_F_DUMP, header, |_| {})
 }
 
-/// Returns the number of messages.
+/// Gives the messages in `bytes` sequence numbers in a row, beginning with `first`. Returns the number of messages.
 pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
     let (mut at, mut count) = (0, 0);
     while let Some(length) = u32_ne(bytes, at) {
@@ -136,14 +145,17 @@ pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
     count
 }
 
+/// Returns the flags of the message that begins at `at`, or 0 if there is none.
 pub(crate) fn flags(bytes: &[u8], at: usize) -> u16 {
     u16_ne(bytes, at + 6).unwrap_or(0)
 }
 
+/// Replaces the flags of the message that begins at `at`.
 pub(crate) fn set_flags(bytes: &mut [u8], at: usize, flags: u16) {
     put(bytes, at + 6, &flags.to_ne_bytes());
 }
 
+/// Overwrites bytes that are there. Does nothing behind the end.
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at + value.len()) {
         place.copy_from_slice(value);

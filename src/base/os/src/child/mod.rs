@@ -23,9 +23,9 @@ use nix::unistd::Pid;
 use cnimble_cni::Error;
 use pipes::Pipes;
 
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
-/// How long a pipe is read on after the program has exited, if another process keeps it open.
+/// The time for which a pipe is read after the program has exited, if another process keeps it open.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How much a program may print.
@@ -79,7 +79,7 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// See [`Failure`].
 pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output, Failure> {
-    // A program that is started has to be stopped again.
+    // A program would have to be stopped as soon as it is started.
     stop_now(signal::deadline()).map_err(Failure::Stopped)?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     if limits.stderr.is_some() {
@@ -105,7 +105,7 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
     Ok(Output { status, stdout, stderr })
 }
 
-/// Whether there is no time left.
+/// Fails with code 11 if a termination signal has come, or if the time after one is over.
 fn stop_now(deadline: Option<Instant>) -> Result<(), Error> {
     signal::check()?;
     match deadline {
@@ -131,7 +131,7 @@ fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure>
         {
             return Ok(());
         }
-        // Without a descriptor of the process, its pipes say that it has ended.
+        // Without a descriptor of the process, the end of its pipes is taken for its end.
         if running.pidfd.is_none() && pipes.are_done() {
             return Ok(());
         }
@@ -151,7 +151,7 @@ fn converse(running: &mut Running, pipes: &mut Pipes<'_>) -> Result<(), Failure>
 /// A program that has not been reaped yet.
 struct Running {
     child: Child,
-    /// A sandbox may not let us have one.
+    /// A descriptor of the process. `None` if a sandbox refuses one.
     pidfd: Option<OwnedFd>,
 }
 
@@ -173,7 +173,7 @@ impl Running {
         self.child.try_wait().map(|status| status.is_some()).map_err(Failure::Talk)
     }
 
-    /// Gives it time to take something back if `in_order`, and reaps it.
+    /// Kills the program and reaps it. With `in_order` it first gets SIGTERM and [`GRACE`] to take something back.
     fn end(&mut self, in_order: bool) {
         if in_order && let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
@@ -190,7 +190,7 @@ impl Running {
     }
 }
 
-/// The signals that tell us to stop, held back.
+/// Holds back the signals that tell us to stop, until it is dropped.
 struct Blocked {
     mask: SigSet,
 }

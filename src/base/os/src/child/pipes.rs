@@ -1,4 +1,4 @@
-//! The pipes between us and a program, all of them at once.
+//! Talks to a program on all of its pipes at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use super::{Failure, Limits};
 
-/// Our ends, as long as they are of use, and what came.
+/// Our ends of the pipes until they are closed, and what the program has printed.
 pub(super) struct Pipes<'a> {
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
@@ -45,6 +45,7 @@ impl<'a> Pipes<'a> {
         ]
     }
 
+    /// Returns what poll(2) must wait for before [`talk`](Self::talk) can go on.
     pub(super) fn waited(&self) -> Vec<PollFd<'_>> {
         let [stdin, stdout, stderr] = self.ends();
         let writable = stdin.map(|end| PollFd::new(end, PollFlags::POLLOUT));
@@ -52,12 +53,12 @@ impl<'a> Pipes<'a> {
         writable.into_iter().chain(readable).collect()
     }
 
-    /// Nothing can come any more.
+    /// Returns whether the program can print nothing more.
     pub(super) fn are_done(&self) -> bool {
         self.stdout.is_none() && self.stderr.is_none()
     }
 
-    /// Writes and reads without waiting.
+    /// Writes and reads what is possible without waiting. Fails if the program has printed too much on stdout.
     pub(super) fn talk(&mut self) -> Result<(), Failure> {
         self.say().map_err(Failure::Talk)?;
         let room = self.limits.stdout;
@@ -87,7 +88,7 @@ impl<'a> Pipes<'a> {
         Ok(())
     }
 
-    /// The pipe is closed behind the last byte.
+    /// Writes the input, and closes the pipe behind its last byte.
     fn say(&mut self) -> io::Result<()> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         while !self.unsent.is_empty() {
@@ -104,12 +105,13 @@ impl<'a> Pipes<'a> {
         Ok(())
     }
 
+    /// Returns what came on stdout and stderr.
     pub(super) fn kept(self) -> (Vec<u8>, Vec<u8>) {
         (self.said, self.complained)
     }
 }
 
-/// Reads as long as `keep` wants more; returns whether that was the end.
+/// Reads until the pipe is empty, or `keep` wants no more. Returns whether the pipe is at its end.
 fn hear(from: &mut impl Read, mut keep: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
     let mut piece = [0; 16 << 10];
     loop {

@@ -20,6 +20,7 @@ use cnimble_cni::{Code, Error};
 /// The time after a signal for the program that it cut short, and for all steps of the undo.
 const UNDO: Duration = Duration::from_millis(500);
 
+/// The signals that stop a plugin.
 pub(super) const STOPPING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXCPU];
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
@@ -43,10 +44,10 @@ pub fn install() {
     }
 }
 
-/// Whether the process was told to stop.
+/// Succeeds unless the process was told to stop.
 ///
 /// # Errors
-/// Code 11 with the signal's name.
+/// Fails with code 11 and the signal's name.
 pub fn check() -> Result<(), Error> {
     match RECEIVED.load(Ordering::Relaxed) {
         0 => Ok(()),
@@ -62,7 +63,7 @@ pub fn forget() {
     RECEIVED.store(0, Ordering::Relaxed);
 }
 
-/// A signal has cut short what others do: from now on they have until [`deadline`].
+/// Notes that a signal has cut short what another program does. From now on other programs may work until [`deadline`].
 pub fn cut() {
     if let Ok(mut deadline) = DEADLINE.lock() {
         deadline.get_or_insert_with(|| Instant::now() + UNDO);
@@ -74,7 +75,7 @@ pub fn deadline() -> Option<Instant> {
     DEADLINE.lock().ok().and_then(|deadline| *deadline)
 }
 
-/// The error of a step for which no time was left.
+/// Returns the error of a step for which no time is left (code 11).
 pub fn too_late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "no time left after a signal to stop")
 }

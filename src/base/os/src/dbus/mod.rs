@@ -21,13 +21,13 @@ mod wire;
 /// The environment variable with the address of the system bus.
 pub const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_ADDRESS: &str = "unix:path=/var/run/dbus/system_bus_socket";
-/// libdbus has the same limit for a method.
+/// The time to wait for an answer. libdbus waits as long for a method.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a termination signal may stay unnoticed.
+/// The time after which a termination signal is noticed at the latest.
 const NAP: Duration = Duration::from_millis(100);
-/// The expected answers are much smaller, and the specification's limit is 128 MiB.
+/// The largest accepted message, in bytes. The expected answers are much smaller, and the specification allows 128 MiB.
 const LARGEST: usize = 1 << 20;
-/// Usual lines have a few dozen bytes.
+/// The longest accepted line of the authentication, in bytes. Usual lines have a few dozen.
 const LONGEST_LINE: usize = 4096;
 
 /// The reason why there is no answer.
@@ -95,7 +95,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// `EXTERNAL`, because the kernel has told the bus the user.
+    /// Logs in with the mechanism `EXTERNAL`: the kernel has told the bus which user we are.
     fn authenticate(&mut self) -> Result<(), Error> {
         let failed = |err| Error::Io("log in to the system bus".into(), err);
         let user = nix::unistd::geteuid().to_string();
@@ -153,7 +153,7 @@ impl Bus {
         }
     }
 
-    /// Returns `None` if the message is too long.
+    /// Reads one message. Returns `None` if it is too long.
     fn receive(&mut self, end: Instant) -> io::Result<Option<Vec<u8>>> {
         let mut message = vec![0; HEADER];
         self.read(&mut message, end)?;
@@ -164,6 +164,7 @@ impl Bus {
         Ok(Some(message))
     }
 
+    /// Fills `room`. Fails after `end`, and after a termination signal.
     fn read(&mut self, mut room: &mut [u8], end: Instant) -> io::Result<()> {
         while !room.is_empty() {
             if let Err(err) = signal::check() {
@@ -186,13 +187,13 @@ impl Bus {
     }
 }
 
-/// Earlier after a termination signal.
+/// Returns the time until which an answer is waited for. After a termination signal it is earlier.
 fn patience() -> Instant {
     let end = Instant::now() + PATIENCE;
     signal::deadline().map_or(end, |deadline| deadline.min(end))
 }
 
-/// Tries the addresses one after the other.
+/// Connects to the first of the addresses that answers.
 fn connect(addresses: &str) -> Result<UnixStream, Error> {
     let mut outcome = Err(Error::Protocol("the address of the system bus is not that of a Unix socket"));
     for address in addresses.split(';') {

@@ -16,16 +16,17 @@ use std::time::Duration;
 
 use super::IfPresent as _;
 
-/// The directory. It is empty after a reboot, which no namespace outlives.
+/// The directory of the notes. A reboot empties it, and no namespace outlives a reboot.
 pub const DIR: &str = "/run/cnimble/begun-dels";
 
 /// The former directory, once it was large.
 const OLD_DIR: &str = "/run/cnimble/begun-dels.old";
 
-/// Bytes of a large directory: a thousand notes, as tmpfs counts 20 for each.
+/// The size of a large directory, in bytes. It has a thousand notes, as tmpfs counts 20 bytes for each.
 const LARGE: u64 = 20_000;
 
-/// Notes of the former directory that go with each new one. It is empty long before the next is large.
+/// The number of old notes that are removed with each new one. So the former directory is empty long before the next is
+/// large.
 const SHARE: usize = 16;
 
 /// The time for which a note counts. No runtime waits longer before it repeats a DEL.
@@ -34,13 +35,13 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The time for which a note of the former directory counts. A new ADD doesn't remove it.
 const MAX_OLD_AGE: Duration = Duration::from_secs(3600);
 
-/// A note is written beside ends of other DELs, which remove the directory.
+/// Attempts to write a note. Each time, the end of another DEL may remove the directory.
 const ATTEMPTS: usize = 100;
 
-/// Notes that the DEL of the owner with this tag begins.
+/// Notes that the DEL of the owner with this tag begins. A repeated DEL gets a new time.
 ///
 /// # Errors
-/// Fails if the file system refuses a request.
+/// Fails if the file system refuses a request, and for a text that is no tag.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
     // An earlier DEL's note gets the time of this DEL, because it is truncated.
@@ -74,7 +75,7 @@ fn bound() -> io::Result<()> {
     }
 }
 
-/// The directory above is shared, and others have to get through.
+/// Makes the directory. Others may pass through the directory above it, which is shared.
 fn make_directory() -> io::Result<()> {
     let create = || match DirBuilder::new().mode(0o700).create(DIR) {
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -94,7 +95,7 @@ fn make_directory() -> io::Result<()> {
 /// Removes the note of this owner, if there is one.
 ///
 /// # Errors
-/// Fails if the file system refuses a request.
+/// Fails if the file system refuses a request, and for a text that is no tag.
 pub fn clear(tag: &str) -> io::Result<()> {
     remove(&path(tag)?)
 }
@@ -108,12 +109,14 @@ pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
     all()?.into_iter().filter(is_gone).try_for_each(|path| remove(&path))
 }
 
-/// Returns true if the DEL of this owner has begun and isn't done, or if that can't be told.
+/// Returns whether the DEL of this owner has begun and has not ended. True if that is unknown. An old note does not
+/// count.
 pub fn is_noted(tag: &str) -> bool {
     let Ok(path) = path(tag) else { return true };
     counts(&path, MAX_AGE) || counts(&Path::new(OLD_DIR).join(tag), MAX_OLD_AGE)
 }
 
+/// Returns whether there is a note that is younger than `max_age`. True if it can't be read.
 fn counts(path: &Path, max_age: Duration) -> bool {
     match fs::symlink_metadata(path) {
         // A time in the future has no age.
@@ -122,12 +125,14 @@ fn counts(path: &Path, max_age: Duration) -> bool {
     }
 }
 
-/// How long ago the DEL of this owner began, if it is noted. A DEL that was noted a second time keeps its time.
+/// Returns how long ago the last DEL of this owner began. `None` without a note; one in the former directory does not
+/// count.
 pub fn age(tag: &str) -> Option<Duration> {
     let changed = path(tag).and_then(fs::symlink_metadata).and_then(|meta| meta.modified());
     changed.ok().map(|changed| changed.elapsed().unwrap_or_default())
 }
 
+/// Returns the paths of all notes.
 fn all() -> io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for dir in [DIR, OLD_DIR].map(Path::new) {
@@ -136,7 +141,8 @@ fn all() -> io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// A tag is hexadecimal digits and a hyphen; no other text becomes a path.
+/// Returns the path of a note. A tag is hexadecimal digits and a hyphen; any other text is an error and becomes no
+/// path.
 fn path(tag: &str) -> io::Result<PathBuf> {
     if tag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') && !tag.is_empty() {
         Ok(PathBuf::from(DIR).join(tag))
@@ -145,7 +151,7 @@ fn path(tag: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// A directory goes with its last note. A missing note is no error.
+/// Removes a note, and the directory with its last one. A missing note is no error.
 fn remove(path: &Path) -> io::Result<()> {
     if fs::remove_file(path).unless_absent()?.is_some() {
         // Other notes keep the directory.

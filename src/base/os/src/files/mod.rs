@@ -26,7 +26,7 @@ pub enum Links {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// The system's; [`is_foreign`] tells what isn't a regular file, or is larger.
+/// Fails with the system's error. [`is_foreign`] recognizes the error for what isn't a regular file, or is larger.
 pub fn read(path: &Path, limit: usize, links: Links) -> io::Result<Vec<u8>> {
     let no_link = match links {
         Links::Follow => 0,
@@ -62,19 +62,20 @@ fn foreign(why: impl Into<String>) -> io::Error {
 }
 
 /// Replaces the content of `file`, all of it or nothing. The new content is written to `fresh`, a name in the same
-/// directory, which is then renamed. Mode 0600. Nothing is synced to disk.
+/// directory, which is then renamed. The mode is 0600. Nothing is synced to disk.
 ///
 /// # Errors
-/// The system's; then there is no `fresh`.
+/// Fails with the system's error. The file is then unchanged, and there is no `fresh`.
 pub fn replace(file: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     draft(fresh, bytes, 0o600, false).and_then(|()| place(fresh, || std::fs::rename(fresh, file)))
 }
 
-/// Makes `file`, all of it or nothing, and only if there is no file of that name. The content is written to `fresh`,
-/// a name in the same directory, and synced to disk; then it is linked.
+/// Makes `file`, all of it or nothing, and only if there is no file of that name. The content is written to `fresh`, a
+/// name in the same directory, and synced to disk; then it is linked.
 ///
 /// # Errors
-/// The system's, [`io::ErrorKind::AlreadyExists`] if the name is taken. There is no `fresh` in the end.
+/// Fails with the system's error, which is [`io::ErrorKind::AlreadyExists`] if the name is taken. In any case there is
+/// no `fresh` in the end.
 pub fn create(file: &Path, fresh: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     draft(fresh, bytes, mode, true)?;
     // Unlike a rename, a link fails where the name is taken.
@@ -87,7 +88,7 @@ pub fn create(file: &Path, fresh: &Path, bytes: &[u8], mode: u32) -> io::Result<
 /// killed process.
 ///
 /// # Errors
-/// The system's; then there is no `fresh`.
+/// Fails with the system's error. Then there is no `fresh`.
 pub fn draft(fresh: &Path, bytes: &[u8], mode: u32, sync: bool) -> io::Result<()> {
     let create = || File::options().write(true).create_new(true).mode(mode).open(fresh);
     let opened = match create() {
@@ -110,10 +111,11 @@ fn place(fresh: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> 
     })
 }
 
-/// The names in a directory; none without it. The standard library's directory panics if closing it fails.
+/// Returns the names in a directory, except `.` and `..`. Without the directory there are none. The standard library's
+/// type for directories panics if closing one fails, so it is not used.
 ///
 /// # Errors
-/// The system's.
+/// Fails with the system's error.
 pub fn names(dir: &Path) -> io::Result<Vec<OsString>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let opened = Dir::open(dir, flags, Mode::empty()).map_err(io::Error::from);

@@ -1,4 +1,5 @@
-//! The configuration of cluster-local, validated: host-local's keys for ranges, [`pools`], and where the store is.
+//! Reads and validates the configuration of cluster-local: host-local's keys for ranges, [`pools`], and where the store
+//! is.
 
 pub mod pools;
 
@@ -18,21 +19,23 @@ use pools::Pools;
 const PREFIX: &str = "/cnimble/ipam";
 /// The length of an IPv4 block's prefix unless `ipam.blockSize` says otherwise.
 const BLOCK_SIZE: u8 = 26;
-/// The default of `offline` in seconds: a node gives addresses for this time without the store.
+/// The default of `offline`: a node gives addresses for this time without the store, in seconds.
 const OFFLINE: u32 = 3600;
 
+/// The configuration of a cluster's network on this node.
 #[derive(Debug)]
 pub struct Cluster {
     pub network: String,
-    /// Ranges, requested addresses, the directory of leases: as host-local reads them. The sets of `pools` come last.
+    /// The keys that cluster-local shares with host-local. The range sets of `pools` come last.
     pub base: Config,
     pub pools: Pools,
-    /// A block has two to the power of this many addresses.
+    /// The number of bits of an address that count inside a block. A block has two to the power of this many addresses.
     pub host_bits: u32,
+    /// The name of this node.
     pub node: String,
-    /// The time for which the node gives addresses after the store has confirmed its share.
+    /// The time for which the node gives addresses without the store, after it has confirmed the node's share.
     pub offline: Duration,
-    /// Whether pods reach all others by their gateway.
+    /// Whether pods reach all others by their gateway (`routed`).
     pub routed: bool,
     pub store: Store,
 }
@@ -50,12 +53,14 @@ pub struct Kubernetes {
     pub kubeconfig: PathBuf,
 }
 
+/// How etcd is reached.
 #[derive(Debug, Clone)]
 pub struct Etcd {
+    /// The URLs of members.
     pub endpoints: Vec<String>,
-    /// The certificate of the authority that has signed those of the members.
+    /// The file with the certificate of the authority that has signed those of the members. `https` needs it.
     pub ca: Option<PathBuf>,
-    /// The client's certificate and key.
+    /// The files with the client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The prefix of all keys in etcd, without a slash at its end.
     pub prefix: String,
@@ -102,7 +107,7 @@ struct EtcdFields {
 }
 
 impl Cluster {
-    /// Fails with code 7 for a wrong key, 4 for a bad `IP` in CNI_ARGS.
+    /// Reads the configuration. Fails with code 7 for a wrong key, and with code 4 for a bad `IP` in CNI_ARGS.
     pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let mut base = Config::read(config, args)?;
         let pools = Pools::read(config, args, &mut base)?;
@@ -141,32 +146,33 @@ impl Cluster {
         })
     }
 
-    /// `offline` in milliseconds.
+    /// Returns `offline` in milliseconds.
     pub fn offline_ms(&self) -> u64 {
         u64::try_from(self.offline.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The addresses at a block's end that no node owns with the block. Nodes claim single ones if no block is free.
+    /// Returns the number of addresses at the end of each block that do not come with the block. Nodes claim them one
+    /// by one if no block is free.
     pub fn tail(&self) -> u128 {
         1 << (self.host_bits.saturating_sub(3))
     }
 
-    /// Half of the addresses of a block. When fewer are free it is time for another.
+    /// Returns half the number of a block's addresses. If fewer are free, it is time to claim another block.
     pub fn half(&self) -> usize {
         1 << (self.host_bits - 1)
     }
 
-    /// The first address of the block that `ip` is in.
+    /// Returns the first address of the block that `ip` is in.
     pub fn block_of(&self, ip: IpAddr) -> IpAddr {
         address(number(ip) >> self.host_bits << self.host_bits, ip)
     }
 
-    /// The last address of the block at `first` that its owner gives.
+    /// Returns the last address before the [tail](Self::tail) of the block at `first`.
     pub fn last_of(&self, first: IpAddr) -> IpAddr {
         address(number(first) + (1 << self.host_bits) - 1 - self.tail(), first)
     }
 
-    /// Whether `ip` is in the tail of its block.
+    /// Returns whether `ip` is in the [tail](Self::tail) of its block.
     pub fn is_in_tail(&self, ip: IpAddr) -> bool {
         ip > self.last_of(self.block_of(ip))
     }

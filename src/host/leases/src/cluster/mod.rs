@@ -1,4 +1,4 @@
-//! A cluster's addresses, of which a node owns a share: blocks, and single addresses.
+//! The addresses of a cluster, of which a node owns a share: blocks, and single addresses.
 //!
 //! The plugin cluster-local gives addresses from the [`share`]. The node's agent claims and returns parts of it in the
 //! store. Both read the same configuration ([`config`]) and file, and start the same [`program`], so these are here,

@@ -1,6 +1,6 @@
 //! A node's share of a cluster's addresses: a small, synced file in the network's directory, beside the leases.
 //!
-//! The file never has more than the store has: it is written after a claim, and before a return.
+//! The file never claims more than the store grants: it is written after a claim, and before a return.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,44 +21,46 @@ use crate::boot;
 use crate::range::{Range, RangeSet};
 use crate::store::Directory;
 
-/// The name of the share's file, which stands beside the leases. It is no address, so nothing takes it for a lease.
+/// The name of the share's file beside the leases. It is no address, so nobody takes it for a lease.
 pub const SHARE: &str = ".cnimble-share";
 /// A process locks this file before it changes the share. Its modification time is that of the last try.
 pub const LOCK: &str = ".cnimble-share-lock";
-/// An ADD removes the temporary files of killed ADDs; this is none of them.
+/// The name of the file until it is complete. An ADD removes the unfinished leases of killed ADDs, and this is none of
+/// them.
 const FRESH: &str = ".cnimble-share-new";
 /// The warning about [`Share::namesakes`].
 pub const NAMESAKE: &str = "another machine runs with this node's name, such as a copy of its disk; each gives addresses \
                             of its own, but other nodes have routes to one of them only";
-/// 10,000 single addresses have less.
+/// The maximum size of the file, in bytes. A share of 10,000 single addresses has less.
 const LIMIT: usize = 4 << 20;
 
-/// The identity of the node. The store has the same.
+/// The identity of the node. The store has the same record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The content of `/etc/machine-id`.
     pub machine: String,
+    /// The name of the node.
     pub name: String,
-    /// Random; of the file's making.
+    /// A random text, which was made with the file.
     pub instance: String,
-    /// The boot that the share is of.
+    /// The ID of the boot to which the share belongs.
     pub boot: String,
-    /// The time in milliseconds for which addresses are given after a confirmation. It may fall, but never rise.
+    /// The time for which addresses are given after a confirmation, in milliseconds. It may fall, but never rise.
     pub offline: u64,
-    /// Counts the confirmations. A transaction of an earlier one that a slow member of etcd still holds finds another
-    /// number, and does nothing.
+    /// The number of confirmations. A slow member of etcd may still hold a transaction of an earlier one. That
+    /// transaction finds another number, and does nothing.
     pub turn: u64,
-    /// Whether the API server has listed a node of this name. It is over if the server lists it no more.
+    /// Whether the API server has listed a node of this name. If it no longer does, the node has left the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub listed: bool,
 }
 
-/// Addresses that the node owns, both ends included.
+/// A block or a single address that the node owns, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
     pub first: IpAddr,
     pub last: IpAddr,
-    /// The time since which it was seen without leases, by [`now`].
+    /// The time since which it was seen without leases, by [`now`]. `None` if it had some at the last look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
 }
@@ -68,29 +70,30 @@ impl Owned {
         self.first.is_ipv4() == ip.is_ipv4() && self.first <= ip && ip <= self.last
     }
 
-    /// Whether it is one address, and no block.
+    /// Returns whether it is a single address and no block.
     pub fn is_single(&self) -> bool {
         self.first == self.last
     }
 }
 
-/// A boot that this one watches.
+/// What this boot has seen of another one with the node's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Other {
     /// The instance of its share.
     pub instance: String,
     /// The latest turn of the other boot that this boot has seen.
     pub turn: u64,
-    /// The time at which this boot looked last, by [`now`].
+    /// The time of this boot's last look, by [`now`].
     pub since: u64,
-    /// The time in milliseconds for which the other boot had this turn until then. Never more than has passed counts.
+    /// How long the other boot is known to have had this turn at the last look, in milliseconds. Only the time between
+    /// two looks of this boot counts.
     pub before: u64,
-    /// Whether it has taken a turn during this boot.
+    /// Whether it has taken a turn between two looks of this boot, so that it is running.
     pub active: bool,
 }
 
 impl Other {
-    /// The state after a look at time `at`, from the states before.
+    /// Returns the state after a look at time `at`, which found `turn`. `known` are the states after the former look.
     pub fn seen(known: &[Other], instance: &str, turn: u64, at: u64) -> Self {
         let known = known.iter().find(|known| known.instance == instance);
         let still = known.filter(|known| known.turn == turn);
@@ -104,17 +107,20 @@ impl Other {
     }
 }
 
-/// The numbers of addresses in use and of blocks that the store has.
+/// What the node has published about its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
+    /// The number of addresses in use.
     pub count: usize,
+    /// The number of blocks.
     #[serde(default)]
     pub blocks: usize,
     /// The time at which it was written, by [`now`].
     pub at: u64,
 }
 
-/// The process that has the store confirm the share. The agent comes first.
+/// The process that asks the store to confirm the share. The agent asks earlier than a plugin, so that plugins need
+/// not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     Agent,
@@ -127,43 +133,43 @@ pub struct Share {
     pub identity: Identity,
     /// Whether the store has had the node's record.
     pub registered: bool,
-    /// The content of the store that was seen. It has another number after a backup was restored.
+    /// The epoch in the store's fence. After a backup was restored, the store gets another one.
     #[serde(default)]
     pub epoch: u64,
     /// The latest revision that the store has answered with.
     pub revision: i64,
-    /// The time of that answer, in milliseconds since 1970.
+    /// The time of that answer by the wall clock, in milliseconds since 1970.
     #[serde(default)]
     pub answered: u64,
-    /// The longest time `offline` of a node in milliseconds.
+    /// The longest time `offline` of any node, in milliseconds.
     #[serde(default)]
     pub longest: u64,
-    /// The time of the last question that the store answered by confirming the share, by [`now`] in the identity's
-    /// boot.
+    /// The time at which the last question was sent that the store answered by confirming the share, by [`now`] in the
+    /// identity's boot.
     pub confirmed: u64,
     /// What the node owns, in the order of the claims.
     pub owned: Vec<Owned>,
-    /// The node's own addresses that the store has; empty without an agent.
+    /// The node's own addresses that the store has. Empty without an agent.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub announced: Vec<IpAddr>,
     /// Other boots with the node's name: earlier ones, and those of copies of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
-    /// The boots of nodes that have left the cluster.
+    /// The boots of nodes that have left the cluster, as this boot has seen them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vanished: Vec<Other>,
-    /// The count that was published last.
+    /// What was published last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Used>,
-    /// The restored store, for as long as nothing is claimed.
+    /// The state of a restored store, until the node may claim from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Other>,
-    /// The epoch and the revision that were seen before it. They stay if another backup is restored meanwhile.
+    /// The epoch and the revision that were seen before the restore. They stay if another backup is restored meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<(u64, i64)>,
 }
 
-/// Milliseconds since this boot, sleep included.
+/// Returns the time since this boot in milliseconds, including sleep.
 pub fn now() -> Result<u64, Error> {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_err(|err| Error::new(Code::IO, format!("reading the time since boot: {err}")))?;
@@ -171,22 +177,22 @@ pub fn now() -> Result<u64, Error> {
     Ok(u64::try_from(milliseconds).unwrap_or(u64::MAX))
 }
 
-/// Returns the addresses with a lease.
+/// Returns the addresses that have a lease file on this node. Without the directory there are none.
 pub fn leases(cluster: &Cluster) -> Result<BTreeSet<IpAddr>, Error> {
     let leases = Directory::open(&cluster.base.store)?.map(|dir| dir.addresses()).transpose()?;
     Ok(leases.unwrap_or_default().into_iter().collect())
 }
 
-/// The ID of this boot.
+/// Returns the ID of this boot.
 ///
 /// # Errors
-/// The system's: without it, a share can't be told from that of an earlier boot.
+/// Fails with code 5 if it can't be read. Then a share can't be told from that of an earlier boot.
 pub fn this_boot() -> Result<String, Error> {
     boot::boot_id().map_err(|err| Error::new(Code::IO, format!("reading the boot's ID: {err}")))
 }
 
 impl Share {
-    /// `None` without a file. Fails with code 5 if the file can't be read, or is damaged.
+    /// Reads the file. Returns `None` if there is none. Fails with code 5 if it can't be read, or is damaged.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
         let path = dir.join(SHARE);
         let bytes = match files::read(&path, LIMIT, Links::Refuse) {
@@ -202,7 +208,7 @@ impl Share {
         })
     }
 
-    /// Writes the file, synced to disk. Fails with code 5; then the old content stays.
+    /// Writes the file and syncs it to disk. Fails with code 5. If it fails before the rename, the old content stays.
     pub fn write(&self, dir: &Path) -> Result<(), Error> {
         let (path, fresh): (PathBuf, PathBuf) = (dir.join(SHARE), dir.join(FRESH));
         let bytes = serde_json::to_vec(self)
@@ -213,15 +219,15 @@ impl Share {
             .map_err(|err| Error::io("writing", &path, &err))
     }
 
-    /// The age of the last confirmation in milliseconds; `None` if it is of another boot.
+    /// Returns the time since the last confirmation in milliseconds. `None` if there was none in this boot.
     pub fn age(&self) -> Result<Option<u64>, Error> {
         let of_today = self.registered && self.identity.boot == this_boot()?;
         let now = now()?;
         Ok((of_today && self.confirmed <= now).then(|| now - self.confirmed))
     }
 
-    /// Whether the store is to confirm the share again. Sooner if this boot waits for others, because only the time
-    /// between looks counts.
+    /// Returns whether the store should confirm the share again. It asks more often while this boot waits for others,
+    /// because only the time between its looks counts. False if there was no confirmation in this boot.
     pub fn is_due(&self, cluster: &Cluster, asker: Asker) -> Result<bool, Error> {
         let waits = !self.others.is_empty() || self.restored.is_some();
         let part = match asker {
@@ -233,17 +239,18 @@ impl Share {
         Ok(self.age()?.is_some_and(|age| age >= limit))
     }
 
-    /// Whether addresses may be given from it now.
+    /// Returns whether addresses may be given from the share now.
     pub fn is_valid(&self) -> Result<bool, Error> {
         Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
     }
 
-    /// The epoch and the revision that were seen last.
+    /// Returns the epoch and the revision that were seen last.
     pub fn seen(&self) -> (u64, i64) {
         (self.epoch, self.revision)
     }
 
-    /// Forgets what the store had in another epoch.
+    /// Begins another epoch, and forgets what the store had in the former one. Owned addresses stay. Does nothing in
+    /// the same epoch.
     pub fn enter(&mut self, epoch: u64) {
         if self.epoch != epoch {
             (self.epoch, self.revision) = (epoch, 0);
@@ -252,12 +259,13 @@ impl Share {
         }
     }
 
-    /// The number of other boots that use the node's name at the same time.
+    /// Returns the number of other boots that use the node's name at the same time.
     pub fn namesakes(&self) -> usize {
         self.others.iter().filter(|other| other.active).count()
     }
 
-    /// Returns the number of addresses of set `n` that the node could give.
+    /// Returns the number of addresses of the range set `n` that the node could give to pods. Leases, gateways and
+    /// addresses that are given on request only don't count.
     pub fn free(&self, cluster: &Cluster, n: usize) -> Result<usize, Error> {
         let Some(Some(part)) = self.parts(cluster).into_iter().nth(n) else { return Ok(0) };
         let leases = leases(cluster)?;
@@ -266,13 +274,14 @@ impl Share {
         Ok(usable.filter(|(ip, _)| !leases.contains(ip)).count())
     }
 
-    /// The parts of the cluster's range sets that the node owns, without addresses of other pods' names; `None` where it
-    /// owns nothing.
+    /// Returns the parts of the cluster's range sets that the node owns, one for each set. Addresses of other pods'
+    /// names are left out. `None` stands for a set of which it owns nothing.
     pub fn parts(&self, cluster: &Cluster) -> Vec<Option<RangeSet>> {
         self.sets(&cluster.base.sets, &cluster.pools.reserved)
     }
 
-    /// The parts of `sets` that the node owns without `reserved`, one for each set; `None` where it owns nothing.
+    /// Returns the parts of `sets` that the node owns without `reserved`, one for each set. `None` stands for a set of
+    /// which it owns nothing.
     pub(super) fn sets(&self, sets: &[RangeSet], reserved: &BTreeSet<IpAddr>) -> Vec<Option<RangeSet>> {
         let gateways: Vec<IpAddr> = RangeSet::gateways(sets).collect();
         let of = |set: &RangeSet| {
@@ -280,7 +289,7 @@ impl Share {
                 let of_range = |range: &Range| clip(range, owned.first, owned.last);
                 set.ranges().iter().filter_map(of_range).collect::<Vec<_>>()
             });
-            // A range knows its own gateway only; those of other ranges are cut out.
+            // A range leaves out its own gateway. Those of other ranges are cut out here.
             let parts = parts.flat_map(|part| {
                 let gateways = gateways.iter().filter(|ip| **ip != part.gateway && part.contains(**ip));
                 let others = gateways.chain(reserved.range(part.start..=part.end));
@@ -293,6 +302,7 @@ impl Share {
     }
 }
 
+/// Returns the part of a range between two addresses, or `None` if it has none there.
 fn clip(range: &Range, first: IpAddr, last: IpAddr) -> Option<Range> {
     if range.start.is_ipv4() != first.is_ipv4() {
         return None;

@@ -1,4 +1,4 @@
-//! The configuration of addresses, validated. The README of host-local lists its keys.
+//! Reads and validates the configuration of addresses. The README of host-local lists its keys.
 //!
 //! | key | meaning |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `ipam.dataDir` | where the networks' directories are |
 //! | `ipam.notReadyWhenFull` | whether STATUS fails when a range set has no address left |
 //!
-//! Range sets count from 0 in the order runtime's, oldest form, `ranges`: the number is
-//! part of a file's name in the store.
+//! Range sets are numbered from 0 in this order: the runtime's, the oldest form, `ranges`. The number is part of a
+//! file's name in the store.
 
 pub(crate) mod ranges;
 
@@ -32,6 +32,7 @@ use cnimble_cni::{CniArgs, Code, Error, NetworkList, PluginConfig, Route, cidr, 
 use crate::range::{Range, RangeSet};
 use ranges::{RangeFields, range_sets};
 
+/// The IPAM plugin that gives addresses from ranges.
 const PLUGIN: &str = "host-local";
 
 /// The default of `ipam.dataDir`: the networks' directories are below it.
@@ -40,14 +41,16 @@ pub const DATA_DIR: &str = "/var/lib/cni/networks";
 /// The configuration, as ADD, CHECK and STATUS use it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Pools: an attachment gets one address of each.
+    /// The range sets by their numbers. An attachment gets one address of each.
     pub sets: Vec<RangeSet>,
-    /// The wanted addresses without repetitions, the most important first.
+    /// The addresses that are asked for without repetitions, the most important first.
     pub requested: Vec<IpAddr>,
     pub routes: Vec<Route>,
+    /// The file that becomes the result's `dns`.
     pub resolv_conf: Option<PathBuf>,
+    /// The network's directory.
     pub store: PathBuf,
-    /// The time in seconds after its release in which a pod gets its address again; 0 is never.
+    /// The time after its release in which a pod gets its address again, in seconds. 0 is never.
     pub keep_for: u64,
     /// Whether STATUS fails when a set has no address left.
     pub not_ready_when_full: bool,
@@ -103,7 +106,7 @@ struct CniArguments {
     ips: Vec<RequestedIp>,
 }
 
-/// All that DEL and GC need. They must work when the rest of the configuration has gone bad.
+/// The keys that DEL and GC need. These verbs must work even if the rest of the configuration is invalid by now.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StoreOnly {
@@ -122,7 +125,7 @@ fn no_ipam() -> Error {
     Error::config("IPAM config missing 'ipam' key")
 }
 
-/// Fails with code 7 if there is no `ipam`, or `dataDir` can't be a path.
+/// Returns the network's directory. Fails with code 7 if there is no `ipam`, or `dataDir` can't be a path.
 pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
     store_path_and_keep_for(config).map(|(path, _)| path)
 }
@@ -134,8 +137,9 @@ pub fn store_path_and_keep_for(config: &PluginConfig) -> Result<(PathBuf, u64), 
     Ok((join(ipam.data_dir.as_deref(), &config.name)?, ipam.keep_for.as_u64().unwrap_or(0)))
 }
 
-/// Returns true if the runtime gives the ranges (capability `ipRanges`) but has given none: it passes them with an
-/// attachment, and STATUS has none. Fails with code 6 if the configuration can't be read.
+/// Returns whether the runtime will give the ranges (capability `ipRanges`) and the configuration has none itself. The
+/// runtime passes them with an attachment, so STATUS can't know them. Fails with code 7 if the configuration can't be
+/// read.
 pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
     let document: Value = config.decode()?;
     let given = |of, key| json::get(json::get(&document, of)?, key).filter(|value| !value.is_null());
@@ -144,7 +148,7 @@ pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
         && given("ipam", "ranges").or(given("ipam", "subnet")).is_none())
 }
 
-/// The skeleton has made sure that `network` is a plain file name.
+/// Returns the directory of a network. The plugin's frame has checked that `network` is a plain file name.
 fn join(data_dir: Option<&str>, network: &str) -> Result<PathBuf, Error> {
     let data_dir = data_dir.unwrap_or(DATA_DIR);
     if data_dir.contains('\0') {
@@ -153,13 +157,13 @@ fn join(data_dir: Option<&str>, network: &str) -> Result<PathBuf, Error> {
     Ok(Path::new(data_dir).join(network))
 }
 
-/// Whether a plugin of a network gives its addresses from ranges, with leases.
+/// Returns whether a plugin of a network gets its addresses from host-local.
 pub fn is_used_by(plugin: &ListEntry) -> bool {
     let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
     ipam.and_then(Value::as_str) == Some(PLUGIN)
 }
 
-/// The directories that a network's configuration names (`dataDir`).
+/// Returns the directories that a network's configuration names (`dataDir`). The default is not among them.
 pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
     let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
     let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
@@ -167,13 +171,15 @@ pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
 }
 
 impl Config {
-    /// The configuration of a plugin of a network, when no runtime adds anything.
+    /// Reads the configuration of a plugin of a network, without anything that a runtime adds. Fails as
+    /// [`read`](Self::read) does.
     pub fn of(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
         let document = list.configuration(plugin, &Injection::default()).to_string();
         Self::read(&PluginConfig::parse(document.as_bytes())?, &CniArgs::default())
     }
 
-    /// The number of addresses that pods may get.
+    /// Returns the number of addresses of a range that pods may get, without gateways and addresses that are given on
+    /// request only.
     pub fn capacity(&self, range: &Range) -> u128 {
         let edges = [range.subnet.network(), range.subnet.broadcast()];
         let reserved =
@@ -182,7 +188,8 @@ impl Config {
         range.size().saturating_sub(reserved.len() as u128)
     }
 
-    /// Fails with code 7 and the path of a wrong key, 4 for a bad `IP` in CNI_ARGS.
+    /// Reads the configuration. Fails with code 7 and the path of a wrong key, and with code 4 for a bad `IP` in
+    /// CNI_ARGS.
     pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(no_ipam)?;

@@ -1,6 +1,6 @@
-//! Range sets, from the keys of the configuration: each range, each set, and all sets beside each other.
+//! Reads range sets from the keys of the configuration. Each range, each set, and the sets together are validated.
 //!
-//! Texts of errors are the reference's; `details` adds the key, which it doesn't say.
+//! The texts of errors are the Go plugin's. The `details` add the key, which these don't name.
 
 use std::net::IpAddr;
 
@@ -12,6 +12,7 @@ use cnimble_cni::{Error, PluginConfig, Version};
 
 use crate::range::{Range, RangeSet};
 
+/// The keys of one range.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct RangeFields {
@@ -27,7 +28,7 @@ pub(crate) struct RangeFields {
 }
 
 impl RangeFields {
-    /// The ranges that `exclude` leaves of the range.
+    /// Returns the ranges that `exclude` leaves of this range.
     fn ranges(&self) -> Result<Vec<Range>, String> {
         let subnet = self.subnet.ok_or("subnet is missing")?;
         let excluded: Vec<IpNetwork> = self
@@ -39,7 +40,7 @@ impl RangeFields {
     }
 }
 
-/// Each set with the key that it came from.
+/// Returns the range sets in the given order. Each is given with its key, for errors. Fails with code 7.
 pub(crate) fn range_sets(
     given: impl Iterator<Item = (Vec<RangeFields>, String)>,
     config: &PluginConfig,

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 
 use super::{Range, address, number, same_family};
 
-/// A pool: ranges of one family that don't overlap. An attachment gets one address of it.
+/// Ranges of one family that don't overlap. An attachment gets one address of the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeSet(Vec<Range>);
 
 impl RangeSet {
-    /// A set of these.
+    /// Returns a set of these ranges.
     ///
     /// # Errors
-    /// Fails without ranges, and for ranges that do not go together.
+    /// Fails without ranges, for ranges of both families, and for ranges that overlap.
     pub fn new(ranges: Vec<Range>) -> Result<Self, String> {
         let first = ranges.first().ok_or("empty range set")?;
         if ranges.iter().any(|range| !same_family(range.start, first.start)) {
@@ -27,7 +27,7 @@ impl RangeSet {
         Ok(RangeSet(ranges))
     }
 
-    /// Marks the set as one of pods that share a link.
+    /// Marks the set as one for pods that share a link.
     pub fn on_shared_link(mut self) -> Self {
         self.0.iter_mut().for_each(|range| range.on_shared_link = true);
         self
@@ -37,7 +37,7 @@ impl RangeSet {
         &self.0
     }
 
-    /// The gateways of all ranges of some sets, which no pod gets.
+    /// Returns the gateways of all ranges of some sets. No pod gets one of them.
     pub fn gateways(sets: &[RangeSet]) -> impl Iterator<Item = IpAddr> {
         sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway)
     }
@@ -46,16 +46,18 @@ impl RangeSet {
         self.0.iter().any(|range| range.start.is_ipv4())
     }
 
+    /// Returns the range that contains `ip`.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.0.iter().find(|range| range.contains(ip))
     }
 
-    /// Whether the two have an address in common.
+    /// Returns whether both have an address in common.
     pub fn overlaps(&self, other: &RangeSet) -> bool {
         self.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
     }
 
-    /// Every address once, with its range, from the one after `last` on. From the set's start if `last` isn't in it.
+    /// Returns every address once, with its range. It begins behind `last`, or at the beginning of the set if `last`
+    /// isn't in it. Gateways and reserved addresses are among these.
     pub fn cycle(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
         let last = last.and_then(|last| {
             let at = self.0.iter().position(|range| range.contains(last))?;
@@ -66,7 +68,7 @@ impl RangeSet {
             Some((at, last)) => (at, Some(last)),
             None => (0, None),
         };
-        // The range with `last` comes twice: its rest at first, its beginning in the end.
+        // The range with `last` comes twice: first with its rest, and at the end with its beginning.
         let rest = self.0.get(at).into_iter().filter_map(move |range| {
             let from = match last {
                 None => number(range.start),

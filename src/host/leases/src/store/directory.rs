@@ -1,6 +1,7 @@
-//! Reading a network's directory without a lock, as CHECK and STATUS do.
+//! Reads a network's directory without a lock, as CHECK and STATUS do.
 //!
-//! Other files, such as notes and backups, are skipped. An unreadable entry with a lease's name counts as taken.
+//! Files without an address as their name, such as notes and backups, are skipped. An unreadable entry with a lease's
+//! name counts as taken.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -26,6 +27,7 @@ use crate::holder::Holder;
 use crate::index::{self, Index};
 use crate::{INDEX, address, is_temporary};
 
+/// A network's directory, which stays open.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -33,7 +35,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// `None` if the directory is missing.
+    /// Opens the directory. Returns `None` if it is missing.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_DIRECTORY;
         let opened = File::options().read(true).custom_flags(flags).open(path).unless_absent();
@@ -44,6 +46,7 @@ impl Directory {
         }
     }
 
+    /// Returns the open directory. It is the same one even if another process replaces the path.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -52,11 +55,14 @@ impl Directory {
         &self.path
     }
 
+    /// Returns the error for a system call on the file `name`. `what` is a verb such as `reading`. An empty name stands
+    /// for the directory itself.
     pub fn failed(&self, what: &'static str, name: &str, source: impl Into<io::Error>) -> StoreError {
         StoreError::Io { what, path: self.path.join(name), source: source.into() }
     }
 
-    /// All leases. A file is a lease if its name is an address as Go and Rust write it.
+    /// Reads all leases, sorted by address. A file is a lease if its name is an address as Go and Rust write it. A
+    /// lease that can't be read is in [`Leases::unread`], and in the list with an unknown owner.
     pub fn leases(&self) -> Result<Leases> {
         let mut leases = Leases::default();
         let mut buffer = files::BUFFER;
@@ -68,7 +74,7 @@ impl Directory {
             }
             let Some(ip) = address(name) else { return Ok(()) };
             let found = match kind {
-                // Told by the directory itself in most file systems: saves a call each.
+                // Most file systems list the kind of a file, which saves a system call for each lease.
                 FileType::RegularFile => {
                     files::read_known(self.fd(), name, &mut buffer).map(|found| found.map(Holder::parse))
                 }
@@ -95,8 +101,8 @@ impl Directory {
         Ok(leases)
     }
 
-    /// Hands the names and types of all files to `visit`. opendir(3) would take memory from the system's allocator,
-    /// which asks the kernel for it.
+    /// Calls `visit` with the name and the kind of each file, also with `.` and `..`. It does without opendir(3), which
+    /// would take memory from the system's allocator, and that would ask the kernel for it.
     pub(super) fn each_entry(&self, mut visit: impl FnMut(&CStr, FileType) -> Result<()>) -> Result<()> {
         let failed = |err: rustix::io::Errno| self.failed("listing", "", err);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -105,7 +111,7 @@ impl Directory {
         let mut entries = RawDir::new(list, &mut room);
         while let Some(entry) = entries.next() {
             let entry = match entry {
-                // The directory was removed meanwhile.
+                // The directory has been removed meanwhile.
                 Err(rustix::io::Errno::NOENT) => break,
                 entry => entry.map_err(failed)?,
             };
@@ -114,7 +120,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The names of all files, in order.
+    /// Returns the names of all files in order, also `.` and `..`. Names that are no UTF-8 are left out.
     pub fn names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         self.each_entry(|name, _| {
@@ -125,13 +131,13 @@ impl Directory {
         Ok(names)
     }
 
-    /// The addresses that have a lease file, with any content.
+    /// Returns the addresses that have a lease file, with any content.
     pub fn addresses(&self) -> Result<Vec<IpAddr>> {
         Ok(self.names()?.iter().filter_map(|name| address(name)).collect())
     }
 
-    /// A lease, with marks that tell it from a later one of the same name. `None` if it is gone. An unreadable entry
-    /// has an unknown owner.
+    /// Reads a lease with what tells it from a later file of the same name. Returns `None` if it is gone. An entry that
+    /// can't be read has an unknown owner, and counts as one of this boot.
     pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
         let Some(identity) = self.identity(name)? else { return Ok(None) };
         let unknown = Found { owner: Holder::Unknown, identity, before_boot: false };
@@ -146,7 +152,7 @@ impl Directory {
         Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
     }
 
-    /// The identity of the file, which a later file of the same name doesn't have.
+    /// Returns the identity of a file, which a later file of the same name doesn't have. `None` if it is gone.
     pub fn identity(&self, name: &str) -> Result<Option<Identity>> {
         match fstatat(self.fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Identity::of(&stat))),
@@ -155,8 +161,9 @@ impl Directory {
         }
     }
 
-    /// The leases of `container_id`, also those without an interface. Reads the leases that the index names, or all
-    /// without an index. `hints` are further addresses to read.
+    /// Reads the leases of `container_id`, also those without an interface. With a valid index, reads only what it
+    /// names, and the addresses in `hints`. Otherwise reads and returns all leases, of all containers;
+    /// [`Leases::are_all`] tells which.
     pub fn leases_of(&self, container_id: &str, hints: &[IpAddr]) -> Result<Leases> {
         let Some(index) = Index::open(self.fd()) else { return self.leases() };
         let Some(mut ips) = index.find(index::key(container_id)) else { return self.leases() };
@@ -176,7 +183,7 @@ impl Directory {
         Ok(leases)
     }
 
-    /// The holder of `ip` from its file. `None` without a lease.
+    /// Returns the holder of `ip`, or `None` without a lease. For a file that can't be read it is [`Holder::Unknown`].
     pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
         self.try_owner(ip).unwrap_or_else(|err| {
             log::warn!("{err}");
@@ -184,6 +191,7 @@ impl Directory {
         })
     }
 
+    /// Does what [`owner`](Self::owner) does, but returns the error of a file that can't be read.
     fn try_owner(&self, ip: IpAddr) -> Result<Option<Holder>> {
         let name = ip.to_string();
         match files::read(self.fd(), &name) {
@@ -194,7 +202,8 @@ impl Directory {
         }
     }
 
-    /// The address that was given last from range set `set`. An unreadable file counts as none.
+    /// Returns the address that was given last from the range set with this number. `None` if there is none, or if the
+    /// file can't be read.
     pub fn last(&self, set: usize) -> Option<IpAddr> {
         match files::read(self.fd(), &last_name(set)) {
             Ok(Entry::Regular(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
@@ -207,7 +216,7 @@ impl Directory {
     }
 }
 
-/// Tests whether a lease could be written below `path`, in the nearest directory that exists. Leaves no trace.
+/// Fails if no lease could be written below `path`, in the nearest directory that exists. Leaves nothing.
 pub fn probe_writing(path: &Path) -> Result<()> {
     let exists = |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
     let ancestors =

@@ -1,16 +1,19 @@
-//! The errors of a store. Each tells whether trying again or skipping a bad block may help.
+//! The errors of a store.
 
 use std::io;
 use std::path::PathBuf;
 
 use cnimble_cni::{Code, Error};
 
+/// Why an operation on a network's directory failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
+    /// Other processes kept removing and making it, so that it could not be locked.
     #[error("{} appears and disappears; other programs write to it without its lock", .0.display())]
     Unsettled(PathBuf),
+    /// A termination signal came while the lock was waited for.
     #[error("waiting for the lock of the store: {0}")]
     Stopped(Error),
 }
@@ -27,7 +30,7 @@ impl From<StoreError> for Error {
 }
 
 impl StoreError {
-    /// Whether another try may succeed, because the directory went away just now.
+    /// Returns whether another try may succeed, because another process has just removed the directory or a file in it.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             StoreError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -36,7 +39,7 @@ impl StoreError {
         }
     }
 
-    /// The disk can't read a block (EIO).
+    /// Returns whether the disk can't read a block (EIO).
     pub fn is_bad_block(&self) -> bool {
         matches!(self, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }

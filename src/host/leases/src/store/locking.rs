@@ -1,7 +1,7 @@
-//! The way to a locked directory: made if need be, opened, locked, and checked again.
+//! Locks a directory: makes it if it is missing, opens it, locks it, and checks that it is still there.
 //!
-//! An ADD that fails removes the directory that it made. Concurrent ADDs may wait for a lock in it, which then has no
-//! name. [`Lock::guards`] finds that, and they begin again.
+//! An ADD that fails removes the directory that it made. A concurrent ADD may wait for a lock in it, which then has no
+//! name. [`Lock::guards`] finds that, and the ADD begins again.
 
 use std::fs::File;
 use std::io;
@@ -15,22 +15,24 @@ use nix::sys::stat::Mode;
 use super::{Directory, Result, Store, StoreError};
 use crate::lock::{LOCK, Lock, LockError};
 
-/// Hears of directories and locks that were made on the way, to remove them again.
+/// Notes which directories and locks an ADD has made, so that its undo can remove them.
 pub trait Noted {
+    /// Called after a directory was made, for each of its missing parents first.
     fn made_directory(&self, path: &Path);
+    /// Called after the lock file was made.
     fn made_lock(&self);
 }
 
-/// How often another process may remove the directory between our making and locking it.
+/// The number of tries while another process removes the directory before it is locked.
 const TRIES: u32 = 100;
 
 impl Store {
-    /// Locks the directory. `None` if it is missing.
+    /// Waits for the lock of the directory. Returns `None` if the directory is missing.
     pub fn lock(path: &Path) -> Result<Option<Self>> {
         Self::lock_with(path, None)
     }
 
-    /// Locks the directory, and makes it if it is missing.
+    /// Waits for the lock of the directory, and makes the directory if it is missing.
     pub fn lock_or_create(path: &Path, noted: &dyn Noted) -> Result<Self> {
         Self::lock_with(path, Some(noted))?.ok_or_else(|| StoreError::Unsettled(path.to_owned()))
     }
@@ -64,7 +66,8 @@ impl Store {
     }
 }
 
-/// Makes `path` and what is missing above it, as `mkdir -p` does.
+/// Makes `path` and what is missing above it, as `mkdir -p` does. If another process removes it at once, this is no
+/// error.
 fn make_directories(path: &Path, noted: &dyn Noted) -> Result<()> {
     let missing: Vec<&Path> = path
         .ancestors()
@@ -91,7 +94,7 @@ fn make_directories(path: &Path, noted: &dyn Noted) -> Result<()> {
     }
 }
 
-/// Opens the lock file, making it if need be.
+/// Opens the lock file, and makes it if it is missing.
 fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match openat(dir.fd(), LOCK, flags, Mode::empty()) {
@@ -107,7 +110,7 @@ fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
             }
             Ok(file.into())
         }
-        // Another process made it in between.
+        // Another process has made it meanwhile.
         Err(Errno::EEXIST) => Err(StoreError::Unsettled(dir.path().join(LOCK))),
         Err(err) => Err(dir.failed("making", LOCK, err)),
     }

@@ -31,12 +31,12 @@ pub use reading::{Found, Lease, Leases};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// The file with the address that was given last from range set `set`.
+/// Returns the name of the file with the address that was given last from the range set with this number.
 pub fn last_name(set: usize) -> String {
     format!("last_reserved_ip.{set}")
 }
 
-/// A network's directory with its lock held; the lock goes with the value.
+/// A network's directory with its lock, which is held until the value is dropped.
 #[derive(Debug)]
 pub struct Store {
     dir: Directory,
@@ -51,7 +51,9 @@ impl std::ops::Deref for Store {
 }
 
 impl Store {
-    /// Notes in the index what was changed since `leases` were read. Call it when all else is done.
+    /// Notes in the index what this process has changed since it read `leases`. Call it last, because a later change of
+    /// the directory makes the index invalid. If all leases were read, rebuilds the index, or removes it if there are
+    /// few leases.
     pub fn note(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
         let key = index::key(container_id);
         if let Some(index) = &leases.index {
@@ -70,14 +72,15 @@ impl Store {
         }
     }
 
-    /// Removes the index if too few of `leases` remain without `removed`.
+    /// Removes the index if few leases remain of `leases` without `removed` ones. Otherwise an outdated index would
+    /// stay.
     pub fn forget_index(&self, leases: &Leases, removed: usize) {
         if leases.has_index && leases.list.len().saturating_sub(removed) < index::MANY {
             index::discard(self.fd());
         }
     }
 
-    /// Removes what a killed process left half-written.
+    /// Removes the unfinished files of killed processes. A failure is only logged.
     pub fn sweep(&self, leases: &Leases) {
         for name in &leases.temporary {
             if let Err(err) = files::remove(self.fd(), name) {
@@ -86,7 +89,7 @@ impl Store {
         }
     }
 
-    /// Removes the lease of `ip`; it may be gone already.
+    /// Removes the lease of `ip`. A missing lease is no error.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -96,20 +99,20 @@ impl Store {
         files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
     }
 
-    /// Removes a file if it is still the one that was found.
+    /// Removes a file if it is still the one that was found. Otherwise does nothing.
     ///
     /// # Errors
     /// Fails if the system refuses it.
     pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
-        // Another process was faster, or has given the address to another pod.
+        // Another process has removed it, or has given the address to another pod.
         if self.identity(name)? != Some(found) {
             return Ok(());
         }
         files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))
     }
 
-    /// Removes the directory with all that host-local keeps beside the leases. Returns the name of a file that keeps it:
-    /// a lease, or a file of another program.
+    /// Removes the directory with everything that host-local keeps beside the leases. If it has a lease or a file of
+    /// another program, removes nothing and returns the name of that file.
     pub fn remove_directory(&self) -> Result<Option<String>> {
         let names: Vec<String> =
             self.names()?.into_iter().filter(|name| ![".", ".."].contains(&name.as_str())).collect();
@@ -124,7 +127,7 @@ impl Store {
         }
         files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))?;
         match std::fs::remove_dir(self.path()) {
-            // An ADD has made a file meanwhile.
+            // An ADD has made a file meanwhile, which stays.
             Err(err) if err.kind() == io::ErrorKind::DirectoryNotEmpty => {
                 Ok(self.names()?.into_iter().find(|name| ![".", ".."].contains(&name.as_str())))
             }
@@ -133,8 +136,8 @@ impl Store {
         }
     }
 
-    /// Removes the lock if nothing else is in the directory. If our lock has lost its name, another process may hold a
-    /// new one, which stays.
+    /// Removes the lock and the index if nothing else is in the directory, which stays. If our lock has lost its name,
+    /// another process may hold a new one. Then everything stays.
     pub fn remove_if_empty(&self) -> Result<()> {
         if !self.lock.guards(self.fd(), self.path()) {
             return Ok(());

@@ -21,12 +21,15 @@ use super::pod::{Detection, Start};
 use super::{arp, check, inside, pair, pod, remove};
 use crate::Call;
 
+/// The wanted interface of a pod.
 #[derive(Debug)]
 pub struct NewInterface {
     pub kind: Kind,
+    /// The link that it is made on, or `None` for a kind without one.
     pub master: Option<Master>,
     /// The MTU in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
+    /// The hardware address, or `None` for the kernel's choice.
     pub mac: Option<Mac>,
 }
 
@@ -45,7 +48,7 @@ pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Ne
     Ok((link, inside))
 }
 
-/// Creates an interface through a socket in the pod.
+/// Creates an interface through a socket in the pod, with the final name.
 fn inside(
     call: &Call,
     netns: &NetNs,
@@ -69,7 +72,7 @@ fn inside(
     Ok((link, inside))
 }
 
-/// Creates an interface on a master of the host, through the socket `host`.
+/// Creates an interface on a master of the host, through the socket `host`. It has a temporary name at first.
 fn from_host(
     call: &Call,
     netns: &NetNs,
@@ -102,9 +105,11 @@ fn from_host(
     Ok((Link { name: call.ifname.clone(), ..link }, inside))
 }
 
-/// Writes the owner into the alias of the pod's new interface, and gives it its `name` if it has a temporary one.
-/// Pushes its undo, which runs in the namespace `home`. That is opened before the interface is created, because an
-/// error between the two would leave the interface. Fails with code 102 if the name is taken.
+/// Writes the owner into the alias of the pod's new interface. If it has a temporary name, gives it its final `name` in
+/// the same message. Fails with code 102 if the name is taken.
+///
+/// Pushes its undo first, which runs in the namespace `home`. The caller must open `home` before it creates the
+/// interface, because an error between the two would leave the interface.
 pub fn claim(
     call: &Call,
     home: NetNs,
@@ -124,13 +129,13 @@ pub fn claim(
     })
 }
 
-/// `new` and twelve hex digits of a hash of the attachment.
+/// Returns the temporary name: `new` and twelve hexadecimal digits of a hash of the attachment.
 fn temporary_name(owner: &Owner) -> String {
     format!("new{}", hash16(&owner.tag()).get(..12).unwrap_or_default())
 }
 
-/// Removes an interface of this name and kind without an owner: an ADD has ended before it could write that. A
-/// temporary name has 48 bits, so a match is no coincidence.
+/// Removes an interface of this name and kind if it has no alias: an ADD has ended before it could write one. A
+/// temporary name has 48 bits, so a match is no coincidence. Any other interface stays, without an error.
 pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result<(), Error> {
     match inside.find_link(name)? {
         Some(link) if link.kind == kind.name() && link.alias.is_empty() => remove::delete(inside, &link),
@@ -138,6 +143,7 @@ pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result
     }
 }
 
+/// Explains why the kernel has refused to create the interface.
 fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Error {
     match (err.errno, master) {
         (Errno::EOPNOTSUPP, None) => unknown_kind(kind, Code::KERNEL).details(err.to_string()),
@@ -150,18 +156,20 @@ fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Er
     }
 }
 
-/// Whether the kernel supports such links.
+/// Returns whether the kernel supports such links.
 fn knows(kind: Kind) -> cnimble_netlink::Result<bool> {
     Netlink::open()?.knows_kind(kind)
 }
 
+/// Returns the error for a kernel that does not support such links.
 pub fn unknown_kind(kind: Kind, code: Code) -> Error {
     Error::new(code, format!("this kernel has no interfaces of the kind {}", kind.name()))
         .details(format!("it needs the module {}", kind.module()))
 }
 
-/// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. Fails with code
-/// 102 if another host on a shared network has one of its IPv6 addresses.
+/// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. `is_shared` says
+/// that other hosts are on its network, which may have one of the addresses. Then the kernel probes for those of IPv6.
+/// Those of IPv4 are probed by ARP if the configuration asks for it. Fails with code 102 if another host has one.
 pub fn configure(
     call: &Call,
     netns: &NetNs,
@@ -189,6 +197,7 @@ pub fn configure(
     if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }
 
+/// Returns the pod's interface in the form of a result.
 pub fn described(call: &Call, link: &Link) -> Interface {
     let mut interface = super::described(link);
     interface.sandbox.clone_from(&call.netns);
@@ -210,7 +219,8 @@ pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// DEL: removes the interface, if it exists. Fails if its name belongs to another interface that has its addresses.
+/// DEL: removes the attachment's interface of this kind with any settings, if it and the namespace exist. Fails with
+/// code 102 if its name belongs to another interface that has its addresses.
 pub fn delete(call: &Call, kind: Kind) -> Result<(), Error> {
     let unfinished = kind.has_parent().then(|| temporary_name(&call.owner()));
     inside::remove(call, kind.name(), None, unfinished.as_deref())

@@ -15,16 +15,18 @@ use crate::Call;
 /// The hardware address of a link without one. No host answers to it.
 const NO_MAC: Mac = Mac([0; 6]);
 
+/// The key that asks for probes.
 const KEY: &str = "arpProbe";
 
-/// Returns whether the configuration asks for probes.
+/// Returns whether the configuration asks for probes. Fails with code 7 if the key is no boolean.
 pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
     Ok(super::flag(config, KEY)?.unwrap_or_default())
 }
 
 /// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket for the
-/// announcement, because the kernel announces only when an interface comes up. Fails with code 102 and the address that
-/// another host has.
+/// announcement, because the kernel announces only when an interface comes up. Returns `None` if nothing was probed:
+/// probes are not wanted, the result has no IPv4 address, or the interface has no carrier. Fails with code 102 and the
+/// address that another host has.
 pub fn probe_in_pod(
     call: &Call,
     netns: &NetNs,
@@ -59,6 +61,8 @@ pub fn probe_on_master(
     asked.map(drop)
 }
 
+/// Probes with the socket that `open` returns. Returns `None` without IPv4 addresses, and with a warning without a
+/// carrier.
 fn probe(
     link: &Link,
     result: &CniResult,

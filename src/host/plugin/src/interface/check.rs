@@ -1,5 +1,6 @@
-//! Compares an interface, its addresses and routes with the result of ADD, for CHECK. All errors have code 103, or code
-//! 7 if the result itself is invalid.
+//! Compares an interface, its addresses and routes with the result of ADD, for CHECK. A difference is an error with
+//! code 103, and an invalid result one with code 7. If the kernel refuses a question, the error has the kernel's reason
+//! and code 100.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -11,7 +12,8 @@ use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, 
 
 use crate::{Call, Place};
 
-/// `place` ends the sentence of the error.
+/// Returns the link of this name. If it is missing, fails with code 103; `place` ends the sentence, as in `on the
+/// host`.
 pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
     netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
 }
@@ -28,7 +30,7 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
 }
 
-/// The result without the addresses of other interfaces, which a later plugin in the chain may have added.
+/// Returns the result without the addresses of other interfaces, which a later plugin in the chain may have added.
 pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     let mut ours = prev.clone();
     let at = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
@@ -36,9 +38,9 @@ pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     ours
 }
 
-/// Checks that the pod's interface has this `kind`, and matches the result. If not to be `up`, it may have been
-/// switched on since. Its MTU is the result's or a smaller one: the Go plugin tuning, later in the chain, sets one
-/// without changing the result. A larger MTU loses packets.
+/// Checks that the pod's interface has this `kind`, and matches the result, and returns it. It must be up only if `up`
+/// says so. Its MTU is the result's or a smaller one: the Go plugin tuning, later in the chain, sets one without
+/// changing the result. A larger MTU loses packets.
 pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: bool) -> Result<Link, Error> {
     let told = prev
         .interfaces
@@ -64,7 +66,7 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
     Ok(pod)
 }
 
-/// Checks that the MTU is at most this one.
+/// Checks that the MTU is at most this one. `None` allows any.
 ///
 /// # Errors
 /// Fails with the codes of the module.
@@ -78,8 +80,8 @@ pub fn mtu(link: &Link, most: Option<u32>) -> Result<(), Error> {
     }
 }
 
-/// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes. Does
-/// nothing if only the host is looked at.
+/// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes. A
+/// repair puts them back. Does nothing if only the host is looked at.
 pub fn inside_pod(
     call: &Call,
     inside: &mut Netlink,
@@ -128,7 +130,7 @@ pub fn put_addresses(
     put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net)))
 }
 
-/// An object may exist already.
+/// Executes requests that add objects. An object that exists already is no error.
 pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -> Result<(), Error> {
     for request in requests {
         netlink.execute(request).default_for(&[Errno::EEXIST])?;
@@ -137,7 +139,8 @@ pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -
 }
 
 /// Returns the host's end of `pod`, an interface in `netns`, if the host proves that it is the attachment's
-/// ([`Netlink::host_end`]). Without a proof no link of the host is the attachment's, and a repair changes none.
+/// ([`Netlink::host_end`]). Without a proof no link of the host is the attachment's, and a repair changes none. An
+/// examination then notes that and gets `None`; otherwise it is an error.
 ///
 /// # Errors
 /// Fails with the codes of the module.
@@ -158,7 +161,7 @@ pub fn host_end(
     Ok(end)
 }
 
-/// Reads the proven host's end again. It has to lead where it led.
+/// Reads the proven host's end again. Its kind, its alias and its other end must be the same.
 ///
 /// # Errors
 /// Fails with the codes of the module.
@@ -197,8 +200,14 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
-/// `place` ends the sentence of the error. Routes of the table main are in the table of the link's VRF, or in any
-/// table, because a later sbr may have moved them. A route without MTU and MSS matches, as those of the Go plugins.
+/// Checks that the link has all `wanted` routes. `place` ends the sentence of the error.
+///
+/// A route without a table is looked for in the table of the link's VRF or in the main table. If it is not there, any
+/// table will do, because a later sbr may have moved it. A route without MTU and MSS matches, as those of the Go
+/// plugins have none.
+///
+/// # Errors
+/// Fails with the codes of the module.
 pub fn routes(
     netlink: &mut Netlink,
     link: &Link,

@@ -9,7 +9,8 @@ use cnimble_netlink::{self as netlink, IfPresent, Netlink, sysctl};
 
 use crate::{Call, Place};
 
-/// A host without IPv6 has no `accept_ra`.
+/// Makes an interface of the host ignore router advertisements, with an undo. A host without IPv6 has no such switch,
+/// which is no error.
 pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{interface}/accept_ra");
     match sysctl::ensure(&key, "0") {
@@ -18,8 +19,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
             let name = interface.to_owned();
             call.undo.push(format!("restore {key}"), move || {
                 let mut host = Netlink::open()?;
-                // A new link loses the setting when this ADD deletes it. A bridge keeps it for pods that have joined
-                // since.
+                // If this ADD has made the link, its deletion ends the setting. A bridge that has got other pods since
+                // keeps it.
                 match host.find_link(&name)? {
                     Some(link)
                         if host.links(&Filter { master: Some(link.index), kind: None })?.is_empty() => {}
@@ -34,7 +35,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
-/// Makes a link of this ADD ignore router advertisements, before it is up. The setting ends with the link.
+/// Makes a link of this ADD ignore router advertisements, before it is up. It needs no undo, because the setting ends
+/// with the link.
 pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
@@ -55,8 +57,9 @@ pub fn switch_ipv6_on(link: &Link) -> Result<Option<(String, String)>, Error> {
     Ok(old.map(|old| (key, old)))
 }
 
-/// Accepts an `accept_ra` that is missing or read-only. Warns if the host would accept a pod's advertisements
-/// (CVE-2020-10749). An interface without IPv6 does not, nor one of a router that takes none (`accept_ra` 1).
+/// Accepts that `accept_ra` is missing or read-only. If it is read-only, warns if the host would accept a pod's
+/// advertisements (CVE-2020-10749). An interface without IPv6 accepts none, nor does one that forwards with `accept_ra`
+/// 1.
 fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     if err.is_missing() {
         return Ok(());
@@ -77,6 +80,7 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     Ok(())
 }
 
+/// The sysctls that switch forwarding on for the host, of IPv4 (true) and IPv6.
 const FORWARDING: [(bool, &str); 2] =
     [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
 
@@ -110,8 +114,8 @@ pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetw
     })
 }
 
-/// Switches forwarding on for the families of `addrs`. The undo switches it off only if this pod is the only one on the
-/// host.
+/// Switches forwarding on for the families of `addrs`, if it is off. The undo switches it off again only if the host
+/// has no other pod.
 pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     for (v4, key) in FORWARDING {
         // If the kernel does not report it by netlink, the sysctl is read.
@@ -146,6 +150,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
     Ok(())
 }
 
+/// Returns the sysctl that switches IPv4 forwarding on for packets from a link.
 fn forwarding_of(link: &Link) -> String {
     format!("net/ipv4/conf/{}/forwarding", link.name)
 }
@@ -167,8 +172,9 @@ fn unforwarded(key: &str, err: netlink::Error) -> Error {
     if is_read_only { err.details(format!("hint: set {}=1 on the host", key.replace('/', "."))) } else { err }
 }
 
-/// Keeps the default route of the host's uplinks, the links with routes from routers. A forwarding host ignores routers
-/// with `accept_ra` 1, and would lose such a route at once. Runs before forwarding is on. Returns the raised keys.
+/// Keeps the default route of the host's uplinks, which are the links with routes from routers. A forwarding host
+/// ignores routers with `accept_ra` 1, and would lose such a route at once. So it is set to 2. Call this before
+/// forwarding is switched on. Returns the changed keys.
 fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     let mut raised = Vec::new();
     for index in host.links_of_routers()? {
@@ -182,13 +188,15 @@ fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     Ok(raised)
 }
 
-/// The link may be gone. If the key is read-only, so is forwarding, which is written next.
+/// Writes an `accept_ra`. It is no error if the link has gone. Nor is it one if the key is read-only: then forwarding,
+/// which is written next, is read-only, too, and says so.
 fn believe(key: &str, value: &str) -> Result<(), Error> {
     sysctl::write(key, value).default_for(&[Errno::EROFS]).if_present()?;
     Ok(())
 }
 
-/// Ports of bridges, and links with the name of a pod's veth.
+/// Returns the number of pods' links on the host. These are veths that are ports of bridges or have the name of a pod's
+/// veth, and that lead to another namespace.
 fn pods(host: &mut Netlink) -> Result<usize, Error> {
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
     // The other end of a pod's veth is in the pod. The other end of a vlan's gateway is on the host.

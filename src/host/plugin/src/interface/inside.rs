@@ -19,9 +19,12 @@ use cnimble_netlink::{NetNs, Netlink};
 use super::{pair, result};
 use crate::Call;
 
-/// Removes the attachment's interfaces of this `kind`, under any name. `host` is a socket in the namespace of a veth's
-/// other end, `unfinished` the temporary name of a killed ADD. Fails with code 102 if another interface has one of the
-/// attachment's addresses.
+/// Removes the attachment's interfaces of this `kind`, under any name. Without a namespace there are none. `host` is a
+/// socket in the namespace of a veth's other end, and `None` for kinds without one. `unfinished` is the temporary name
+/// of a killed ADD.
+///
+/// If nothing was removed, an interface with the attachment's name stays. Fails with code 102 if that has one of the
+/// attachment's addresses, unless an alias proves that it is another attachment's.
 pub(super) fn remove(
     call: &Call,
     kind: &str,
@@ -58,14 +61,16 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the interface with the attachment's name, unless it is another one. `inside` is a socket in `netns`.
+/// Returns the interface with the attachment's name. Returns `None` if there is none, and with a warning if it is
+/// another's. `inside` is a socket in `netns`.
 pub fn find_own(call: &Call, inside: &mut Netlink, netns: &NetNs) -> Result<Option<Link>, Error> {
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(None) };
     Ok(is_own(call, inside, &link, netns)?.then_some(link))
 }
 
-/// Whether the interface `link`, which has the attachment's name, is the attachment's. The path of a dead pod may lead
-/// to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the MAC.
+/// Returns whether the interface `link`, which has the attachment's name, is the attachment's. The path of a dead pod
+/// may lead to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the
+/// MAC.
 pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link, netns: &NetNs) -> Result<bool, Error> {
     if result::told(call, link).is_some_and(|own| result::has_mac(link, own)) {
         return Ok(true);
@@ -83,7 +88,8 @@ pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link, netns: &NetNs) -> 
     Ok(is_own)
 }
 
-/// An ipvlan of the Go plugins has nothing but its addresses that another one lacks.
+/// Returns false for an ipvlan that has none of the addresses in prevResult. Only its addresses distinguish an ipvlan
+/// of the Go plugins from another one.
 fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, Error> {
     let mut assigned = call.config.prev_result.iter().flat_map(|prev| &prev.ips).peekable();
     if link.kind != "ipvlan" || assigned.peek().is_none() {
@@ -96,17 +102,20 @@ fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, E
 /// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
+    /// It is the attachment's.
     Ours,
+    /// An alias names another attachment.
     Another,
     /// An attachment of the same container to another network owns it, as a plugin that delegates makes it.
     Sibling,
+    /// prevResult has another MAC for it, or the same MAC while its alias names another attachment.
     Different,
     /// It has the right name, which alone proves nothing, and there is no evidence against it.
     Unknown,
 }
 
-/// Finds the owner of `link` of the namespace `netns`, in the order of the module. The host's end is the one that leads
-/// to the link ([`Netlink::other_end`]), because a pod can make its link look like the other end of any.
+/// Finds the owner of `link` in the namespace `netns`, in the order of the module. A pod can make its link look like
+/// the other end of any link. So the host's end is the one that leads to the link ([`Netlink::other_end`]).
 fn judge(call: &Call, link: &Link, netns: &NetNs, host: Option<&mut Netlink>) -> Result<Verdict, Error> {
     let matches_result = result::told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();

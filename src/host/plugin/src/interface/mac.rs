@@ -1,4 +1,4 @@
-//! The hardware address in a configuration.
+//! Reads the hardware address in a configuration.
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
@@ -8,7 +8,9 @@ use crate::Call;
 /// A text with its place, and the code of its error.
 type Text<'a> = (&'a str, &'static str, Code);
 
-/// Returns the wanted MAC in the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then `configured`.
+/// Returns the first of these MACs that is not empty, in the Go plugins' order: `runtime`, then `MAC` of CNI_ARGS, then
+/// `configured`. Returns `None` if all are empty. Fails with code 7 if it is invalid, and with code 4 if it is
+/// CNI_ARGS'.
 pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
     let args = call.args()?;
     first([
@@ -23,7 +25,8 @@ fn first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
     text.map_or(Ok(None), |(text, place, code)| read(text, place, code))
 }
 
-/// `None` if the text is empty. Fails with this code and place.
+/// Reads the MAC of an interface. Returns `None` for an empty text. Fails with this code and place for an invalid, a
+/// multicast or a zero address.
 pub fn read(text: &str, place: &str, code: Code) -> Result<Option<Mac>, Error> {
     if text.is_empty() {
         return Ok(None);

@@ -9,23 +9,26 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use super::check;
 
+/// The master in a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// `None` is the link of the default route.
+    /// The name of the link. `None` stands for the link of the default route.
     pub name: Option<String>,
-    /// `linkInContainer`: the master is in the pod.
+    /// Whether the master is in the pod (`linkInContainer`).
     pub in_pod: bool,
 }
 
+/// The master that was found.
 #[derive(Debug)]
 pub struct Master {
     pub link: Link,
+    /// A socket in the master's namespace.
     pub(super) netlink: Netlink,
     pub(super) in_pod: bool,
 }
 
 impl Wanted {
-    /// Fails with code 7 if no interface can have the name.
+    /// Reads the key `master`, which may be empty. Fails with code 7 if no interface can have the name.
     pub fn read(name: &str) -> Result<Self, Error> {
         Ok(Wanted { name: super::named("master", name)?, in_pod: false })
     }
@@ -34,13 +37,15 @@ impl Wanted {
         if self.in_pod { "in the pod" } else { "on the host" }
     }
 
-    /// Fails with code 100 and the name if there is no master.
+    /// Finds the master, on the host or in the pod's namespace `netns`. Fails with code 100 and the name if there is
+    /// none.
     pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
         let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
         let link = self.look(&mut netlink)?;
         Ok(Master { link, netlink, in_pod: self.in_pod })
     }
 
+    /// Does what [`find`](Self::find) does, with a socket in the master's namespace.
     pub(super) fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
         let place = self.place();
         match &self.name {
@@ -57,8 +62,9 @@ impl Wanted {
         }
     }
 
-    /// STATUS: fails with code 51, because existing pods also have no connection, unless the master exists, and is up
-    /// if an interface of this `kind` needs that. A master in a pod is not checked.
+    /// STATUS of the master. Fails with code 51 if it does not exist, or is down and an interface of this `kind` needs
+    /// it up. Then existing pods have no connection, either. Fails with code 50 if `mtu` is larger than the master's. A
+    /// master in a pod is not checked.
     pub fn status(&self, kind: Kind, mtu: Option<u32>) -> Result<(), Error> {
         if self.in_pod {
             return Ok(());
@@ -120,6 +126,7 @@ impl Master {
     }
 }
 
+/// Fails with code 7 if the MTU is larger than the master's.
 fn within(master: &Link, mtu: Option<u32>) -> Result<(), Error> {
     match mtu {
         Some(mtu) if mtu > master.mtu => {
@@ -130,6 +137,7 @@ fn within(master: &Link, mtu: Option<u32>) -> Result<(), Error> {
     }
 }
 
+/// Adds the state of the master to the kernel's reason why it has refused an interface on it. EEXIST gets code 102.
 pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) -> Error {
     let state = if master.up { "up" } else { "down" };
     let about = match master.master {

@@ -46,13 +46,14 @@ use cnimble_cni::{CniResult, Code, Dns, Error, Interface, PluginConfig, json, na
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// The MTU, which results of 1.1.0 may have, is left out: the Go plugins do the same, and a later plugin may change it.
+/// Returns a link of the host in the form of a result. The MTU, which results of 1.1.0 may have, is left out: the Go
+/// plugins do the same, and a later plugin may change it.
 pub fn described(link: &Link) -> Interface {
     Interface::new(link.name.as_str(), link.mac.map(|mac| mac.to_string()).unwrap_or_default(), "")
 }
 
-/// IPAM's result, with the interfaces that were made, and with the configuration's DNS if it has any. The addresses are
-/// the pod's interface's.
+/// Returns IPAM's result with the interfaces that were made, and with the configuration's DNS if it has any. The
+/// addresses belong to the first interface in a sandbox.
 pub fn completed(mut ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
     let pod = interfaces.iter().zip(0..).find(|(interface, _)| !interface.sandbox.is_empty());
     for ip in &mut ipam.ips {
@@ -90,7 +91,7 @@ pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Reads the key `mtu` of an interface with the kernel's own bounds, as [`mtu`] otherwise.
+/// Does what [`mtu`] does, for an interface with bounds of its own, which the kernel checks.
 pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     if configured < 0 {
         log::warn!("mtu: {configured} is negative and counts as none");
@@ -113,7 +114,7 @@ pub fn carries(link: &Link, addrs: impl IntoIterator<Item = IpAddr>) -> Result<(
     }
 }
 
-/// Reads a key of several plugins. Fails with code 7 if it is no boolean.
+/// Reads a boolean key, or `None` if it is missing. Fails with code 7 if it is no boolean.
 pub(crate) fn flag(config: &PluginConfig, key: &str) -> Result<Option<bool>, Error> {
     match json::get(config.document(), key) {
         None | Some(Value::Null) => Ok(None),

@@ -12,25 +12,30 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink, Request};
 use super::pod;
 use crate::Call;
 
-/// One name in four billion is taken by coincidence.
+/// The number of names for the host's end that are tried. One in four billion is taken by coincidence.
 const NAMES: u32 = 8;
 
+/// The wanted pair.
 #[derive(Debug, Clone, Default)]
 pub struct NewPair {
+    /// The index of the host's end's master.
     pub master: Option<u32>,
+    /// Whether the host's end is up from the beginning.
     pub up: bool,
     /// The MTU of both ends in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
-    /// `None` for a random one.
+    /// The hardware address of the pod's end, or `None` for a random one.
     pub mac: Option<Mac>,
-    /// `None` for the kernel's choice.
+    /// The hardware address of the host's end, or `None` for the kernel's choice.
     pub host_mac: Option<Mac>,
 }
 
+/// A new pair.
 #[derive(Debug)]
 pub struct Pair {
+    /// The host's end.
     pub host: Link,
-    /// The index is the pod's.
+    /// The index of the pod's end in the pod's namespace.
     pub pod_index: u32,
     pub pod_name: String,
     pub pod_mac: Mac,
@@ -42,16 +47,17 @@ impl Pair {
         Interface::new(self.pod_name.as_str(), self.pod_mac.to_string(), call.netns.as_str())
     }
 
-    /// Writes the owner into the alias of the host's end. Must precede any other change of the pair.
+    /// Returns the request that writes the owner into the alias of the host's end. Execute it before any other change
+    /// of the pair.
     pub fn claim(&self, owner: &Owner) -> Request {
         let alias = owner.comment();
         let change = Change { alias: Some(&alias), ..Change::default() };
         link::set(self.host.index, &self.host.name, &change)
     }
 
-    /// Claims a port of a bridge, which must be down. The port receives nothing itself: the bridge takes every frame,
-    /// also those to reserved addresses ([`port::claim`]). So it needs no link-local address, which would cost a
-    /// duplicate address detection, and a route that the kernel adds after those of all other ports.
+    /// Returns the request that claims a port of a bridge, which must be down. The port receives nothing itself: the
+    /// bridge takes every frame, also those to reserved addresses ([`port::claim`]). So it needs no link-local address.
+    /// That would cost a duplicate address detection, and a route that the kernel adds after those of all other ports.
     pub fn claim_port(&self, owner: &Owner, flags: Port) -> Request {
         let alias = owner.comment();
         // Without IPv6 (no module, or an MTU below 1280 bytes) the kernel does not report the setting.
@@ -61,8 +67,8 @@ impl Pair {
     }
 }
 
-/// `veth` and eight hex digits of a hash of the attachment, so that DEL finds it without namespace or prevResult. All
-/// but the first are used if another attachment has the same hash.
+/// Returns the names that the host's end may have: `veth` and eight hexadecimal digits of a hash of the attachment. So
+/// DEL finds it without namespace or prevResult. The first one is used, unless another attachment has it.
 pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
     let tag = owner.tag();
     (0..NAMES).map(move |salt| {
@@ -72,7 +78,8 @@ pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
 }
 
 /// Creates the pair, with its undo. The caller continues with [`Pair::claim`]. Fails with code 102 if the pod has an
-/// interface of that name, or if the attachment exists already.
+/// interface of that name, or if the attachment exists already. It also fails so if all names of the host's end are
+/// taken.
 pub fn create(
     call: &Call,
     host: &mut Netlink,
@@ -130,6 +137,7 @@ pub fn pod_name_taken(call: &Call) -> Error {
         .details(format!("in {}", call.netns))
 }
 
+/// Returns the error for a second ADD of the attachment, whose host's end is `taken`.
 fn already_attached(call: &Call, taken: &Link) -> Error {
     Error::new(
         Code::CONFLICT,
@@ -138,8 +146,8 @@ fn already_attached(call: &Call, taken: &Link) -> Error {
     .details(format!("its veth on the host is {}; hint: call DEL first", taken.name))
 }
 
-/// Whether the port of a bridge is a pod's, also of the Go plugins. The name decides: on a node in a container an uplink
-/// may be a veth, too.
+/// Returns whether the port of a bridge is a pod's, also of the Go plugins. The name decides, because on a node in a
+/// container an uplink may be a veth, too.
 pub fn is_a_pods(port: &Link) -> bool {
     port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }

@@ -12,9 +12,9 @@ use crate::{Call, Place};
 /// The MTU of a veth pair, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mtu {
-    /// `None` keeps the kernel's default.
+    /// A configured one. `None` keeps the kernel's default.
     Fixed(Option<u32>),
-    /// The uplink's less this overhead.
+    /// That of the uplink, less this overhead.
     Auto(u32),
 }
 
@@ -50,6 +50,8 @@ impl Mtu {
         }
     }
 
+    /// Returns the MTU by the present uplink. `None` is the kernel's default, also if there is no default route. Fails
+    /// with code 102 if the overhead leaves too little.
     fn now(self, host: &mut Netlink) -> Result<Option<u32>, Error> {
         let overhead = match self {
             Mtu::Fixed(mtu) => return Ok(mtu),
@@ -66,13 +68,14 @@ impl Mtu {
         }
     }
 
-    /// Verifies that both ends of the pair follow the uplink. Only an examination does: a caller of CHECK may end all
-    /// pods after a change. Returns the MTU that they follow. A pod's smaller one is its own wish.
+    /// Verifies that both ends of the pair follow the uplink, and has them repaired if that is the aim. Only an
+    /// examination does: a caller of CHECK may end all pods after a change. A pod's smaller MTU is its own wish.
     ///
-    /// Without a proven host's `end` the pair stays as it is.
+    /// Returns the MTU that they follow. Returns `None` for a fixed MTU, outside an examination, and without a default
+    /// route. Without a proven host's `end` the pair stays as it is.
     ///
-    /// The ends differ for a moment, and the end with the smaller MTU drops larger frames without a message. The pod's
-    /// end is the first. Then the host goes on to answer what is too large for the uplink.
+    /// During a repair the ends differ for a moment, and the end with the smaller MTU drops larger frames without a
+    /// message. So the pod's end is the first. Then the host still answers packets that are too large for the uplink.
     pub fn follow(
         self,
         call: &Call,
@@ -110,6 +113,7 @@ impl Mtu {
     }
 }
 
+/// Returns the error for an uplink with too small an MTU (code 102).
 fn too_small(what: &str) -> Error {
     Error::new(Code::CONFLICT, format!("mtuAuto: the pod would have {what}"))
         .details("hint: raise the MTU of the uplink, or lower mtuOverhead")

@@ -1,4 +1,4 @@
-//! The interface in the pod: its switches and its routes.
+//! Sets the switches and the routes of the interface in the pod.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,8 +13,8 @@ use cnimble_netlink::{self as netlink, IfPresent, NetNs, Netlink, Request, addr,
 
 use crate::{Call, Place};
 
-/// A route without a gateway uses the first gateway of its family. Equal routes, such as a default route of IPAM's and
-/// one of the plugin's, become one.
+/// Returns the routes of the result for the interface with this index. A route without a gateway uses the first gateway
+/// of its family. Equal routes, such as a default route of IPAM's and one of the plugin's, become one.
 pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     let mut routes: Vec<route::NewRoute> = Vec::with_capacity(result.routes.len());
     for wanted in &result.routes {
@@ -38,7 +38,8 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     routes
 }
 
-/// Explains why the kernel refuses a route of the result: its answer does not say which network lacks the next hop.
+/// Adds to the kernel's error for a route of the result which next hop is in no network of the pod. The kernel does not
+/// say that. Other errors stay as they are.
 pub fn explained(result: &CniResult, gateways: Gateways, err: netlink::Error) -> Error {
     let is_unreachable = err.is(Errno::ENETUNREACH) || err.is(Errno::EHOSTUNREACH);
     let hop = reach::unreachable(&result.ips, &result.routes, gateways);
@@ -56,18 +57,21 @@ pub enum Detection {
     /// The addresses are known to be free.
     #[default]
     Off,
+    /// Other hosts may have the addresses, so the kernel probes for them first.
     On,
 }
 
+/// How the interface starts.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
+    /// The hardware address to set, or `None` to keep it.
     pub mac: Option<Mac>,
     pub detection: Detection,
-    /// The kernel announces its addresses (`arp_notify`).
+    /// Whether the kernel announces its IPv4 addresses (`arp_notify`).
     pub announced: bool,
 }
 
-/// The requests that configure the interface and bring it up. Routes follow.
+/// Returns the requests that give the interface its addresses and bring it up. The caller adds the routes behind them.
 pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Request> {
     let announce = start.announced.then(|| link::set_arp(index, name, link::ArpSwitch::Notify));
     let add = match start.detection {
@@ -133,11 +137,12 @@ pub fn ignore_routers(call: &Call, netns: &NetNs, name: &str, far: Option<i32>) 
     })?
 }
 
+/// Returns whether the pod may accept router advertisements (`acceptRA`), as it may by default.
 fn hears_routers(call: &Call) -> Result<bool, Error> {
     Ok(super::flag(&call.config, "acceptRA")?.unwrap_or(true))
 }
 
-/// CHECK of [`ignore_routers`]. A repair switches it off again.
+/// Does CHECK of [`ignore_routers`]. A repair switches them off again.
 pub fn check_routers(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
     if hears_routers(call)? {
         return Ok(());
@@ -162,7 +167,7 @@ pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Warns of switches that are read-only.
+/// Sets switches. Skips missing ones, and warns of read-only ones.
 fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> Result<(), Error> {
     let mut unwritable = Vec::new();
     for (key, value) in wanted {
@@ -178,8 +183,8 @@ fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> R
     Ok(())
 }
 
-/// The kernel's one probe takes one to two seconds: a random delay of up to a second, and a second for the probe (RFC
-/// 4862, section 5.4.2).
+/// The time to wait for duplicate address detection. The kernel's one probe takes one to two seconds. These are a
+/// random delay of up to a second, and a second for the probe (RFC 4862, section 5.4.2).
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until the result's IPv6 addresses are known to be free. Warns if that remains unknown: at once without a
@@ -205,6 +210,7 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
     }
 }
 
+/// Returns the error for an address that another host has (code 102).
 pub(super) fn taken(err: netlink::Error) -> Error {
     Error::from(err)
         .with_code(Code::CONFLICT)

@@ -12,11 +12,12 @@ use cnimble_netlink::{IfPresent as _, Netlink, neigh};
 
 use crate::Call;
 
-/// The time for an answer of a neighbour. The kernel asks at its beginning.
+/// The time for which a neighbour may answer. The kernel asks at its beginning.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// The pause between two looks at the neighbour table.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Returns true if the address is asked for by the runtime, which may have it from the author of the pod.
+/// Returns whether the runtime asks for an address, which it may have from the author of the pod.
 ///
 /// # Errors
 /// Fails with code 4 for a malformed CNI_ARGS.
@@ -28,12 +29,13 @@ pub fn is_requested(call: &Call) -> Result<bool, Error> {
     Ok(lists.any(|ips| !ips.is_empty()) || call.args()?.get("IP").is_some_and(|ip| !ip.is_empty()))
 }
 
-/// Returns true if another address of this form is on each link (fe80::/64, RFC 4291, section 2.5.6).
+/// Returns whether an address is a link-local one of IPv6 (fe80::/10, RFC 4291, section 2.5.6). Each link has its own.
 pub fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Returns the reason why the host needs an address, or `None`. `towards` is the host's route to it.
+/// Returns why the host needs an address itself, as the end of a sentence, or `None`. `towards` is the host's route to
+/// the address; without a route the host does not need it.
 ///
 /// # Errors
 /// Fails if the kernel does not list the host's routes.

@@ -20,14 +20,18 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
     }
 }
 
+/// What the plugin uses the host's end for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEnd {
+    /// As a port of a bridge.
     Port,
+    /// As an interface of the host, without a master.
     Routed,
 }
 
-/// Finds the host's end by its name, or for the Go plugins by prevResult. Without a namespace to look into, a veth is
-/// found under any name.
+/// Finds the host's end by its name, or for the Go plugins by prevResult. If the pod's namespace has gone, looks at all
+/// veths of the host for the alias or the MAC. Returns `None` if it is not found, which proves nothing about the pod's
+/// end.
 pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
@@ -49,8 +53,8 @@ pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), E
     }
 }
 
-/// Removes the links of `kind` on the host from attachments of `network` that are not `valid`. The alias names the
-/// attachment; links without one stay. Tries all before it fails.
+/// Removes the links of `kind` from attachments of `network` that are not `valid`, in the namespace of the socket. The
+/// alias names the attachment; links without one stay. Tries all before it fails.
 pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let links = Filter { master: None, kind: Some(kind) };
     let is_stale = owner::stale(network, valid);
@@ -58,8 +62,8 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
     Ok(host.remove_links(&stale)?)
 }
 
-/// The `owners` with a pair that has an alias without an attachment. [`stale`] reads aliases, and does not remove such
-/// a pair.
+/// Returns those of the `owners` with a pair on the host whose alias names no attachment. [`stale`] goes by aliases,
+/// and does not remove such a pair.
 pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     if owners.is_empty() {
         return Ok(owners);
@@ -74,9 +78,9 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     Ok(owners.into_iter().filter(is_there).collect())
 }
 
-/// Finds the link by its name, unless its alias names another attachment. An alias without an attachment is no
-/// evidence: an ADD was killed before it wrote one, or another program has replaced it. A name of 32 bits is no
-/// coincidence.
+/// Finds the host's end by its names. One with the owner's alias comes first, then a veth whose alias names no
+/// attachment. Such a veth is from an ADD that was killed before it wrote the alias, or another program has replaced
+/// the alias. A name of 32 bits is no coincidence. A link with the alias of another attachment is skipped.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let mut unmarked = None;
     for name in pair::host_names(owner) {
@@ -92,8 +96,8 @@ fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     Ok(unmarked)
 }
 
-/// The host's end of a pod from the Go plugins, by name and MAC from prevResult, for a DEL without a namespace. A link
-/// with an alias that names an attachment belongs to that one.
+/// Finds the host's end of a pod from the Go plugins, by name and MAC from prevResult. A link with an alias that names
+/// an attachment belongs to that one.
 fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Option<Link>, Error> {
     for known in ends_on_host(call) {
         if let Some(link) = host.find_link(&known.name)?
@@ -108,7 +112,7 @@ fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Optio
     Ok(None)
 }
 
-/// Finds the link by its alias or MAC, if it has another name than ADD gave it.
+/// Finds the host's end under any name, by its alias or by a MAC in prevResult.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {

@@ -9,19 +9,20 @@ use cnimble_netlink::{IfPresent, Netlink};
 use super::check;
 use crate::Call;
 
-/// The link may be gone.
+/// Removes a link, by its index and its name. A link that has gone is no error.
 pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     netlink.remove_link(link.index, &link.name).if_present()?;
     Ok(())
 }
 
-/// Whether prevResult has another MAC for the pod's interface of this name. The path of a dead pod may lead to another one.
+/// Returns whether prevResult has another MAC for the pod's interface of this name. The path of a dead pod may lead to
+/// another pod. False without evidence.
 pub fn is_another(call: &Call, link: &Link) -> bool {
     told(call, link).is_some_and(|told| check::same_mac(link, told).is_err())
 }
 
-/// The pod's interface in prevResult, if the MAC is evidence. A `link` of some kinds has its master's MAC, also after a
-/// change.
+/// Returns the pod's interface in prevResult, if its MAC is evidence about `link`. For some kinds it is none, because
+/// such a link has its master's MAC, also after a change.
 pub(super) fn told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
     let follows = match link.settings {
         Some(Kind::Macvlan(macvlan)) => macvlan.mode == MacvlanMode::Passthru,
@@ -31,13 +32,14 @@ pub(super) fn told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
     interfaces.find(|told| told.name == call.ifname && !told.sandbox.is_empty()).filter(|_| !follows)
 }
 
-/// A bridge is left out, because it may have the MAC of any of its ports.
+/// Returns the host's ends of veth pairs in prevResult, by their names. A bridge is left out, because it may have the
+/// MAC of any of its ports.
 pub(super) fn ends_on_host(call: &Call) -> impl Iterator<Item = &Interface> {
     let interfaces = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     interfaces.filter(|interface| interface.sandbox.is_empty() && interface.name.starts_with("veth"))
 }
 
-/// False if the result has no MAC.
+/// Returns whether the link has the MAC of the result. False if the result has none.
 pub(super) fn has_mac(link: &Link, interface: &Interface) -> bool {
     !interface.mac.is_empty() && check::same_mac(link, interface).is_ok()
 }

@@ -38,7 +38,8 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// Reads the key. `kind` and `mtu` are those of the pod's interface. Fails with code 7 if it can have no shim.
+    /// Reads the key `hostShim`. Returns `None` if it is not true. `kind` and `mtu` are those of the pod's interface,
+    /// and `in_pod` says where its master is. Fails with code 7 if the interface can have no shim.
     pub fn read(
         config: &PluginConfig,
         kind: Kind,
@@ -61,7 +62,7 @@ impl Shim {
     }
 }
 
-/// `shim` and eleven hex digits of a hash of the attachment.
+/// Returns the shim's name: `shim` and eleven hexadecimal digits of a hash of the attachment.
 fn name(owner: &Owner) -> String {
     format!("shim{}", hash16(&owner.tag()).get(..11).unwrap_or_default())
 }
@@ -120,13 +121,15 @@ pub(super) fn add(
     })
 }
 
+/// Returns the shim's link-local address, made from a hash of the attachment.
 fn link_local(owner: &Owner) -> IpNetwork {
     let id = u64::from_str_radix(&hash16(&owner.tag()), 16).unwrap_or(1);
     let ip = Ipv6Addr::from(LINK_LOCAL | u128::from(id));
     Ipv6Network::new(ip, 64).map_or_else(|_| cidr::host(ip.into()), IpNetwork::V6)
 }
 
-/// The routes to the pod. `own` are the addresses of the master.
+/// Returns the routes to the pod. `own` are the addresses of the master. Fails with code 100 if an IPv4 address of the
+/// pod is in none of their networks.
 fn routes(
     owner: &Owner,
     shim: u32,
@@ -158,6 +161,7 @@ fn answers_arrive(master: &str) -> Result<(), Error> {
         .details(format!("hint: set net.ipv4.conf.{master}.rp_filter=2 on the host, or use the mode l3")))
 }
 
+/// Returns whether a link with the shim's name is the owner's.
 fn is_of(owner: &Owner, link: &Link) -> bool {
     // An ADD may have been killed before it wrote the alias.
     owner.owns(&link.alias) || (link.alias.is_empty() && ["macvlan", "ipvlan"].contains(&link.kind.as_str()))

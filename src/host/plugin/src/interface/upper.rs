@@ -16,18 +16,19 @@ use crate::{Call, Command, Place, Plugin, Role, delegate};
 #[derive(Debug)]
 pub struct Upper {
     pub kind: Kind,
-    /// `None` for a kind without one.
+    /// The master, or `None` for a kind without one.
     pub master: Option<master::Wanted>,
     /// The MTU in bytes, or `None` for the master's.
     pub mtu: Option<u32>,
     /// Whether the MTU may be larger than the master's.
     pub mtu_is_free: bool,
-    /// `None` for the kernel's choice.
+    /// The hardware address, or `None` for the kernel's choice.
     pub mac: Option<Mac>,
-    /// The addresses are the previous plugin's instead of IPAM's.
+    /// Whether the addresses are those of the previous plugin's result instead of IPAM's.
     pub takes_previous: bool,
+    /// The link that leads the host to the pod (`hostShim`).
     pub shim: Option<Shim>,
-    /// The configuration's DNS replaces IPAM's.
+    /// The configuration's DNS, which replaces IPAM's.
     pub dns: Option<Dns>,
 }
 
@@ -38,16 +39,20 @@ impl Upper {
         Upper { kind, master, mtu, mtu_is_free: false, mac, takes_previous: false, shim, dns }
     }
 
+    /// Returns the MTU if the master's bounds it.
     fn bounded_mtu(&self) -> Option<u32> {
         self.mtu.filter(|_| !self.mtu_is_free)
     }
 }
 
+/// One of these plugins.
 pub struct UpperPlugin {
     pub name: &'static str,
     /// Matches every interface of the plugin, with any settings.
     pub any: Kind,
+    /// Reads the configuration for all verbs but ADD.
     pub read: fn(&PluginConfig) -> Result<Upper, Error>,
+    /// Reads the configuration for ADD, with what the runtime asks for.
     pub read_for_add: fn(&Call) -> Result<Upper, Error>,
 }
 
@@ -132,6 +137,7 @@ impl Plugin for UpperPlugin {
     }
 }
 
+/// CHECK of the pod's interface, without shim and IPAM.
 fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
     pod::check_routers(call, &mut inside)?;

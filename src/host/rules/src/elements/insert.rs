@@ -9,7 +9,8 @@ use super::plan::{Changes, Refusal, create_part};
 use super::{Layout, Placed, Scope, delete, drop_unused, is_fixed, is_in_place, lists_part, set};
 use crate::retry::{ATTEMPTS, OVERTAKEN, retry};
 
-/// Checks that the kernel could make the part, and a set of those that come and go.
+/// Returns an error if the kernel can't make the part, or a set that is made on demand ([`Layout::SAMPLE`]). Changes
+/// nothing. Asks no further if the part exists.
 pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {
@@ -24,12 +25,15 @@ pub(super) fn try_out<L: Layout>(nft: &mut Nft) -> Result<()> {
         L::create_set(&mut batch, set);
         L::add_rule(&mut batch, set);
     }
-    // If a concurrent ADD has made it, it can be made.
+    // EEXIST means that a concurrent ADD has just made it, so it can be made.
     nft.try_out(&batch).default_for(&[Errno::EEXIST])
 }
 
+/// Looks for obstacles in other sets before an insertion. It gets the names of all sets that rules of the part look at,
+/// and its refusal ends the insertion.
 type LookAround<'l> = &'l dyn Fn(&mut Nft, &BTreeSet<String>) -> std::result::Result<(), Refusal>;
 
+/// Inserts the elements after a look at each key. Looks again if a concurrent process was faster.
 fn insert_if_free<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
@@ -41,7 +45,7 @@ fn insert_if_free<L: Layout>(
         look_around(nft, &plan.looked_at)?;
         match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
-            // A concurrent process made the table, took or left the address.
+            // A concurrent process made the table, or inserted or deleted an element with the key.
             Err(err) if attempt < ATTEMPTS && OVERTAKEN.contains(&err.errno) => {}
             Err(err) => return Err(err.into()),
         }
@@ -49,7 +53,8 @@ fn insert_if_free<L: Layout>(
     Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY).into())
 }
 
-/// Makes the changes. If the kernel had no memory for its answer, a look tells whether they have been made.
+/// Makes the changes. ENOBUFS means that the kernel had no memory for its answer; then a look tells whether they have
+/// been made.
 fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
     match nft.commit(&plan.batch::<L>()) {
         Err(err) if err.is(Errno::ENOBUFS) && is_done::<L>(nft, plan)? => Ok(()),
@@ -57,7 +62,7 @@ fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
     }
 }
 
-/// Whether the changes of the plan, none of which was there before, have been made. A batch is applied as a whole.
+/// Returns whether the changes of the plan have been made, by the first of them: a batch is applied as a whole.
 fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     match plan.inserted.first() {
         Some((placed, _)) => is_in_place(nft, L::TABLE, placed),
@@ -65,8 +70,13 @@ fn is_done<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     }
 }
 
-/// [`insert`](super::transaction::insert) for many elements that are probably new: looks only at those that exist.
-/// Calls `look_around` first, with all sets that rules use.
+/// Does what [`insert`](super::transaction::insert) does, for many elements that are probably new. Looks at their keys
+/// only after the kernel has refused the first batch. Calls `look_around` before each batch.
+///
+/// `container` is the ID of the owner's container. With it, a second interface of the container may have the same key.
+///
+/// # Errors
+/// Fails with the refusal of `look_around`, with [`Refusal::Taken`] or with [`Refusal::Lacks`].
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
@@ -87,7 +97,7 @@ pub(crate) fn insert_many<L: Layout>(
     }
 }
 
-/// Makes the part and repairs it, without elements.
+/// Makes the part if it is missing and repairs its rules, without inserting elements.
 pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     retry(&OVERTAKEN, || {
         let plan = Changes::without_elements::<L>(nft)?;
@@ -96,7 +106,8 @@ pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     })
 }
 
-/// Returns whether there was one.
+/// Deletes the element with this key, whoever owns it, and notes it in `changes`, so that an undo restores it. Returns
+/// false if there is none.
 pub(crate) fn also_delete<L: Layout>(
     nft: &mut Nft,
     changes: &mut Changes,
@@ -110,8 +121,9 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Removes the inserted elements that are still ours, then unused sets and chains. A concurrent DEL may have left those
-/// for these elements.
+/// Takes the changes back. Removes the inserted elements that are unchanged, and restores those that were replaced or
+/// deleted. Then removes unused sets and chains, also those that a concurrent DEL has left for the sake of these
+/// elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     retry(&[Errno::ENOENT, Errno::EEXIST, Errno::ERESTART], || {
         let batch = reverting::<L>(nft, changes)?;
@@ -123,7 +135,8 @@ pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
     drop_unused::<L>(nft, &sets, if has_part { Scope::Part } else { Scope::Sets })
 }
 
-/// Fails with ERESTART if anything changes until the batch is committed: an element may be another pod's by then.
+/// Returns the batch that takes the changes back. Its commit fails with ERESTART if nf_tables has changed since,
+/// because an element may belong to another pod by then.
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
     let mut batch = Batch::only_in(nft.generation()?);
     for (placed, old) in &changes.inserted {

@@ -1,8 +1,9 @@
-//! One address, two networks.
+//! Second sets, for one address in two networks.
 //!
-//! Two networks of a node may give out the same address, and a set has one element for it, with one owner. So the later
-//! network gets a set and a rule of its own *beside* the first, named with the network's hash:
-//! `forward4-b70a60970e0f5394`. Either pod may go alone. So may two interfaces of a container with one host port.
+//! Two networks of a node may give out the same address, and a set holds one element for it, with one owner. So the pod
+//! of the later network gets its element in a *second* set with a rule of its own, beside the first set. The second set
+//! has the hash of the network behind its name, as in `forward4-b70a60970e0f5394`. Each pod can then leave without the
+//! other. The same helps two interfaces of one container that publish the same host port.
 
 use cnimble_cni::Owner;
 use cnimble_cni::hash::is_hash16;
@@ -12,12 +13,12 @@ use cnimble_netlink::nft::{Element, Key, Nft, Set};
 
 use super::{Claim, Layout, Placed, set};
 
-/// The name of the set beside `set` for the owner of a comment.
+/// Returns the name of the second set beside `set`, for the owner of a comment. `None` if the comment names no owner.
 fn second<L: Layout>(set: &str, comment: &str) -> Option<String> {
     Some(format!("{set}-{}", L::suffix(set, comment)?))
 }
 
-/// The set that a set is beside, or itself.
+/// Returns the name of the first set for the name of a second one. Any other name is returned unchanged.
 pub(crate) fn first(set: &str) -> &str {
     match set.rsplit_once('-') {
         Some((first, hash)) if is_hash16(hash) => first,
@@ -25,7 +26,8 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// The set beside, if `present` is another network's.
+/// Returns the element in the second set, if `present` has the same key and belongs to another network. Returns `None`
+/// if both belong to the same network, if a comment names no owner, or if the part has no second sets.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
@@ -36,25 +38,31 @@ pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option
     beside::<L>(placed)
 }
 
-/// The same element in the set beside its own, if there may be one.
+/// Returns the same element in the second set. Returns `None` if the set is a second one already, or can't have one.
 pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
     let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
     let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;
     Some(Placed { set, element: placed.element.clone() })
 }
 
+/// Returns whether a set can have a second set beside it, by its [`Claim`]. Pass its [`first`] name.
 fn is_shared<L: Layout>(set: &str) -> bool {
     matches!(L::claim(set), Claim::Network | Claim::Container)
 }
 
+/// The result of [`look_up`].
 #[derive(Debug)]
 pub(crate) enum LookUp {
+    /// The owner's element, in the first or the second set.
     Own(Placed),
+    /// The owner has no element. Another owner has this one, with the same key in the first set.
     Foreign(Element),
+    /// Neither set has an element of the owner, and the first one has none with the key.
     Missing,
 }
 
 impl LookUp {
+    /// Returns the owner's element, or a sentence for CHECK that says what is wrong with the first set.
     pub(crate) fn or_fault(self, set: Set<'_>, key: &Key) -> std::result::Result<Placed, String> {
         match self {
             LookUp::Own(placed) => Ok(placed),
@@ -66,7 +74,7 @@ impl LookUp {
     }
 }
 
-/// Looks for the owner's element with this key in a set, and beside it.
+/// Looks for the owner's element with this key, in the set `name` and in the second set beside it.
 pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: &Key) -> Result<LookUp> {
     let present = nft.element(set::<L>(name), key)?;
     if let Some(element) = present.as_ref().filter(|element| owner.owns(&element.comment)) {
@@ -79,6 +87,8 @@ pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: 
     })
 }
 
+/// Looks for the owner's element with this key in the second set alone. Returns `None` if `name` can't have a second
+/// set.
 pub(super) fn look_beside<L: Layout>(
     nft: &mut Nft,
     owner: &Owner,

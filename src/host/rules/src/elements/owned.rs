@@ -13,15 +13,18 @@ use super::{
 };
 use crate::retry::ATTEMPTS;
 
-/// All elements of the part with a comment that `matches`.
+/// Returns all elements of the part whose comment `matches`. Lists every set of the part.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
     Ok(look::<L>(nft, matches)?.found)
 }
 
+/// What one listing of all sets of a part has found.
 struct Look {
+    /// The elements whose comment matches.
     found: Vec<Placed>,
-    /// Sets that a killed DEL has emptied. A fixed set may be empty.
+    /// The sets without elements that are not fixed. A DEL that was killed has left them.
     empty: Vec<String>,
+    /// Whether the part has sets, and none of them has an element of anybody.
     only_empty_sets: bool,
 }
 
@@ -40,20 +43,21 @@ fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look
     Ok(Look { found, empty, only_empty_sets: !sets.is_empty() && !any })
 }
 
-/// Refused deletions before an error. A refusal for its generation costs the kernel nothing.
+/// The number of attempts for one batch of deletions. There are many, because the kernel refuses a batch of an old
+/// generation at no cost.
 const DELETIONS: usize = 100;
 
-/// Deletes those of the elements that are still as they were found. An element that has changed meanwhile, or is gone,
-/// is left out without an error.
+/// Deletes those of the elements that are still as they were found. Skips an element that has changed meanwhile, or has
+/// gone.
 pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
     delete_seen::<L>(nft, elements, None)
 }
 
-/// Does the same as [`delete`]. If `seen` is the generation in which all elements were found, the first attempt needs no
-/// second look at them.
+/// Does what [`delete`] does. If `seen` is the generation in which all elements were found, the first attempt does not
+/// look at the elements of the first chunk again.
 ///
-/// A deletion names nothing but the key. Beside another DEL of the attachment, an ADD may have taken the freed key for a
-/// pod that lives. So the kernel refuses a batch if the ruleset has changed since the elements were seen.
+/// A deletion names nothing but the key. If another DEL of the attachment was faster, an ADD may have taken the freed
+/// key for a living pod. So each batch is bound to the generation in which its elements were seen.
 pub(crate) fn delete_seen<L: Layout>(
     nft: &mut Nft,
     elements: &[Placed],
@@ -79,7 +83,11 @@ pub(crate) fn delete_seen<L: Layout>(
     Ok(())
 }
 
-/// Removes and returns the owner's elements, then unused sets and chains. If all are where `hints` says, lists nothing.
+/// Removes and returns the owner's elements, then unused sets and chains.
+///
+/// `hints` are the elements that the configuration leads to. If the owner has an element for each of them, in the first
+/// or second set, no set is listed. So `hints` must be complete or empty: an element beyond them would stay. Call
+/// [`Nft::is_supported`] first: its answer contains the generation that saves a second look.
 pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) -> Result<Vec<Placed>> {
     let generation = nft.told_generation();
     let (mut found, mut empty, mut only_empty_sets) = (Vec::new(), Vec::new(), false);
@@ -102,7 +110,7 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
         Look { found, empty, only_empty_sets } = look::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
     delete_seen::<L>(nft, &found, generation)?;
-    // A DEL that was killed may have left what it had emptied.
+    // A DEL that was killed may have left empty sets.
     if only_empty_sets {
         drop_all_unused::<L>(nft)?;
     } else {
@@ -112,10 +120,11 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
     Ok(found)
 }
 
-/// Leaves no rules on a host without pods. Nearly always one look at the owner's own sets shows other elements.
+/// Removes unused sets and chains after the elements `removed`, so that a host without pods has no rules. If a first
+/// set still has elements, which one query shows, only the second sets of `removed` can be unused.
 fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
-    // Sets beside others have few elements, however many the others have.
+    // Second sets have few elements, so that they are often empty while the first set is not.
     let (firsts, seconds): (Vec<&str>, Vec<&str>) = sets.into_iter().partition(|set| first(set) == *set);
     for name in firsts {
         if !nft.is_empty(set::<L>(name))? {
@@ -126,7 +135,9 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
-/// Deletes and returns a gone owner's elements by its tag, but only elements that it saw.
+/// Deletes and returns all elements of the owner with this tag, which must be gone. Lists all sets before each batch
+/// and binds the batch to that generation, so it deletes no element that another owner has taken meanwhile. Unused sets
+/// stay.
 pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> {
     let (mut expelled, mut attempts) = (Vec::new(), 0);
     loop {
@@ -146,7 +157,8 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
     }
 }
 
-/// Removes and returns the elements of attachments of `network` outside `valid`, then unused sets and the unused part.
+/// Removes and returns the elements of attachments of `network` that are not in `valid`. Then removes unused sets, and
+/// the part if nothing uses it. Does nothing without the table.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
         return Ok(Vec::new());
@@ -161,6 +173,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     Ok(stale)
 }
 
+/// Returns those of the elements that are still in their sets with the same comment and data.
 pub(crate) fn unchanged<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
     let mut unchanged = Vec::new();
     for placed in found {

@@ -1,4 +1,4 @@
-//! The changes that an ADD has to make, by the present state of the kernel.
+//! Plans the changes that an ADD has to make, from the present state of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,13 @@ use cnimble_netlink::{Error, Result};
 use super::overlap::{beside, elsewhere};
 use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
 
+/// Why elements were not inserted. Nothing has been changed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Kernel(Error),
+    /// Another owner has this element, with a wanted key, and keeps it ([`Claim::Container`]).
     Taken(Box<Placed>),
-    /// These sets have to be made before, with their rules: [`Layout::makes`].
+    /// The caller must first make these sets with their rules, because the layout can't ([`Layout::makes`]).
     Lacks(Vec<String>),
 }
 
@@ -24,56 +26,80 @@ impl From<Error> for Refusal {
     }
 }
 
+/// The changes of one part: first a plan, and after the commit the record from which [`revert`](super::revert) takes
+/// them back.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
+    /// Whether the part is wanted without an element ([`prepare`](super::prepare)).
     without_elements: bool,
+    /// Whether the table was missing.
     made_table: bool,
+    /// Whether the part was missing: it had neither a chain nor a set.
     pub(crate) made_part: bool,
+    /// The sets that were missing, apart from fixed sets of a new part.
     pub(crate) made_sets: Vec<String>,
-    /// Chains and rules that had been deleted from under the sets. An undo keeps them.
+    /// The chains and rules that somebody had deleted while their sets stayed. An undo leaves them in place.
     repairs: Repairs,
-    /// Each with the element that it replaced, of another owner.
+    /// The new elements. Each has the element that it replaced, if the key was taken.
     pub(super) inserted: Vec<(Placed, Option<Element>)>,
-    /// Shared elements that were there, and have to be when the rest is.
+    /// Present elements with [`Claim::Shared`]. The batch adds them again, in case a concurrent DEL removes them.
     kept: Vec<Placed>,
+    /// Elements of others that were deleted ([`also_delete`](super::also_delete)). An undo restores them.
     pub(super) removed: Vec<Placed>,
+    /// The sets of all wanted elements.
     sets: BTreeSet<String>,
+    /// Those of [`sets`](Self::sets) that don't exist.
     missing: Vec<String>,
-    /// All sets that rules of the part look at.
+    /// All sets that present or repaired rules of the part look at.
     pub(super) looked_at: BTreeSet<String>,
-    /// Sets that [`Layout`] doesn't make and that aren't there, or have no rule.
+    /// The sets that the layout can't make ([`Layout::makes`]), and that are missing or have no rule.
     pub(super) lacks: Vec<String>,
 }
 
+/// The missing chains and rules of a part that exists.
 #[derive(Debug, Default)]
 struct Repairs {
-    /// Chains with the priority of an earlier version. They are deleted and made anew in the same transaction.
+    /// The base chains with the priority of an earlier version ([`Layout::hook`]). One transaction deletes them and
+    /// makes them anew.
     moved: Vec<&'static str>,
+    /// The chains to make, including [`moved`](Self::moved) ones.
     chains: Vec<&'static str>,
+    /// The chains without any rule, which get their first rules.
     first_rules: Vec<&'static str>,
+    /// The sets whose rules are made.
     rules: Vec<String>,
+    /// The rules to delete before, each by its chain and handle.
     replaced: Vec<(String, u64)>,
 }
 
 impl Changes {
-    /// The elements that replaced another owner's, each with that one.
+    /// Returns the new elements that replaced one with the same key, each with the old one.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Placed, &Element)> {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed, old.as_ref()?)))
     }
 
+    /// Returns whether the plan inserted exactly this element. False for an element that was there before.
     pub(crate) fn has_inserted(&self, set: &str, element: &Element) -> bool {
         self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
     }
 
+    /// Takes over the part and the sets that `other` made, so that an undo of `self` removes them, too. The elements of
+    /// `other` are dropped.
     pub(crate) fn also_made(&mut self, other: Changes) {
         self.made_part |= other.made_part;
         self.made_sets.extend(other.made_sets);
     }
 
+    /// Returns whether an undo has nothing to take back. Repairs don't count.
     pub(crate) fn is_empty(&self) -> bool {
         self.inserted.is_empty() && self.removed.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 
+    /// Plans after a look at the key of each wanted element. `container` is the ID of the owner's container; with it,
+    /// two attachments of one container can have the same key ([`Claim::Container`]).
+    ///
+    /// # Errors
+    /// Fails with [`Refusal::Taken`] if an element belongs to another container, and with [`Refusal::Lacks`].
     pub(super) fn after_look<L: Layout>(
         nft: &mut Nft,
         wanted: &[Placed],
@@ -90,13 +116,15 @@ impl Changes {
         if plan.lacks.is_empty() { Ok(plan) } else { Err(Refusal::Lacks(plan.lacks)) }
     }
 
+    /// Plans the part alone, with its repairs.
     pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {
         let mut plan = Changes { without_elements: true, ..Changes::default() };
         plan.complete::<L>(nft)?;
         Ok(plan)
     }
 
-    /// Plans without a look at each place, which most likely is free.
+    /// Plans without a look at each key. If a key is taken, the kernel refuses the batch with EEXIST. The caller must
+    /// look at [`lacks`](Self::lacks) itself.
     pub(super) fn unseen<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Self> {
         let inserted = wanted.iter().map(|placed| (placed.clone(), None)).collect();
         let mut plan = Changes { inserted, ..Changes::default() };
@@ -110,7 +138,8 @@ impl Changes {
         Ok(plan)
     }
 
-    /// `container` is the owner's, where others of its attachments matter.
+    /// Decides about one element: leaves it if it is there, inserts it, replaces the present one, or tries the second
+    /// set, as its [`Claim`] says. `container` is as in [`after_look`](Self::after_look).
     fn place<L: Layout>(
         &mut self,
         nft: &mut Nft,
@@ -151,11 +180,13 @@ impl Changes {
         Ok(())
     }
 
+    /// Adds to the plan what the elements need: table, part, sets and missing rules. Call this once all elements are
+    /// placed.
     fn complete<L: Layout>(&mut self, nft: &mut Nft) -> Result<()> {
         let lacking = self.without_elements || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
-            // A deleted chain is made again; here the part has never been.
+            // If only the chains were deleted, the sets still show that the part was there. Then it is repaired.
             || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
@@ -171,18 +202,19 @@ impl Changes {
         }
         self.looked_at = rules.iter().flat_map(Rule::sets).collect();
         self.looked_at.extend(self.repairs.rules.iter().cloned());
-        // How the sets of others are made isn't known here.
+        // The caller must make the sets that the layout can't make.
         let wanted = self.repairs.rules.iter().filter(|set| self.sets.contains(*set));
         self.lacks = self.made_sets.iter().chain(wanted).filter(|set| !L::makes(set)).cloned().collect();
         Ok(())
     }
 
-    /// The rules of a chain with another priority are taken out of `rules`: as for a flushed chain, all are made anew.
-    /// A rule that a concurrent ADD puts there meanwhile makes the kernel refuse to delete the chain (EBUSY).
+    /// Plans to replace base chains with the priority of an earlier version. Takes their rules out of `rules`, so that
+    /// all are made anew as for a flushed chain. If a concurrent ADD adds a rule there, the kernel refuses to delete
+    /// the chain (EBUSY).
     fn look_at_hooks<L: Layout>(&mut self, nft: &mut Nft, rules: &mut Vec<Rule>) -> Result<()> {
         for chain in L::CHAINS {
             let Some(hook) = L::hook(chain) else { continue };
-            // The earlier version's. Another one was chosen by the administrator.
+            // An earlier version's priority is lower by one. Any other priority was chosen by the administrator.
             if nft.priority(L::TABLE.chain(chain))? != Some(hook.priority - 1) {
                 continue;
             }
@@ -194,8 +226,9 @@ impl Changes {
         Ok(())
     }
 
-    /// An element beside stays where it is, since DEL expects one. The rules, which had to be listed anyway, tell what
-    /// sets there are.
+    /// Keeps an owner's element in the second set if it is there already. Otherwise the owner would get another one in
+    /// the first set, which has become free meanwhile. The rules, which had to be listed anyway, tell which second sets
+    /// exist.
     fn leave_beside<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         let flushed = !self.made_part && is_flushed::<L>(rules);
         let mut remaining = Vec::with_capacity(self.inserted.len());
@@ -217,14 +250,15 @@ impl Changes {
             }
         }
         self.inserted = remaining;
-        // Then a set that isn't there may not be needed.
+        // An element that stays in the second set does not need a missing first set.
         let used: BTreeSet<&str> = self.inserted.iter().map(|(placed, _)| placed.set.as_str()).collect();
         self.sets.retain(|set| used.contains(set.as_str()) || !self.missing.contains(set));
         self.missing.retain(|set| used.contains(set.as_str()));
         Ok(())
     }
 
-    /// Elements are worth nothing without a rule, so a flushed chain must not go unnoticed.
+    /// Plans to restore missing chains and rules. Elements have no effect without a rule, so an ADD must notice a chain
+    /// that somebody has flushed.
     fn look_at_rules<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
         for chain in L::CHAINS {
             if !rules.iter().any(|rule| rule.chain == *chain) {
@@ -234,7 +268,7 @@ impl Changes {
                 self.repairs.first_rules.push(chain);
             }
         }
-        // Of a chain that was flushed, the other sets' rules are gone as well, in their order.
+        // If a chain was flushed, the rules of all other sets are gone, too. They are made in the order of the sets.
         let flushed = is_flushed::<L>(rules);
         let mut sets: Vec<String> =
             L::FIXED.iter().filter(|_| flushed).map(|set| (*set).to_owned()).collect();
@@ -255,12 +289,15 @@ impl Changes {
         Ok(())
     }
 
+    /// Returns the plan as a batch of its own.
     pub(super) fn batch<L: Layout>(&self) -> Batch {
         let mut batch = Batch::new();
         self.fill::<L>(&mut batch, &mut Vec::new());
         batch
     }
 
+    /// Adds the plan to a batch that several parts share. `tables` are the tables that the batch makes already; this
+    /// adds its own.
     pub(super) fn fill<L: Layout>(&self, batch: &mut Batch, tables: &mut Vec<Table<'static>>) {
         if self.made_table && !tables.contains(&L::TABLE) {
             batch.create_table(L::TABLE);
@@ -304,11 +341,13 @@ impl Changes {
     }
 }
 
+/// Returns whether a chain of the part, other than the operator's, has no rule or is missing.
 fn is_flushed<L: Layout>(rules: &[Rule]) -> bool {
     let mut chains = L::CHAINS.iter().filter(|chain| !L::FOREIGN.contains(chain));
     chains.any(|chain| !rules.iter().any(|rule| rule.chain == *chain))
 }
 
+/// Adds the creation of all chains, first rules, and fixed sets with their rules. The table must exist.
 pub(super) fn create_part<L: Layout>(batch: &mut Batch) {
     for chain in L::CHAINS {
         L::create_chain(batch, chain);

@@ -1,4 +1,4 @@
-//! Elements of one or several parts, put in place in one transaction.
+//! Inserts elements of one or several parts in one transaction.
 
 use nix::errno::Errno;
 
@@ -9,15 +9,21 @@ use super::plan::{Changes, Refusal};
 use super::{Layout, Placed, is_in_place};
 use crate::retry::{OVERTAKEN, retry};
 
+/// The changes of several parts, to be committed as one batch.
 #[derive(Default)]
 pub(crate) struct Transaction {
     batch: Batch,
     tables: Vec<Table<'static>>,
+    /// The first new element. It shows whether the batch was applied.
     first: Option<(Table<'static>, Placed)>,
 }
 
 impl Transaction {
-    /// Adds an owner's elements, as the [`Claim`](super::Claim) on each set says.
+    /// Plans an owner's elements of one part, as the [`Claim`](super::Claim) on each set says. Nothing changes before
+    /// [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// Fails with EEXIST if another owner keeps an element, and with ENOENT if the layout can't make a set.
     pub(crate) fn add<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
         if wanted.is_empty() {
             return Ok(Changes::default());
@@ -36,7 +42,8 @@ impl Transaction {
         Ok(changes)
     }
 
-    /// All or none. If the kernel had no memory for its answer, a look tells.
+    /// Makes all changes, or none. If the kernel had no memory for its answer (ENOBUFS), looks whether they have been
+    /// made.
     pub(crate) fn commit(self, nft: &mut Nft) -> Result<()> {
         match (nft.commit(&self.batch), self.first) {
             (Err(err), Some((table, placed)))
@@ -49,13 +56,13 @@ impl Transaction {
     }
 }
 
-/// Makes a transaction. Repeats it while the kernel answers with one of `overtaken`.
+/// Fills and commits a transaction. Repeats both while the kernel answers with one of `overtaken`, as [`retry`] does.
 pub(crate) fn transact<T>(
     nft: &mut Nft,
     overtaken: &[Errno],
     mut fill: impl FnMut(&mut Transaction, &mut Nft) -> Result<T>,
 ) -> Result<T> {
-    // Without memory for its answer, the kernel has made the changes or not: the next look tells.
+    // After ENOBUFS the changes may have been made. The next attempt looks at them and finds nothing left to do.
     retry(&[overtaken, &[Errno::ENOBUFS]].concat(), || {
         let mut transaction = Transaction::default();
         let changes = fill(&mut transaction, nft)?;
@@ -64,6 +71,7 @@ pub(crate) fn transact<T>(
     })
 }
 
+/// Inserts an owner's elements of one part, in one transaction. Repeats it if a concurrent process was faster.
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
     transact(nft, &OVERTAKEN, |transaction, nft| transaction.add::<L>(nft, wanted))
 }

@@ -1,7 +1,7 @@
 //! Removes unused sets and chains.
 //!
-//! Before Linux 6.12 the kernel deletes non-empty sets without a size, such as ours. So each deletion is bound to the
-//! generation in which the sets were seen to be empty: a concurrent ADD is safe.
+//! Before Linux 6.12 the kernel deletes even a non-empty set if it has no size, as ours have none. So each deletion is
+//! bound to the generation in which the sets were seen to be empty. If a concurrent ADD fills one, the kernel refuses.
 
 use nix::errno::Errno;
 
@@ -11,14 +11,17 @@ use cnimble_netlink::nft::{Batch, Nft};
 use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
 use crate::retry::ATTEMPTS;
 
+/// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
+    /// Only sets that are not fixed.
     Sets,
-    /// The part, and the table if that was all.
+    /// The whole part, and the table if no other part is in it.
     Part,
 }
 
-/// Deletes unused sets with their rules, and what else is in the scope.
+/// Deletes those of `sets` that are empty, with their rules. With [`Scope::Part`] also deletes the part, if all of its
+/// sets are empty and either fixed or in `sets`. What is still in use stays without an error.
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<()> {
     if sets.is_empty() && scope == Scope::Sets {
         return Ok(());
@@ -41,12 +44,15 @@ pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scop
     Ok(())
 }
 
-/// Returns whether the part is gone. It must have no elements, and only its fixed sets.
+/// Deletes the part if all its fixed sets are empty, and returns whether it has gone. The part must have no other sets:
+/// the deletion of its chains would leave them without a rule.
 pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], Scope::Part)
 }
 
-/// All or nothing. Returns false if no look holds until the deletion.
+/// Deletes the sets with their rules, and with [`Scope::Part`] the part, all or nothing. Returns true if there is no
+/// table. Returns false if a set has elements, if something is in use (EBUSY), or if the ruleset changed during each
+/// attempt.
 fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Result<bool> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;
@@ -81,10 +87,12 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Res
     Ok(false)
 }
 
-/// Deletes chains and fixed sets, and then an empty table. `present` are all sets of the table.
+/// Adds to the batch the deletion of chains and fixed sets, and of the table if it has no other part. `present` are all
+/// sets of the table. Rules in chains of [`Layout::FOREIGN`] stay, and the kernel then refuses the batch with EBUSY.
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
-    // A chain comes before those that it jumps to, and all rules before all chains.
+    // The kernel deletes no chain that a rule jumps to. So all rules go first, and a chain goes before those that it
+    // jumps to.
     let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|present| present == *chain));
     for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
         batch.flush_chain(L::TABLE.chain(chain));
@@ -103,12 +111,15 @@ fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) 
     Ok(())
 }
 
+/// Removes all empty sets that are not fixed, and the part if nothing uses it. A part that [stays](Layout::STAYS) is
+/// left.
 pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
     drop_unused::<L>(nft, &sets, if L::STAYS { Scope::Sets } else { Scope::Part })
 }
 
-/// Whether the part has sets or chains, and no element. Elements of [`Layout::NOTES`] don't count.
+/// Returns whether the part has sets or chains, and nothing uses it: no element apart from those in [`Layout::NOTES`],
+/// and no rule in [`Layout::FOREIGN`].
 pub(super) fn is_idle<L: Layout>(nft: &mut Nft) -> Result<bool> {
     let sets = our_sets::<L>(nft)?;
     if sets.is_empty() && !lists_part::<L>(nft)? {
@@ -127,7 +138,8 @@ pub(super) fn is_idle<L: Layout>(nft: &mut Nft) -> Result<bool> {
     Ok(true)
 }
 
-/// Sets without elements, apart from fixed ones. An ADD fills a set in the batch that makes it.
+/// Returns the sets without elements that are not fixed. An ADD makes and fills a set in one batch, so none of these
+/// belongs to an ADD that is still running.
 pub(super) fn empty_sets<L: Layout>(nft: &mut Nft) -> Result<Vec<String>> {
     let mut empty = Vec::new();
     for set in our_sets::<L>(nft)? {

@@ -1,6 +1,8 @@
-//! A pod's rules in iptables' nf_tables variant, by netlink: those of `iptables-restore`, without a child process that
-//! reads the whole table. It serves the usual case: chains and jumps exist, no rule names the pod's addresses yet, and
-//! the policy does not change. Of `FORWARD` only the rules before the jump are read.
+//! Adds a pod's rules in iptables' nf_tables variant by netlink. They are exactly those of `iptables-restore`, but no
+//! child process has to read the whole table.
+//!
+//! This serves the usual case: chains and jumps exist, no rule has the pod's addresses yet, and the policy does not
+//! change. Of `FORWARD`, only the rules up to the jump are read.
 
 use std::net::IpAddr;
 
@@ -19,15 +21,16 @@ use crate::retry::remove_rules;
 use crate::undo::undone;
 use crate::{command, xtables};
 
-/// Attempts while other rules in nf_tables change after the look. Then the commands are run.
+/// Attempts while nf_tables changes after each look. After these the commands are run.
 const ATTEMPTS: usize = 5;
 
+/// Returns the expressions of a jump, as iptables writes them.
 fn jump(comment: &str, chain: &str) -> [Expr; 3] {
     let jump = Expr::verdict(Verdict::Jump(chain.to_owned()));
     [Expr::xtables_comment(comment), Expr::counter(), jump]
 }
 
-/// As iptables writes [`table::pod_rules`].
+/// Returns the expressions of [`table::pod_rules`], as iptables writes them.
 fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     let of = |end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))];
     let mut rules = [of(DESTINATION), of(SOURCE)];
@@ -39,6 +42,8 @@ fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     rules
 }
 
+/// Returns whether netlink can make these rules. They must accept all that pods send, with the policy `open`. The
+/// commands of iptables must surely be of the nf_tables variant.
 fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     !addrs.is_empty()
         && forward.published.is_none()
@@ -46,7 +51,8 @@ fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
         && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
 }
 
-/// The rules of the chain of pods, if everything shared is there and nothing forbidden is.
+/// Returns the rules of the chain of pods. Returns `None` if a shared jump is missing, or if a policy is in place for
+/// an interface of the pod.
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
@@ -69,7 +75,8 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
     Ok(Some(rules))
 }
 
-/// Returns `None` if the commands must do it. Nothing stays after an error.
+/// Adds the rules and returns them for an undo. Returns `None` if the commands must do it. Nothing stays after an
+/// error.
 pub(super) fn add(
     nft: &mut Nft,
     family: Family,
@@ -96,7 +103,7 @@ pub(super) fn add(
             }
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {
-                // The kernel may have made it, and only the answer got lost.
+                // The kernel may have made the change while its answer got lost.
                 return Err(undone(err, remove(nft, addrs, &|_| false).map(drop)));
             }
         }
@@ -104,7 +111,8 @@ pub(super) fn add(
     Ok(None)
 }
 
-/// The additions, as long as nothing has changed since the look.
+/// Returns the batch of the pod's rules, bound to the generation of the look. `None` is for the commands: something
+/// shared is missing, or a rule has the pod's addresses already.
 fn changes(
     nft: &mut Nft,
     family: Family,
@@ -113,7 +121,7 @@ fn changes(
 ) -> netlink::Result<Option<Batch>> {
     let generation = nft.generation()?;
     let Some(rules) = shared(nft, family, forward)? else { return Ok(None) };
-    // Those of published ports have comments.
+    // Rules of published ports have a comment, and don't count.
     let mut own = rules.iter().filter(|rule| rule.comment.is_empty());
     if own.any(|rule| addrs.iter().any(|ip| rule.mentions(&octets(*ip)))) {
         return Ok(None);
@@ -125,7 +133,8 @@ fn changes(
     Ok(Some(batch))
 }
 
-/// Whether nothing is missing, to the letter. If unsure, false: then the commands say what is missing.
+/// Returns whether the rules are there exactly as [`add`] makes them. False if that is unsure; then the commands tell
+/// what is missing.
 pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
     let Ok(Some(rules)) =
         (if is_possible(family, forward, addrs) { shared(nft, family, forward) } else { Ok(None) })
@@ -136,7 +145,8 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
 }
 
-/// Removes the rules of addresses that aren't `taken`. Returns whether there were any rules in the chain.
+/// Removes the rules of the addresses from the nf_tables variant, except those of `taken` addresses. Returns whether
+/// the chain of pods had any rules, in a family of the addresses.
 pub(crate) fn remove(
     nft: &mut Nft,
     addrs: &[IpAddr],

@@ -1,7 +1,8 @@
-//! Forwarding with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. firewalld drops
-//! other traffic in its own chain, which no other table can overrule.
+//! Forwards with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. firewalld drops other
+//! traffic in its own chain, which no other table can overrule.
 //!
-//! A source names no owner, so GC can't remove it. firewalld forgets sources at a reload or restart: CHECK says so.
+//! A source names no owner, so GC can't remove it. firewalld loses the sources when it is reloaded or restarted. CHECK
+//! reports that.
 
 use std::net::IpAddr;
 
@@ -12,18 +13,20 @@ use cnimble_os::dbus::{self as dbus, Bus, Method};
 use crate::undo::undone;
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
-/// The table of the default backend, the only one in new versions.
+/// The table of firewalld's default backend. New versions have no other backend.
 const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
 
-/// firewalld's errors begin with it.
+/// The beginning of firewalld's error for a source that is in the zone already.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";
+/// The beginning of its error for a source that is in another zone.
 const CONFLICT: &str = "ZONE_CONFLICT";
-/// Its errors for a source that it doesn't know, or that is in another zone.
+/// The beginnings of its errors for a source that is not in the zone, or for an unknown zone.
 const GONE: [&str; 3] = ["UNKNOWN_SOURCE", "INVALID_ZONE", CONFLICT];
-/// The bus's errors for a name without an owner.
+/// The bus's errors for a name that no program owns.
 const NOBODY: [&str; 2] =
     ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner"];
 
+/// The sources that an ADD has added, for its undo.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     zone: String,
@@ -34,6 +37,7 @@ fn source(ip: IpAddr) -> String {
     cidr::host(ip).to_string()
 }
 
+/// Calls a method of firewalld's zones with a source.
 fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::Answer, dbus::Error> {
     let method = Method {
         destination: NAME,
@@ -44,7 +48,7 @@ fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::A
     bus.call(&method, &[zone, source])
 }
 
-/// Whether it has ended, or there never was one.
+/// Returns whether an error means that firewalld or the bus is not running.
 fn is_absent(err: &dbus::Error) -> bool {
     match err {
         dbus::Error::Io(_, err) => {
@@ -55,6 +59,7 @@ fn is_absent(err: &dbus::Error) -> bool {
     }
 }
 
+/// Returns an error with code 5. It says so if firewalld is not running.
 fn failed(what: &str, err: &dbus::Error) -> Error {
     let why = if is_absent(err) { "firewalld is not running; " } else { "" };
     Error::new(Code::IO, format!("firewalld: {what}")).details(format!("{why}{err}"))
@@ -64,11 +69,13 @@ fn connect() -> Result<Bus, Error> {
     Bus::system().map_err(|err| failed("connect", &err))
 }
 
+/// Returns whether firewalld's table exists. It shows cheaply that firewalld may be running.
 pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
     Ok(nft.has_table(TABLE)?)
 }
 
-/// Whether firewalld decides about forwarding here. Looks for its table first: one message to the kernel.
+/// Returns whether firewalld is running, so that it decides about forwarding. Asks the bus only if firewalld's table
+/// exists. If the bus then says no, logs a warning.
 pub(crate) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     if !has_table(nft)? {
         return Ok(false);
@@ -82,7 +89,7 @@ pub(crate) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     })
 }
 
-/// Fails unless it is running.
+/// Fails with code 5 unless firewalld is on the bus.
 pub(super) fn running() -> Result<(), Error> {
     let owner = Method {
         destination: "org.freedesktop.DBus",
@@ -93,6 +100,8 @@ pub(super) fn running() -> Result<(), Error> {
     connect()?.call(&owner, &[NAME]).map(drop).map_err(|err| failed("look for the service", &err))
 }
 
+/// Adds the addresses to a zone. Returns the new ones; others were there before. If it fails half-way, it takes back
+/// what it did. Fails with code 102 if an address is in another zone.
 pub(super) fn add(zone_name: &str, addrs: &[IpAddr]) -> Result<Made, Error> {
     let mut bus = connect()?;
     let mut made = Made { zone: zone_name.to_owned(), sources: Vec::new() };
@@ -112,11 +121,12 @@ pub(super) fn add(zone_name: &str, addrs: &[IpAddr]) -> Result<Made, Error> {
     Ok(made)
 }
 
+/// Removes the sources that an ADD has added.
 pub(super) fn revert(made: &Made) -> Result<(), Error> {
     if made.sources.is_empty() { Ok(()) } else { remove_sources(&made.zone, &made.sources) }
 }
 
-/// If firewalld has ended, or doesn't know the addresses, nothing is left.
+/// Removes the addresses from a zone. It is no error if firewalld is not running, or does not know the address.
 pub(super) fn remove(zone_name: &str, addrs: &[IpAddr]) -> Result<(), Error> {
     let sources: Vec<String> = addrs.iter().copied().map(source).collect();
     if sources.is_empty() { Ok(()) } else { remove_sources(zone_name, &sources) }
@@ -142,6 +152,8 @@ fn remove_sources(zone_name: &str, sources: &[String]) -> Result<(), Error> {
     outcome
 }
 
+/// Returns the first address that is not in the zone, as a sentence, or `None`. Fails with code 5 if firewalld can't be
+/// asked.
 pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>, Error> {
     let mut bus = connect()?;
     for source in addrs.iter().copied().map(source) {

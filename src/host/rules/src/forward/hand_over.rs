@@ -1,4 +1,4 @@
-//! Writes the rules of pods and bridges in our table into iptables' chains.
+//! Writes the rules of pods and bridges into iptables' chains, and takes them back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use super::{Admin, Forward, Policy, direct, iptables};
 use crate::undo::Applied;
 use crate::xtables::FAMILIES;
 
-/// Rules of pods behind the administrator's chain, and policies. Idempotent. Written rules stay after a failure.
+/// Writes rules for pods and policies for bridges. `pods` are the addresses by the administrator's chain that comes
+/// before them. A second call changes nothing. Written rules stay after a failure.
 pub(crate) fn write(
     nft: &mut Nft,
     pods: BTreeMap<&str, Vec<IpAddr>>,
@@ -30,6 +31,7 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Removes all rules of these addresses from both variants, whichever pod has them. Policies stay.
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
     if nft.is_supported()? {
         direct::remove(nft, addrs, &|_| false)?;

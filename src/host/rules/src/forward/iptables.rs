@@ -1,4 +1,4 @@
-//! Forwarding with iptables: the reference's chains and rules, to the letter, so that either set of plugins can remove
+//! Forwards with iptables. The chains and rules are exactly those of the Go plugin, so either set of plugins can remove
 //! the other's.
 //! ```text
 //! -A FORWARD … -j CNI-ISOLATION-STAGE-1        with a policy
@@ -8,8 +8,8 @@
 //! -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
 //! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
 //! ```
-//! One run of `iptables-restore` adds the missing rules, all or nothing. If only a pod's own are missing, no command
-//! runs (`direct`).
+//! One run of `iptables-restore` adds the missing rules, all or nothing. If only a pod's own rules are missing, they
+//! are added by netlink, and no command runs (`direct`).
 
 use std::net::IpAddr;
 
@@ -34,7 +34,7 @@ fn to_admin(chain: &str) -> String {
     format!("{} -j {chain}", commented(TO_ADMIN))
 }
 
-/// Without addresses it is the bridge's policy alone.
+/// Returns what a saved table lacks. Without addresses this is the bridge's policy alone.
 fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     let mut plan = Plan::default();
     if !addrs.is_empty() {
@@ -46,7 +46,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
         let jump = format!("{FORWARD} {}", to_pods());
         if !saved.has(&jump) {
             plan.shared.push(format!("-I {jump}"));
-            // The policies have to stay in front.
+            // The jump to the policies must stay in front of the new one.
             if let Some(policies) = isolation::jump(saved) {
                 plan.shared.push(format!("-D {policies}"));
                 plan.shared.push(format!("-I {policies}"));
@@ -95,8 +95,8 @@ fn restore(variant: Variant, family: Family, lines: &[String]) -> Result<(), Err
     command::restore_by(&variant.command(family, "restore"), "filter", lines)
 }
 
-/// The variants that need a pod's rules: that of the command, and the other one if its `FORWARD` drops what pods send.
-/// An accept in one of them doesn't overrule a drop in the other.
+/// Returns the variants that need a pod's rules. The first is that of the command. The other one follows if its
+/// `FORWARD` may drop what pods send, because an accept in one variant doesn't overrule a drop in the other.
 fn variants(nft: &mut Nft, family: Family) -> Result<Vec<Variant>, Error> {
     let mut variants = vec![Variant::Usual];
     let other = Variant::other_than_usual();
@@ -106,6 +106,8 @@ fn variants(nft: &mut Nft, family: Family) -> Result<Vec<Variant>, Error> {
     Ok(variants)
 }
 
+/// Adds the pod's rules and the policy, in each family of the pod's addresses. Without addresses it does nothing. If it
+/// fails half-way, it takes back what it did.
 pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {
@@ -113,7 +115,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
         if addrs.is_empty() {
             continue;
         }
-        // The nf_tables variant makes a missing table.
+        // The nf_tables variant of the command makes the table if it is missing.
         if nft.is_supported()? && !nft.has_table(filter(family))? {
             undo.push(move |nft| xtables::drop_table(nft, filter(family)));
         }
@@ -130,6 +132,8 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     Ok(undo)
 }
 
+/// Adds the rules in the usual variant of one family, by netlink if that is possible. Without addresses it adds the
+/// policy alone. Adds to `undo` what takes them back.
 pub(super) fn add_family(
     nft: &mut Nft,
     family: Family,
@@ -144,6 +148,7 @@ pub(super) fn add_family(
     add_by_command(Variant::Usual, family, forward, addrs, undo)
 }
 
+/// Adds the rules by the commands of one variant. A failure may come from a concurrent change, so it tries again.
 fn add_by_command(
     variant: Variant,
     family: Family,
@@ -163,7 +168,7 @@ fn add_by_command(
     })
 }
 
-/// Adds the bridge's policy in families that have any.
+/// Adds the bridge's policy in the families in which iptables has policies already.
 pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {
@@ -177,6 +182,7 @@ pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Er
     Ok(undo)
 }
 
+/// Returns the line that takes a line of a plan back. A deleted rule comes back at the front of its chain.
 fn inverse(line: &str) -> Option<String> {
     let (action, rest) = line.split_once(' ')?;
     match action {
@@ -187,6 +193,7 @@ fn inverse(line: &str) -> Option<String> {
     }
 }
 
+/// Takes a plan back. Rules that were [`kept`](Plan::kept) stay. Shared chains stay if others use them by now.
 fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error> {
     let Plan { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
@@ -195,7 +202,7 @@ fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error>
     for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
         outcome = outcome.and(restore(variant, family, &lines));
     }
-    // Rules first, so that the chains are empty. If others have put rules into our chains since, all of it stays.
+    // The jumps go first, then the chains. If others have added rules to these since, the restore fails and both stay.
     let (chains, rules): (Vec<_>, Vec<_>) =
         back(shared).into_iter().partition(|line| line.starts_with("-X "));
     if !chains.is_empty() {
@@ -207,7 +214,8 @@ fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error>
     outcome
 }
 
-/// Removes the rules that name one of these addresses that isn't `taken`. Returns whether there is a table.
+/// Removes the rules of these addresses from the legacy variant, except those of `taken` addresses. Returns whether a
+/// family of the addresses has a legacy table `filter`.
 pub(crate) fn remove_legacy(addrs: &[IpAddr], taken: &dyn Fn(IpAddr) -> bool) -> Result<bool, Error> {
     let mut any = false;
     for family in xtables::FAMILIES {
@@ -221,7 +229,8 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr], taken: &dyn Fn(IpAddr) -> bool) ->
     Ok(any)
 }
 
-/// Removes rules of the chain of pods. Returns whether there is a table.
+/// Removes the rules that `choose` picks from the legacy variant's chain of pods. Returns whether there is a legacy
+/// table `filter`.
 pub(super) fn remove_legacy_rules(family: Family, choose: impl Fn(&str) -> bool) -> Result<bool, Error> {
     let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { return Ok(false) };
     let chosen = rules.iter().filter(|rule| xtables::in_chain(rule, PODS) && choose(rule));
@@ -230,12 +239,12 @@ pub(super) fn remove_legacy_rules(family: Family, choose: impl Fn(&str) -> bool)
     Ok(true)
 }
 
-/// A kernel without nf_tables has none.
+/// Returns whether the chain exists. False on a kernel without nf_tables.
 fn has_chain(nft: &mut Nft, chain: Chain<'_>) -> netlink::Result<bool> {
     nft.has_chain(chain).default_for(&UNSUPPORTED)
 }
 
-/// What a line of the plan would make, for people.
+/// Returns a sentence about what a line of the plan would make.
 fn lacking(family: Family, line: &str) -> String {
     let command = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     match line.split_once(' ') {
@@ -245,6 +254,7 @@ fn lacking(family: Family, line: &str) -> String {
     }
 }
 
+/// Returns what is missing, or `None` if everything is there in each variant that needs it.
 pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
@@ -264,7 +274,7 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
         if command::find(&save).is_none() {
             return Ok(Some(format!("the command {save} is not installed")));
         }
-        // No command runs for each pod of a host without the chain.
+        // A host without the chain needs no command to see that.
         if !has_chain(nft, filter(family).chain(PODS))? && !xtables::has_legacy(family, "filter") {
             return Ok(Some(lacking(family, &format!("-N {PODS}"))));
         }

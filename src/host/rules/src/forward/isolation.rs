@@ -1,4 +1,4 @@
-//! Policies of bridges in iptables, as the Go plugin 1.9.1 writes them:
+//! Policies of bridges in iptables, as release 1.9.1 of the Go plugin writes them:
 //! ```text
 //! -A CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 … -j CNI-ISOLATION-STAGE-2
 //! -A CNI-ISOLATION-STAGE-1 -i br0 -o br0 … -j DROP                     isolated
@@ -6,7 +6,7 @@
 //! -A CNI-ISOLATION-STAGE-2 -o br0 … -j DROP
 //! -A CNI-ISOLATION-STAGE-2 … -j RETURN
 //! ```
-//! Before 1.7.1 its comments were others: rules are compared without them.
+//! Releases before 1.7.1 have other comments, so rules are compared without them.
 
 use std::collections::BTreeSet;
 
@@ -20,17 +20,19 @@ use super::{Forward, Policy, Unused, nftables};
 use crate::retry::ATTEMPTS;
 use crate::xtables;
 
+/// The chain that drops packets to another bridge with a policy.
 pub(super) const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
 
 fn comment(policy: &str) -> String {
     commented(&format!("{OURS}{policy})"))
 }
 
-/// The comment on rules that both policies share.
+/// Returns the comment of rules that both policies share.
 fn any_policy() -> String {
     comment("same-bridge|isolated")
 }
 
+/// Returns the rules of a bridge's policy, without `-I`.
 fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
     let own = comment(&policy.to_string());
     let mut rules = vec![
@@ -43,9 +45,10 @@ fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
     rules
 }
 
-/// Other rules in the same chains are the administrator's.
+/// The beginning of the comments on the plugins' rules. Other rules in these chains are the administrator's.
 const OURS: &str = "CNI firewall plugin rules (ingressPolicy: ";
 
+/// Returns the bridge of a saved rule without `-A`, or `None` if the rule is no bridge's.
 fn bridge_of(rule: &str) -> Option<&str> {
     let mut words = rule.split(' ').take_while(|_| rule.contains(OURS));
     match (words.next()?, words.next()?) {
@@ -54,15 +57,17 @@ fn bridge_of(rule: &str) -> Option<&str> {
     }
 }
 
+/// Returns the saved rule by which FORWARD leads to the policies, without `-A`.
 pub(super) fn jump(saved: &Saved<'_>) -> Option<String> {
     find(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
 }
 
+/// Returns the saved rule that equals `bare` if its comments are left out.
 fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
-/// Adds to a plan what the bridge's policy takes.
+/// Adds to a plan what the bridge's policy needs, and the deletion of its other rules.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
     let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
@@ -104,7 +109,8 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     }
 }
 
-/// Whether iptables has policies that the bridge must join; for `open` only its own.
+/// Returns whether iptables has policies from which the bridge's must separate it. With the policy `open`, returns
+/// whether it has rules of the bridge, which must be removed.
 pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Result<bool, Error> {
     if forward.interfaces.is_empty() {
         return Ok(false);
@@ -121,21 +127,23 @@ pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Resu
     })
 }
 
+/// Returns the rules of both chains in the nf_tables variant.
 fn nf_tables(nft: &mut Nft, family: Family) -> Result<Vec<Rule>, Error> {
     let mut rules = nft.rules(filter(family), Some(STAGE1))?;
     rules.extend(nft.rules(filter(family), Some(STAGE2))?);
     Ok(rules)
 }
 
-/// The same in the nf_tables variant, which compares a name with its NUL.
+/// Does what [`bridge_of`] does, for a rule of the nf_tables variant. It compares the name with its NUL byte.
 fn named(rule: &Rule) -> Option<String> {
     let ours = rule.comment.starts_with(OURS);
     let name = rule.constants().next().filter(|_| ours)?.strip_suffix(&[0])?;
     Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
 }
 
-/// Removes the rules of unused bridges, of `own` also if no pod has rules any more, and the chains with the last.
-/// Removes nothing if anything has changed since the look.
+/// Removes the rules of unused bridges from the nf_tables variant, and the chains with the last rules. Rules of the
+/// bridges `own` are also removed if no pod on the host has rules any more. Each removal is bound to the generation of
+/// the look, and is given up after some attempts without an error.
 pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;
@@ -144,7 +152,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
             let whole = if are_chains_used { None } else { dead.with_chains(nft)? };
             match nft.commit(&whole.unwrap_or_else(|| dead.rules_alone())) {
                 Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
-                // Something else leads to them.
+                // A rule of somebody else leads to the chains.
                 Err(err) if err.is(Errno::EBUSY) && !are_chains_used => are_chains_used = true,
                 Err(err) => return Err(err.into()),
                 Ok(()) => break,
@@ -163,7 +171,7 @@ struct Dead {
 }
 
 impl Dead {
-    /// Returns `None` if all bridges are in use.
+    /// Looks for removable rules. Returns `None` if all bridges are in use.
     fn look(
         nft: &mut Nft,
         family: Family,
@@ -182,11 +190,12 @@ impl Dead {
         Ok((!bridges.is_empty()).then_some(Dead { family, generation, rules, bridges }))
     }
 
+    /// Returns whether a rule belongs to a removable bridge.
     fn has(&self, rule: &Rule) -> bool {
         named(rule).is_some_and(|name| self.bridges.contains(&name))
     }
 
-    /// Returns `None` if another rule in the chains is in use.
+    /// Returns the batch that removes both chains with all rules, or `None` if another rule in them is in use.
     fn with_chains(&self, nft: &mut Nft) -> Result<Option<Batch>, Error> {
         let table = filter(self.family);
         let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
@@ -208,6 +217,7 @@ impl Dead {
         Ok(Some(batch))
     }
 
+    /// Returns the batch that removes the rules and leaves the chains.
     fn rules_alone(&self) -> Batch {
         let mut batch = Batch::only_in(self.generation);
         for rule in self.rules.iter().filter(|rule| self.has(rule)) {
@@ -217,7 +227,8 @@ impl Dead {
     }
 }
 
-/// The chains stay. Here a removal can't depend on what was seen: what turns out to be of use is put back.
+/// Removes the rules of unused bridges from the legacy variant. The chains stay. This variant can't bind a removal to
+/// what was seen, so the rules of a bridge that is in use afterwards are inserted again.
 pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };

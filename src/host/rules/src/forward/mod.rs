@@ -1,13 +1,14 @@
-//! Traffic that the host forwards to and from pods (the plugin `firewall`). Every backend accepts traffic from pods and
-//! answers to it, puts the administrator's rules first, and separates bridges by their [`Policy`].
+//! Lets the host forward traffic to and from pods (the plugin `firewall`). Every backend accepts traffic from pods and
+//! the answers to it, applies the administrator's rules first, and separates bridges by their [`Policy`].
 //!
-//! An accept of **nf_tables**, in our own table, ends only our own chain: another chain can still drop the packet.
-//! **iptables** uses the Go plugin's chains *in* `FORWARD`, before foreign rules. **firewalld** drops all traffic that
-//! it does not know. Without a configured backend a running firewalld is used, else iptables if `FORWARD` has foreign
-//! rules (`others`), else nf_tables.
+//! An accept in **nf_tables** is in a table of our own and ends only our own chain: another chain can still drop the
+//! packet. **iptables** uses the Go plugin's chains *in* `FORWARD`, before foreign rules. **firewalld** drops all
+//! traffic that it does not know. Without a configured backend, a running firewalld is used. Otherwise it is iptables
+//! if `FORWARD` has foreign rules (`others`), and else nf_tables.
 //!
-//! Policies in nf_tables and in iptables must exclude each other, so each place that has any gets a new one. Each ADD
-//! writes its own first and then looks at the other place, so at least one of two concurrent ADDs sees the other.
+//! A policy separates only bridges that are in the same place. So if nf_tables or iptables has policies already, a new
+//! one is written there, too. Each ADD first writes its own and then looks at the other place, so at least one of two
+//! concurrent ADDs sees the other.
 
 pub(super) mod direct;
 pub(super) mod firewalld;
@@ -41,24 +42,28 @@ use nftables::{Forwarding, When};
 use others::Found;
 use walk::{Pods, Way};
 
+/// The packet filter that lets pods' traffic pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
+    /// The table `inet cnimble`.
     Nftables,
+    /// The Go plugin's chains in `FORWARD`.
     Iptables,
     /// firewalld by D-Bus. Policies of bridges are in our own table.
     Firewalld,
 }
 
-/// The pods that may open connections to a pod (`ingressPolicy`). The latest ADD decides for all pods of a bridge. A
-/// vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
+/// Which pods may open connections to the pods of a bridge (`ingressPolicy`). The latest ADD decides for all pods of
+/// the bridge. A vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
+    /// All pods.
     #[default]
     Open,
     /// Those on the same bridge, and those on bridges with the policy `open`.
     SameBridge,
-    /// As `SameBridge`, without those on the same bridge.
+    /// Those on bridges with the policy `open`, but not those on the same bridge.
     Isolated,
 }
 
@@ -68,12 +73,13 @@ impl fmt::Display for Policy {
     }
 }
 
+/// The chain with the administrator's rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Admin {
-    /// `CNI-ADMIN`, if iptables is used.
+    /// `CNI-ADMIN` with iptables, and the chain `admin` with nf_tables.
     #[default]
     Default,
-    /// The chain in the configuration, which needs iptables.
+    /// The configured chain of iptables (`iptablesAdminChainName`), which rules out nf_tables.
     Named(String),
 }
 
@@ -90,20 +96,25 @@ impl Admin {
     }
 }
 
+/// What one attachment wants to be forwarded.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
+    /// The pod's addresses.
     pub addrs: Vec<IpAddr>,
     pub policy: Policy,
-    /// The interfaces by which the host receives its packets: bridge and vlan gateway, or the host's end. Policies need
-    /// one.
+    /// The interfaces by which the host receives the pod's packets: bridge and vlan gateway, or the host's end. The
+    /// policy is about these.
     pub interfaces: Vec<String>,
     pub admin: Admin,
+    /// The zone of firewalld that gets the addresses.
     pub zone: String,
-    /// Accepts only what was translated to the pod. The comment of the rules, which names their owner.
+    /// The comment of rules that accept only connections to published ports of the pod. It names the owner. `None`
+    /// accepts all that the pod sends, and the answers to it.
     pub published: Option<String>,
 }
 
 impl Forward {
+    /// Returns the rules of iptables for one address of the pod.
     fn rules(&self, ip: IpAddr) -> [String; 2] {
         match &self.published {
             Some(comment) => table::published_rules(ip, comment),
@@ -111,6 +122,7 @@ impl Forward {
         }
     }
 
+    /// Returns the interfaces that get a policy: none with the policy `open`.
     fn policed(&self) -> &[String] {
         if self.policy == Policy::Open { &[] } else { &self.interfaces }
     }
@@ -120,13 +132,19 @@ impl Forward {
     }
 }
 
+/// The result of [`choose`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
     pub backend: Backend,
+    /// Whether iptables may have policies that a bridge must join. True unless a look has found no table `filter`.
     has_iptables: bool,
 }
 
-/// The configured backend, or else the one that works for this host (see the module). Fails if iptables is missing.
+/// Returns the configured backend, or else the one that works on this host (see the [module](self)).
+///
+/// # Errors
+/// Fails if iptables is needed and its commands are missing. It is needed for a configured chain of the administrator,
+/// and if `FORWARD` surely drops what pods send.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
     let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
@@ -180,7 +198,8 @@ impl ForwardChain {
     }
 }
 
-/// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
+/// Returns the families' chains `FORWARD` that surely drop what pods send if no plugin's rule accepts it. Either
+/// variant of iptables can drop it.
 pub fn shut(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     let mut chains = Vec::new();
     for family in xtables::FAMILIES {
@@ -191,12 +210,14 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     Ok(chains)
 }
 
-/// The chains of nf_tables that surely drop what pods send, and in which no plugin accepts it.
+/// Returns the other chains of nf_tables that surely drop what pods send, and in which no backend accepts it. A kernel
+/// without nf_tables has none.
 pub fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
 }
 
-/// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
+/// Writes the pod's rules and the policy of its bridge. Returns what takes it back. A second call changes nothing. If
+/// it fails half-way, it takes back what it did.
 pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
@@ -239,24 +260,29 @@ fn add_all(
     Ok(())
 }
 
-/// Whether the bridge of this name is of no use any more.
+/// Returns whether no pod uses the bridge of this name any more.
 pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
 
+/// What a DEL knows of the attachment.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaving<'a> {
-    /// ADD may have had another one.
+    /// The backend in the configuration. ADD may have had another one.
     pub configured: Option<Backend>,
     pub policy: Policy,
+    /// The zone of firewalld in the configuration.
     pub zone: &'a str,
     pub addrs: &'a [IpAddr],
     pub interfaces: &'a [String],
-    /// Whether these are all. Without ADD's result, unused ones may be its own, too.
+    /// Whether `interfaces` are all that ADD used. If false, because ADD's result is missing, policies of all unused
+    /// bridges are removed.
     pub knows_interfaces: bool,
 }
 
-/// Removes the rules that accept the pod's traffic, and the policy of a bridge that is `unused` without the pod.
-/// iptables' rules and firewalld's sources are found by the addresses. Those of an address that is `taken` by another
-/// pod are its own now, and stay. Tries everything before it fails.
+/// Removes the rules that accept the pod's traffic, and the policy of its bridge if no other pod needs it.
+///
+/// iptables' rules and firewalld's sources name no owner and are found by the pod's addresses. If an address is `taken`
+/// by another pod by now, its rules stay for that one. `unused` tells whether a bridge has no pods left. If a step
+/// fails, the others are tried before the error is returned.
 pub fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -291,7 +317,7 @@ pub fn remove(
     if nf_tables && !leaving.knows_interfaces {
         failures.note(nftables::remove_unused(nft, &mut unused));
     }
-    // Other unused bridges' go along: the Go plugin never removes any.
+    // Policies of other unused bridges are removed, too, because the Go plugin never removes any.
     if nf_tables && (policed || in_iptables) {
         failures.note(isolation::remove_nf_tables(nft, leaving.interfaces, &mut unused));
     }
@@ -301,8 +327,9 @@ pub fn remove(
     failures.outcome()
 }
 
-/// Removes the elements of attachments of `network` outside `valid`, policies of `unused` bridges, then unused sets and
-/// chains. Rules of iptables and sources of firewalld name no owner and stay. Tries everything before it fails.
+/// Removes the elements of attachments of `network` that are not in `valid`, policies of `unused` bridges, and then
+/// unused sets and chains. Pods' rules in iptables and sources of firewalld name no owner and stay. If a step fails,
+/// the others are tried before the error is returned.
 pub fn gc(
     nft: &mut Nft,
     network: &str,

@@ -1,5 +1,7 @@
-//! Foreign rules in iptables' chain `FORWARD`, in both variants. An accept in one chain doesn't overrule a drop in
-//! another, so a pod's accepts stand in front of them. A command runs only for a legacy table that the kernel lists.
+//! Finds foreign rules in iptables' chain `FORWARD`, in both variants.
+//!
+//! An accept in one chain doesn't overrule a drop in another, so a pod's rules must come before them in the same chain.
+//! A command runs only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
 use cnimble_netlink::IfPresent as _;
@@ -11,19 +13,23 @@ use super::walk::{self, Line, Pods, Way};
 use crate::failures::UNSUPPORTED;
 use crate::xtables::{self, Variant};
 
+/// Returns whether a rule of `FORWARD` jumps to a chain of the plugin.
 fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
 }
 
+/// What iptables has in its table `filter`. A later one needs more care and is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
+    /// There is no such table.
     Nothing,
-    /// Nothing that a pod's packets meet in `FORWARD`, but for policies of bridges.
+    /// There is a table, but nothing in `FORWARD` concerns pods, except policies of bridges.
     Harmless,
     /// `FORWARD` drops by policy or has rules of others, or there are chains with pods' or the administrator's rules.
     Rules,
 }
 
+/// Looks at both families and both variants, and returns the greatest result.
 pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
@@ -32,6 +38,7 @@ pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
     Ok(found)
 }
 
+/// Looks at both variants of one family.
 pub(super) fn of_family(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     let found = if nft.is_supported()? { in_nf_tables(nft, family)? } else { Found::Nothing };
     if found == Found::Rules {
@@ -57,6 +64,7 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     Ok(if any { Found::Rules } else { Found::Harmless })
 }
 
+/// Returns whether a saved legacy table is [`Found::Rules`].
 fn is_taken(saved: &str) -> bool {
     let foreign = |rule: &String| {
         xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))
@@ -69,12 +77,14 @@ fn is_taken(saved: &str) -> bool {
         })
 }
 
+/// Reads the rules of an nf_tables chain for a walk.
 fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error> {
     let rules = nft.rules_until(chain, |rule| last(&Line::from(rule)))?;
     Ok(rules.iter().map(Line::from).collect())
 }
 
-/// The chains beside iptables' and firewalld's that surely drop what pods send, and in which no plugin accepts it.
+/// Returns the base chains at the forward hook that surely drop what pods send. Leaves out `FORWARD` of iptables and
+/// firewalld's chains, because the backends let pods pass there.
 pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     let mut closed = Vec::new();
     for base in nft.chains_at(HookPoint::Forward)? {
@@ -91,13 +101,13 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     Ok(closed)
 }
 
-/// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
+/// Returns what `FORWARD` does with pods' packets: the worse one of both variants.
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
     let usual = way_in(nft, family, Variant::Nft, pods)?;
     Ok(usual.max(way_in(nft, family, Variant::Legacy, pods)?))
 }
 
-/// Returns the way that one variant of iptables leaves to the pods.
+/// Returns what `FORWARD` of one variant does with pods' packets. A missing chain or table lets them pass.
 pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods) -> Result<Way, Error> {
     let table = filter(family);
     if variant != Variant::Legacy {

@@ -1,4 +1,4 @@
-//! Whether a pod's rules are in place and of use, and whether a new pod's would be.
+//! Checks that a pod's rules are in place and have an effect, and that those of a new pod would have one.
 
 use cnimble_cni::{Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
@@ -11,7 +11,12 @@ use crate::failures::{UNSUPPORTED, not_available};
 use crate::xtables::Variant;
 use crate::{backend as rules, command, xtables};
 
-/// Fails with code 103 with what is missing, or what is in the way and what to do about it.
+/// Fails with code 103 if rules are missing or have no effect. The details say what is missing, or what drops the
+/// packets and what to do about it.
+///
+/// Rules in nf_tables and in iptables count alike if they have an effect, but with the configured backend iptables only
+/// the latter. If firewalld is running, or configured, the pod's addresses must be in its zone instead, unless another
+/// backend is configured.
 pub fn check(
     configured: Option<Backend>,
     nft: &mut Nft,
@@ -28,7 +33,7 @@ pub fn check(
         return missing.map_or(Ok(()), |missing| Err(absent().details(missing)));
     }
     let found = match nftables::check(nft, owner, forward) {
-        // A family that the kernel lacks.
+        // The kernel lacks nf_tables, or this family of it.
         Err(err) if UNSUPPORTED.contains(&err.errno) => Some(err.to_string()),
         found => found?,
     };
@@ -53,7 +58,7 @@ fn absent() -> Error {
     Error::check("rules for forwarding are missing")
 }
 
-/// Why rules in nf_tables are not enough.
+/// Returns why rules in nf_tables are not enough, or `None` if they are.
 fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> Result<Option<Error>, Error> {
     if configured.is_none() && forward.admin.needs_iptables() {
         let why =
@@ -64,7 +69,7 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
         if forward.of_family(family).next().is_none() {
             continue;
         }
-        // An administrator who configured nf_tables may have let the pods pass.
+        // With configured nf_tables, a rule with a condition may be the administrator's and let the pods pass.
         let shut = match others::way(nft, family, Pods::Refused)? {
             Way::Open => false,
             Way::Shut { surely } => surely || configured.is_none(),
@@ -81,7 +86,8 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
     Ok(None)
 }
 
-/// The pod has its rules in iptables, and nothing in front of them drops everything.
+/// Fails with code 103 if `FORWARD` drops the pod's packets before they reach its rules in iptables. Call it only if
+/// the pod has such rules.
 pub(super) fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         if forward.of_family(family).next().is_none() {
@@ -94,13 +100,13 @@ pub(super) fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     Ok(())
 }
 
-/// The chain that drops what pods send before a rule accepts it, and what to do about it.
+/// Returns the chain that drops what pods send before the plugin's chain accepts it, and what to do about it.
 fn in_the_way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Option<(String, String)>, Error> {
     for variant in [Variant::Nft, Variant::Legacy] {
         let way = others::way_in(nft, family, variant, pods)?;
         let is_in_the_way = match pods {
             Pods::Accepted => way != Way::Open,
-            // Some rule may let them pass.
+            // A rule with a condition may let them pass.
             Pods::Refused | Pods::Added => way == Way::Shut { surely: true },
         };
         if !is_in_the_way {
@@ -123,8 +129,8 @@ fn in_the_way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Option<(Strin
     Ok(None)
 }
 
-/// Fails with code 50 if the backend that ADD would [`choose`] can't be used, 51 if foreign rules in `FORWARD` surely
-/// drop what pods send.
+/// Fails with code 50 if the backend that ADD would [`choose`] can't be used. Fails with code 51 if `FORWARD` would
+/// surely drop what pods send all the same.
 pub fn status(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<(), Error> {
     let backend = choose(configured, admin, nft).map_err(not_available)?.backend;
     let (rules, pods) = match backend {

@@ -1,35 +1,42 @@
-//! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches. A rule with a condition may
-//! let some packets pass.
+//! Follows a pod's packet through `FORWARD` of iptables, as if it matched no condition. A rule with a condition may let
+//! some packets pass, so it makes the result unsure.
 
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Rule, Verdict};
 
 use super::table::{PODS, STAGE1, uncommented};
 
+/// The maximum number of chains that are read. After that the result is unsure.
 const CHAINS: usize = 200;
 
-/// The worse way is the greater.
+/// What a chain does with pods' packets. The worse one is the greater one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
+    /// The chain lets them pass.
     Open,
+    /// The chain drops those that match no condition.
     Shut {
-        /// There is no rule with a condition that could let them pass.
+        /// Whether no rule with a condition could let some of them pass.
         surely: bool,
     },
 }
 
-/// The lines of a chain up to the last of interest. None without the chain.
+/// Returns the rules of a chain, at least up to the first for which the given function returns true. Without the chain
+/// there are none.
 pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
 
+/// A rule, as far as the walk needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
+    /// Whether some packets may not match it.
     conditional: bool,
+    /// What it does with packets that match. `None` for a rule that decides nothing.
     verdict: Option<Verdict>,
 }
 
 impl From<&Rule> for Line {
     fn from(rule: &Rule) -> Self {
-        // The decision of a map isn't known.
+        // Where a verdict map leads isn't known. An accept is assumed.
         let mapped = || rule.has("lookup").then_some(Verdict::Accept);
         Line { conditional: !rule.matches_all(), verdict: rule.verdict().or_else(mapped) }
     }
@@ -40,11 +47,13 @@ impl Line {
         matches!(&self.verdict, Some(Verdict::Jump(chain)) if chain == wanted)
     }
 
+    /// Returns whether no packet gets behind the rule.
     fn is_last(&self) -> bool {
         let decides = |verdict: &Verdict| !matches!(verdict, Verdict::Jump(_));
         !self.conditional && self.verdict.as_ref().is_some_and(decides)
     }
 
+    /// Reads a rule as `iptables-save` prints it. It begins with `-A CHAIN`.
     pub(super) fn saved(rule: &str) -> Self {
         let uncommented = uncommented(rule);
         let mut words = uncommented.split(' ').skip(2);
@@ -55,7 +64,7 @@ impl Line {
                 ("-j", "ACCEPT") => Some(Verdict::Accept),
                 ("-j", "DROP" | "REJECT") => Some(Verdict::Drop),
                 ("-j", "RETURN") => Some(Verdict::Return),
-                // Others have options, or don't end in a chain: no rules will be found.
+                // Any other target is taken for a chain. If it is none, the walk finds no rules there and goes on.
                 ("-j", _) => Some(Verdict::Jump(target)),
                 ("-g", _) => Some(Verdict::Goto(target)),
                 _ => {
@@ -69,21 +78,27 @@ impl Line {
     }
 }
 
+/// How a walk through a chain ends.
 enum End {
     Accepted,
     Dropped,
+    /// The packet left the chain without a decision.
     Returned,
 }
 
+/// What the plugin's chain `CNI-FORWARD` does with the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pods {
+    /// Nothing: the pod has no rules there.
     Refused,
+    /// It accepts them.
     Accepted,
-    /// An ADD will make it accept them, by a jump in front of everything if nothing leads to it yet.
+    /// It will accept them after an ADD. If nothing leads to the chain yet, the ADD adds a jump in front of all rules.
     Added,
 }
 
-/// Follows a pod's packet through a base chain.
+/// Follows a pod's packet through a base chain and those that it leads to. `drops_by_policy` is the base chain's
+/// policy.
 pub(super) fn through(
     chain: &str,
     drops_by_policy: bool,
@@ -103,9 +118,13 @@ pub(super) fn through(
     Ok(if dropped { Way::Shut { surely: walk.surely } } else { Way::Open })
 }
 
+/// The state of one walk.
 struct Walk {
+    /// Whether the plugin's chain accepts the packet.
     accepted: bool,
+    /// Whether no rule with a condition could have let it pass until now.
     surely: bool,
+    /// How many chains may still be read.
     remaining: usize,
 }
 

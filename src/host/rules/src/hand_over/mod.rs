@@ -1,5 +1,5 @@
-//! Writes living pods' rules as the Go plugins make them, then removes them from our tables, which the Go plugins' DEL
-//! ignores.
+//! Hands living pods over to the Go plugins: writes their rules in the form of these, then removes them from our
+//! tables. The Go plugins' DEL ignores our tables.
 //!
 //! | for | in |
 //! |---|---|
@@ -8,11 +8,15 @@
 //! | firewall | rules in `CNI-FORWARD`; its bridge's policy in the chains `CNI-ISOLATION-STAGE-1` and `-2` |
 //! | `macspoofchk` | chains `cni-br-iface-…` in nf_tables' table `bridge nat` |
 //!
-//! **Both forms overlap.** Two NAT chains don't both change a connection, and two accepts are as good as one. After a
-//! kill our DEL removes both, and the hand-over can be repeated.
+//! The rules of [`isolation`](crate::isolation) have no such form and are not written.
 //!
-//! **A concurrent DEL** of ours removes its elements first and then looks for the other form. If a pod's elements exist
-//! after the other form was written, that DEL removes both. Otherwise the form is [removed](HandOver::take_back).
+//! **Both forms exist side by side for a while.** Only the first of two NAT chains changes a connection, and two
+//! accepts are as good as one. If the process is killed meanwhile, our DEL removes both forms, and the hand-over can be
+//! repeated.
+//!
+//! **A concurrent DEL** of ours first removes its elements and then looks for the other form. If a pod's elements still
+//! exist after the other form was written, a later DEL removes both. Otherwise the other form is
+//! [removed](HandOver::take_back) here.
 
 mod pod;
 
@@ -36,15 +40,19 @@ use super::survey::{PARTS, Part, Trace};
 use super::xtables::{self, FAMILIES};
 use super::{command, masquerade, portmap, reference_spoof, spoof};
 
+/// What is handed over. Call [`write`](Self::write), [`departed`](Self::departed), [`take_back`](Self::take_back) and
+/// [`let_go`](Self::let_go) in this order.
 #[derive(Debug, Default)]
 pub struct HandOver {
     pods: Vec<Pod>,
+    /// The policies of the bridges.
     policies: Vec<(String, Policy)>,
+    /// The elements of these policies.
     bridges: Vec<Placed>,
 }
 
 impl HandOver {
-    /// The rules of these pods, and of the given bridges.
+    /// Returns the hand-over of these pods and of the policies of these bridges. Reads the policies from our table.
     pub fn new<'t>(
         nft: &mut Nft,
         pods: Vec<Pod>,
@@ -65,23 +73,24 @@ impl HandOver {
         &self.pods
     }
 
-    /// The bridges with a policy, each with it, for people.
+    /// Returns a text for people about each bridge with a policy.
     pub fn policies(&self) -> impl Iterator<Item = String> {
         self.policies.iter().map(|(bridge, policy)| format!("ingressPolicy {policy} of bridge {bridge}"))
     }
 
-    /// Why the policies can't be handed over, if they can't.
+    /// Returns why the policies can't be handed over, or `None` if they can.
     pub fn problem(&self) -> Option<String> {
         if self.policies.is_empty() { None } else { without_iptables() }
     }
 
-    /// Returns the pods without policies, which stay in our table.
+    /// Leaves the policies out, so that they stay in our table.
     #[must_use]
     pub fn without_policies(self) -> Self {
         HandOver { pods: self.pods, ..HandOver::default() }
     }
 
-    /// Writes everything in the Go plugins' form, beside our own. Idempotent. Written rules stay after a failure.
+    /// Writes all rules in the Go plugins' form, beside ours. A second call changes nothing. Written rules stay after a
+    /// failure.
     pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
         FAMILIES.into_iter().try_for_each(|family| self.write_nat(nft, family))?;
         let mut forwarded: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
@@ -98,7 +107,7 @@ impl HandOver {
         Ok(())
     }
 
-    /// Changes the table `nat` of a family in one step.
+    /// Writes masquerading and port mappings of a family, all or none.
     fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
         retry_command(|| match self.nat_lines(nft, family)?.as_slice() {
             [] => Ok(()),
@@ -110,7 +119,7 @@ impl HandOver {
         let is_of = |addr: &IpNetwork| addr.is_ipv4() == (family == Family::Ipv4);
         let mut containers: BTreeMap<(&str, &str), (&Owner, Translation, Vec<IpNetwork>)> = BTreeMap::new();
         for pod in &self.pods {
-            // A chain is a container's, with all of its interfaces in the network.
+            // A container has one chain for all of its interfaces in the network.
             let key = (pod.owner.network.as_str(), pod.owner.attachment.container_id.as_str());
             let addrs = pod.masqueraded().into_iter().filter(is_of);
             containers
@@ -135,7 +144,8 @@ impl HandOver {
         Ok(lines)
     }
 
-    /// The pods with a part that has no element any more: a DEL came. Ask before [`HandOver::let_go`].
+    /// Returns the pods that have lost all their elements of some part, because a DEL came meanwhile. Ask before
+    /// [`let_go`](Self::let_go), which removes the elements itself.
     pub fn departed(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
         let mut present = Vec::new();
         for part in PARTS {
@@ -150,7 +160,7 @@ impl HandOver {
         Ok(self.pods.iter().filter(has_lost).collect())
     }
 
-    /// Removes the written rules of pods that are gone, in every form, as DEL does.
+    /// Removes all rules of pods that are gone, in either form, as DEL does.
     pub fn take_back(&self, nft: &mut Nft, gone: &[&Pod]) -> Result<(), Error> {
         for pod in gone {
             log::info!("{} is gone by now", pod.owner.attachment.container_id);
@@ -167,12 +177,12 @@ impl HandOver {
         published::remove(nft, &is_its).and(published::remove_legacy(&is_its))?;
         spoof::remove(nft, &pod.owner, None)?;
         let mut addrs = pod.forwarded();
-        // The rules go by the address, whichever pod has it.
+        // These rules are found by the address, which may be another pod's by now.
         addrs.retain(|ip| !self.pods.iter().any(|of| of.owner != pod.owner && of.forwarded().contains(ip)));
         if addrs.is_empty() { Ok(()) } else { forward::hand_over::take_back(nft, &addrs) }
     }
 
-    /// Removes our elements that have not changed, and what is unused without them; connections stay.
+    /// Removes our elements that have not changed, and what is unused without them. The pods' connections go on.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
         for part in PARTS {
             let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();
@@ -187,8 +197,8 @@ impl HandOver {
     }
 }
 
-/// Removes chains and sets without elements, tables without chains, and the guard of our iptables backend. Returns what
-/// stays of our tables, for people.
+/// Removes what no pod uses: empty sets, unused parts and tables of ours, and the guard of our iptables backend.
+/// Returns what is left of our tables, for people.
 pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
     super::survey::remove_idle(nft)?;
     if !nft.is_supported()? {

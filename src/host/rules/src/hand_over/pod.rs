@@ -1,4 +1,4 @@
-//! The rules of a pod that is handed over, read from its elements, and whether they can be written.
+//! The rules of a pod that is handed over. They are read from its elements.
 
 use std::net::IpAddr;
 
@@ -14,13 +14,17 @@ use crate::survey::{Part, Trace};
 use crate::xtables::FAMILIES;
 use crate::{command, forward, masquerade};
 
+/// The bit of the packet mark that portmap uses if `markMasqBit` is not configured.
 const DEFAULT_MARK_BIT: u8 = 13;
 
-/// Settings that are in a pod's configuration and not in its elements.
+/// Settings that are in the pod's configuration but not in its elements.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
+    /// The key `backend` of portmap.
     pub portmap_backend: Option<String>,
+    /// The key `markMasqBit` of portmap.
     pub mark_bit: Option<u8>,
+    /// The key `iptablesAdminChainName` of firewall.
     pub admin_chain: Option<String>,
 }
 
@@ -29,41 +33,50 @@ pub struct Settings {
 pub struct Pod {
     pub owner: Owner,
     settings: Settings,
+    /// The attachment's elements with their parts.
     pub(super) elements: Vec<(Part, Placed)>,
 }
 
 impl Pod {
+    /// Takes the elements among the traces; others are left out. All must belong to `owner`.
     pub fn new<'t>(owner: Owner, settings: Settings, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
         let elements = traces.into_iter().filter_map(Trace::element);
         Pod { owner, settings, elements: elements.map(|(part, placed)| (part, placed.clone())).collect() }
     }
 
+    /// Returns the elements of one part.
     pub(super) fn of(&self, part: Part) -> impl Iterator<Item = &Placed> {
         self.elements.iter().filter(move |(of, _)| *of == part).map(|(_, placed)| placed)
     }
 
+    /// Returns the masqueraded addresses, with the prefix length of their network.
     pub(super) fn masqueraded(&self) -> Vec<IpNetwork> {
         self.of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
     }
 
+    /// Returns the exceptions of masquerading, of both families.
     pub(super) fn translation(&self) -> Translation {
         let read = self.of(Part::Masquerade).filter_map(masquerade::nftables::translation);
         read.fold(Translation::default(), Translation::join)
     }
 
+    /// Returns the port mappings, for each address of the pod.
     pub(super) fn mapped(&self) -> Vec<Forward> {
         let elements: Vec<&Placed> = self.of(Part::Portmap).collect();
         ports::read(&elements, self.settings.mark_bit.unwrap_or(DEFAULT_MARK_BIT))
     }
 
+    /// Returns the addresses whose traffic the plugin firewall accepts.
     pub(super) fn forwarded(&self) -> Vec<IpAddr> {
         self.of(Part::Forward).filter_map(forward::nftables::address).collect()
     }
 
+    /// Returns the chain of iptables with the administrator's rules.
     pub(super) fn admin_chain(&self) -> &str {
         self.settings.admin_chain.as_deref().unwrap_or(forward::table::ADMIN)
     }
 
+    /// Returns what is handed over, for people.
     pub fn summary(&self) -> Vec<String> {
         let mut parts = Vec::new();
         let masqueraded = self.masqueraded();
@@ -90,7 +103,7 @@ impl Pod {
         parts
     }
 
-    /// Why its rules can't be handed over, if they can't.
+    /// Returns why the pod's rules can't be handed over, or `None` if they can.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
         let has = |part| self.of(part).next().is_some();
         if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
@@ -119,6 +132,7 @@ impl Pod {
     }
 }
 
+/// Returns a sentence about a missing command of iptables, or `None` if all are installed.
 pub(super) fn without_iptables() -> Option<String> {
     let tools =
         FAMILIES.into_iter().flat_map(|family| ["restore", "save"].map(|of| command::tool(family, of)));

@@ -1,4 +1,4 @@
-//! The keys of plugins that masquerade what their pods send (`ipMasq…`).
+//! Reads the keys of plugins that masquerade what their pods send (`ipMasq…`).
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -20,22 +20,24 @@ struct Keys {
     ip_masq_address: Addresses,
 }
 
+/// The masquerading that a plugin's configuration wants.
 #[derive(Debug)]
 pub struct Settings {
+    /// Whether packets are masqueraded at all (`ipMasq`). The other fields are read in any case.
     pub wanted: bool,
-    /// The configured backend. `None` lets this crate choose.
+    /// The configured backend, `iptables` or `nftables`. With `None`, [`choose`](super::choose) finds one.
     pub backend: Option<String>,
     pub translation: Translation,
     families: Families,
 }
 
 impl Settings {
-    /// Fails with code 7 and the path of the invalid value.
+    /// Reads the keys of a plugin's configuration. Fails with code 7 and the path of the invalid value.
     pub fn read(config: &PluginConfig) -> Result<Self, Error> {
         Self::of_document(config.document())
     }
 
-    /// Reads the keys of a plugin in a list, which has no name of its own. Fails as [`read`](Self::read).
+    /// Reads the keys of a plugin in a network's list, as a JSON document. Fails as [`read`](Self::read) does.
     pub fn of_document(document: &Value) -> Result<Self, Error> {
         let keys: Keys = json::from_value(document, "")?;
         if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
@@ -52,7 +54,8 @@ impl Settings {
         })
     }
 
-    /// Returns the masquerading of a pod with these addresses.
+    /// Returns the masquerading of a pod with these addresses. Leaves out those of a family that `ipMasqFamily`
+    /// excludes. Does not look at [`wanted`](Self::wanted).
     pub fn of(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
         Masqueraded {
             addrs: self.families.of(addrs),

@@ -1,5 +1,5 @@
-//! Masquerading with iptables, in one child process per family. Chains and comments are those of the reference, so
-//! either set of plugins can remove the other's. A chain also has the rules of a container's second interface in the
+//! Masquerades with iptables, in one child process per family. Chains and comments are those of the Go plugins, so
+//! either set of plugins can remove the other's rules. A container has one chain for all of its interfaces in the
 //! network.
 
 use ipnetwork::IpNetwork;
@@ -13,6 +13,8 @@ use crate::undo::{Applied, undone};
 use crate::xtables::{FAMILIES, Variant, nat};
 use crate::{command, xtables};
 
+/// Adds the owner's rules to one variant. Does nothing if there are no exceptions, and the Go plugins or this backend
+/// masquerade all addresses already. If it fails half-way, it takes back what it did.
 pub(super) fn add(
     nft: &mut Nft,
     owner: &Owner,
@@ -45,10 +47,10 @@ fn restore(family: Family, lines: &[String], variant: Variant) -> Result<(), Err
     command::restore_by(&variant.command(family, "restore"), "nat", lines)
 }
 
-/// Returns the lines that take the rules back.
+/// Adds the rules of one family, all or none. Returns the lines that take them back.
 fn add_family(family: Family, rules: Rules, variant: Variant) -> Result<Vec<String>, Error> {
     let Err(first) = restore(family, &rules.whole(), variant) else { return Ok(rules.without()) };
-    // The usual reason is that the chain is there: another interface's, or a former life's.
+    // Usually it fails because the chain exists, for another interface or from an earlier run of the container.
     let saved = command::run(&variant.command(family, "save"), &["-t", "nat"], "")?;
     let Some(missing) = rules.missing(&saved) else { return Err(first) };
     let lines: Vec<String> = missing.iter().map(Line::add).collect();
@@ -56,7 +58,7 @@ fn add_family(family: Family, rules: Rules, variant: Variant) -> Result<Vec<Stri
     Ok(missing.iter().map(Line::delete).collect())
 }
 
-/// The rules that the saved table `nat` lacks for these addresses, all of one family.
+/// Returns the lines that add what a saved table `nat` lacks. All addresses must be of `family`.
 pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved: &str) -> Vec<String> {
     let addrs: Vec<&IpNetwork> = sources.addrs.iter().collect();
     let rules = || Rules::new(owner, family, &addrs, sources.translation);
@@ -66,7 +68,8 @@ pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved
     }
 }
 
-/// Whether the table has all rules of the address, without another translation.
+/// Returns whether the command's variant has all rules of the address, and no translation of another kind in the chain.
+/// False if the command is not installed.
 pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translation) -> Result<bool, Error> {
     let family = if addr.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     let save = command::tool(family, "save");
@@ -78,21 +81,23 @@ pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translatio
     Ok(missing.is_some_and(|missing| missing.is_empty()))
 }
 
+/// A rule without an action, and what to do with it.
 struct Line {
     place: Place,
     rule: String,
 }
 
-/// The place of a rule in its chain.
+/// Where a rule belongs in its chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,
     Last,
-    /// The line must be removed. It belongs to an earlier ADD of the container, with another translation.
+    /// The rule must be removed: an earlier ADD of the container made it with another translation.
     Nowhere,
 }
 
 impl Line {
+    /// Returns the line of `iptables-restore` that puts the rule in its place.
     fn add(&self) -> String {
         let action = match self.place {
             Place::First => 'I',
@@ -102,17 +107,20 @@ impl Line {
         format!("-{action} {}", self.rule)
     }
 
+    /// Returns the line that takes [`add`](Self::add) back.
     fn delete(&self) -> String {
         format!("-{} {}", if self.place == Place::Nowhere { 'A' } else { 'D' }, self.rule)
     }
 }
 
+/// The rules of a container's chain and the jumps to it, of one family.
 struct Rules {
     chain: String,
     lines: Vec<Line>,
 }
 
 impl Rules {
+    /// All addresses must be of `family`.
     fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork], translation: &Translation) -> Self {
         let chain = MASQUERADE.of(owner);
         let comment = MASQUERADE.comment(&owner.network, &owner.attachment.container_id);
@@ -125,7 +133,7 @@ impl Rules {
             None => "MASQUERADE".to_owned(),
         };
         let accept = |net: &IpNetwork| {
-            // iptables-save does not print a destination that is all.
+            // iptables-save prints no destination if it is every address, and the lines are compared with its output.
             let to = if net.prefix() == 0 {
                 String::new()
             } else {
@@ -144,18 +152,21 @@ impl Rules {
         Rules { chain, lines }
     }
 
-    /// `-N` refuses a chain that exists, and with it everything: nothing is there twice.
+    /// Returns the lines that make the chain with all rules. If the chain exists, `-N` fails and with it the whole
+    /// restore, so that no rule is there twice.
     fn whole(&self) -> Vec<String> {
         let new = format!("-N {}", self.chain);
         std::iter::once(new).chain(self.lines.iter().map(Line::add)).collect()
     }
 
+    /// Returns the lines that take [`whole`](Self::whole) back.
     fn without(&self) -> Vec<String> {
         let chain = [format!("-X {}", self.chain)];
         self.lines.iter().map(Line::delete).chain(chain).collect()
     }
 
-    /// `None` if the table lacks even the chain.
+    /// Returns the rules that the saved table lacks, and the outdated ones to remove. Returns `None` if even the chain
+    /// is missing.
     fn missing(self, saved: &str) -> Option<Vec<Line>> {
         let chain = format!(":{} ", self.chain);
         if !saved.lines().any(|line| line.starts_with(&chain)) {
@@ -173,7 +184,7 @@ impl Rules {
     }
 }
 
-/// Adds what is missing to a table, after which nothing may be missing. Fuzzers call it.
+/// Adds what is missing to a table and asserts that nothing is missing then. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
     let wanted = || Rules::new(owner, Family::Ipv4, &[&addr], super::translation::PLAIN);

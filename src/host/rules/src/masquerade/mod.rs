@@ -1,5 +1,5 @@
 //! Source NAT for what leaves the pod network (`ipMasq`). With either backend, removal also looks for rules of the Go
-//! plugins (`reference`): a node may switch while its pods run.
+//! plugins (`reference`). A node may switch between the two sets of plugins while its pods run.
 
 mod config;
 pub(crate) mod iptables;
@@ -24,20 +24,23 @@ pub use config::Settings;
 use nftables::Masquerade;
 pub use translation::{Sources, Translation};
 
-/// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables elsewhere.
+/// Returns the configured backend (`ipMasqBackend`). For `None` it is nf_tables where that works, and iptables
+/// elsewhere. Fails with code 7 for any other name.
 pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
     match configured {
         Some("nftables") => Ok(Backend::Nftables),
         Some("iptables") => Ok(Backend::Iptables),
         Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
             .details("allowed are \"nftables\" and \"iptables\"")),
-        // An error about nf_tables tells more than one about a missing command.
+        // Without the commands of iptables nf_tables is tried, because its error says more than that a command is
+        // missing.
         None if !nft.is_supported()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
     }
 }
 
-/// The backend of [`choose`], or iptables where a rule of others may exempt packets from these sources.
+/// Does what [`choose`] does, but looks at rules of others in iptables if no backend is configured. If one of them may
+/// exempt packets of these sources, returns iptables in that variant, and the rule.
 pub(super) fn choose_for(
     configured: Option<&str>,
     nft: &mut Nft,
@@ -47,7 +50,8 @@ pub(super) fn choose_for(
     backend.honouring(nft, &sources.traffic())
 }
 
-/// Returns true if a verb may run iptables: by this configuration, or for what was made before with another one.
+/// Returns true if a verb may run the commands of iptables, for this configuration or for rules that were made with
+/// another one.
 pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
     let key = |key: &str| json::get(config.document(), key);
     let masquerades = || key("ipMasq").is_some_and(|value| value.as_bool() != Some(false));
@@ -55,14 +59,14 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
         Verb::Add | Verb::Status => {
             masquerades() && key("ipMasqBackend").and_then(|value| value.as_str()) != Some("nftables")
         }
-        // The Go plugins may have made the pod.
+        // The Go plugins may have made the pod's rules.
         Verb::Check => masquerades(),
         Verb::Del | Verb::Gc => true,
         _ => false,
     }
 }
 
-/// The families of a pod's addresses that are masqueraded (`ipMasqFamily`).
+/// Which families of a pod's addresses are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
     #[default]
@@ -72,7 +76,7 @@ pub enum Families {
 }
 
 impl Families {
-    /// An empty key is both.
+    /// Reads `ipv4`, `ipv6` or an empty text, which stands for both. Fails with code 7 for any other.
     pub fn read(key: &str) -> Result<Self, Error> {
         match key {
             "" => Ok(Families::Both),
@@ -85,6 +89,7 @@ impl Families {
         }
     }
 
+    /// Returns the addresses of these families.
     pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
         addrs
             .filter(|addr| match self {
@@ -96,8 +101,9 @@ impl Families {
     }
 }
 
-/// Masquerades what the owner's addresses send out of their network, except multicast and excluded destinations.
-/// Idempotent. Takes back what it did if it fails half-way.
+/// Masquerades what the owner's addresses send out of their network, except to multicast groups and excluded
+/// destinations. Returns what takes it back. A second call changes nothing. If it fails half-way, it takes back what it
+/// did.
 pub fn add<'a>(
     backend: Backend,
     nft: &mut Nft,
@@ -116,8 +122,11 @@ pub fn add<'a>(
     )
 }
 
-/// Removes all masquerading of the owner, also the Go plugins' with either backend and in older forms. `sources` (from
-/// prevResult) save a listing; they may be stale or missing. Tries everything before it fails.
+/// Removes all masquerading of the owner, with any backend, and in the form of the Go plugins.
+///
+/// `sources` come from prevResult and save a listing. They may be outdated or missing. But in iptables a chain serves
+/// all interfaces of a container, and only the addresses tell which jumps are the owner's. Without them the chain is
+/// removed. If a step fails, the others are tried before the error is returned.
 pub fn remove<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) -> Result<(), Error> {
     let sources = sources.into();
     let addrs = sources.addrs;
@@ -130,8 +139,8 @@ pub fn remove<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>)
     failures.outcome()
 }
 
-/// Fails with code 103 and the missing object if the masquerading is not there. Objects of the Go plugins, which have
-/// no exceptions, count as well.
+/// Fails with code 103 and the missing object if an address is not masqueraded. Without exceptions, rules of the Go
+/// plugins are as good as ours. They know no exceptions, so with any only our own rules count.
 pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) -> Result<(), Error> {
     let Sources { addrs, translation } = sources.into();
     for addr in addrs {
@@ -153,7 +162,8 @@ pub fn check<'a>(nft: &mut Nft, owner: &Owner, sources: impl Into<Sources<'a>>) 
     Ok(())
 }
 
-/// Fails with code 103 if a rule of others exempts packets, and the owner's rules are where it has no effect.
+/// Fails with code 103 if the owner's rules are in nf_tables, while a rule of others in iptables exempts packets from
+/// masquerading. Such a rule has no effect on nf_tables.
 pub fn check_exemptions<'a>(
     configured: Option<&str>,
     nft: &mut Nft,
@@ -174,6 +184,7 @@ pub fn check_exemptions<'a>(
     }
 }
 
+/// Returns whether the Go plugins or our iptables backend masquerade all of these addresses.
 fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<bool, Error> {
     for addr in addrs {
         if !reference::is_masqueraded(nft, owner, addr.ip())? {
@@ -183,7 +194,8 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
     Ok(true)
 }
 
-/// Removes what attachments of `network` outside `valid` left. Tries everything before it fails.
+/// Removes the rules of all attachments of `network` that are not in `valid`. If a step fails, the others are tried
+/// before the error is returned.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -194,7 +206,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     failures.outcome()
 }
 
-/// Fails with code 50 if the `configured` backend, or the one that would be chosen, can't be used now.
+/// Fails with code 50 if the `configured` backend, or the one that ADD would choose, can't be used now.
 pub fn status(configured: Option<&str>) -> Result<(), Error> {
     let nft = &mut Nft::new();
     let backend = choose(configured, nft).map_err(|err| {

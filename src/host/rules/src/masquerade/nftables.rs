@@ -1,10 +1,10 @@
-//! Masquerading in nf_tables: the table `inet cnimble`. Each pod network has a set with the addresses of its pods, and
-//! a rule:
+//! Masquerades in nf_tables, in the table `inet cnimble`. Each pod network has a set with the addresses of its pods,
+//! and a rule:
 //! ```text
 //! ip saddr @masq-10.1.0.0/16 ip daddr != 10.1.0.0/16 masquerade
 //! ```
-//! NAT never sees a packet that connection tracking calls invalid: it would leave with the pod's address. So each set
-//! has two more rules:
+//! The kernel translates no packet that connection tracking calls invalid, so it would leave the node with the pod's
+//! address. To drop these packets, each set has two more rules:
 //! ```text
 //! chain masq-invalid {
 //!     ip daddr @masq-10.1.0.0/16 return
@@ -15,16 +15,16 @@
 //!     ct state invalid jump masq-invalid
 //! }
 //! ```
-//! The first rules of all sets come before the second ones: packets among pods need no NAT, and may go another way than
-//! their answers.
+//! In `masq-invalid` the rules `return` of all sets come before the rules `drop`. Packets among pods need no NAT, and
+//! they may take another way than their answers, so connection tracking may call them invalid.
 //!
-//! With exceptions ([`Translation`]) the name of the set says which, and the rule compares with each:
+//! With exceptions ([`Translation`]) the name of the set contains them, and the rule compares with each:
 //! ```text
 //! ip saddr @masq-10.1.0.0/16_10.0.0.0/8_to-192.0.2.9 ip daddr != 10.1.0.0/16 ip daddr != 10.0.0.0/8 snat to 192.0.2.9
 //! ```
 //!
-//! A new element takes 30 µs. With one verdict map for all networks, the kernel would walk through all elements for it
-//! (see [`cnimble_netlink::nft`]), which takes 2 ms among 20,000 pods.
+//! A new element takes 30 µs. With one verdict map for all networks, the kernel would walk through all elements for
+//! each new one (see [`cnimble_netlink::nft`]). That takes 2 ms among 20,000 pods.
 
 use std::net::IpAddr;
 
@@ -42,11 +42,13 @@ use crate::elements::{self, Changes, Claim, Layout, Placed};
 use crate::listed::Effect;
 use crate::packet::{network_name, network_named};
 
+/// The layout of masquerading, a part of the table `inet cnimble`.
 pub(crate) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
-/// The chain that drops what connection tracking calls invalid, and nothing else.
+/// The base chain that sends invalid packets to [`INVALID`] and does nothing else.
 pub(crate) const GUARD: &str = "masq-guard";
+/// The chain that drops invalid packets of pods that leave their network.
 const INVALID: &str = "masq-invalid";
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_INVALID_BIT`
@@ -80,7 +82,8 @@ impl Layout for Masquerade {
         (chain == CHAIN).then_some(Hook::after_nat_of_others(HookPoint::Postrouting))
     }
 
-    /// `ip daddr 224.0.0.0/4 return`, `ip6 daddr ff00::/8 return`; in the guard `ct state invalid jump masq-invalid`
+    /// The guard gets `ct state invalid jump masq-invalid`. The other chains get `ip daddr 224.0.0.0/4 return` and `ip6
+    /// daddr ff00::/8 return`.
     fn add_first_rules(batch: &mut Batch, chain: &str) {
         if chain == GUARD {
             let rule = [
@@ -107,7 +110,8 @@ impl Layout for Masquerade {
         batch.create_set(Self::TABLE.set(set), &[key]);
     }
 
-    /// `ip saddr @SET ip daddr != SUBNET … masquerade`; for what is invalid `drop`, behind all `ip daddr @SET return`
+    /// Adds `ip saddr @SET ip daddr != SUBNET … masquerade`, and the same with `drop` for invalid packets. In front of
+    /// these stands `ip daddr @SET return`.
     fn add_rule(batch: &mut Batch, set: &str) {
         let Some((subnet, translation)) = read(set) else { return };
         let ip = subnet.ip();
@@ -144,11 +148,12 @@ impl Layout for Masquerade {
     }
 }
 
-/// `masq-10.1.0.0/16`
+/// Returns the name of the set for an address's network and exceptions: `masq-10.1.0.0/16`.
 fn set_name(addr: IpNetwork, translation: &Translation) -> String {
     format!("masq-{}{}", network_name(&addr), translation.suffix(addr.is_ipv4()))
 }
 
+/// Reads the network and the exceptions from the name of a set. `None` if the set is not of this part.
 fn read(set: &str) -> Option<(IpNetwork, Translation)> {
     let mut parts = elements::first(set).strip_prefix("masq-")?.split('_');
     Some((network_named(parts.next()?)?, Translation::named(parts)?))
@@ -158,6 +163,7 @@ fn subnet(set: &str) -> Option<IpNetwork> {
     read(set).map(|(subnet, _)| subnet)
 }
 
+/// Returns the owner's elements, one for each address.
 pub(crate) fn wanted(owner: &Owner, sources: Sources<'_>) -> Vec<Placed> {
     let comment = owner.comment();
     let placed =
@@ -173,6 +179,7 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> netl
     elements::remove::<Masquerade>(nft, owner, &wanted(owner, sources)).map(drop)
 }
 
+/// Returns what is missing, or `None` if the address is masqueraded.
 pub(super) fn check(
     nft: &mut Nft,
     owner: &Owner,
@@ -194,10 +201,12 @@ pub(super) fn check(
     Ok(Some(format!("chain {chain} has no rule for set {used}")))
 }
 
+/// Returns the exceptions in the name of an element's set.
 pub(crate) fn translation(placed: &Placed) -> Option<Translation> {
     read(&placed.set).map(|(_, translation)| translation)
 }
 
+/// Returns the pod's address in an element, with the prefix length of its network.
 pub(crate) fn address(placed: &Placed) -> Option<IpNetwork> {
     IpNetwork::new(placed.element.key.as_ip()?, subnet(&placed.set)?.prefix()).ok()
 }

@@ -1,9 +1,10 @@
-//! Finds and removes rules that the Go reference plugins left.
+//! Finds and removes the masquerading rules of the Go plugins.
 //!
 //! With **iptables** each container has a chain `CNI-<hash>` in the table `nat`, which POSTROUTING jumps to. Each rule
-//! has the comment `name: "<network>" id: "<container>"`. A command runs only for the legacy variant, if this namespace
-//! has such a table `nat`. With **nftables** there are rules in the chain `masq_checks` of the table `inet
-//! cni_plugins_masquerade`, with comments like ours.
+//! has the comment `name: "<network>" id: "<container>"`. Our iptables backend makes the same rules. A command runs
+//! only for the legacy variant, if this namespace has such a table `nat`. With **nftables** there are rules in the
+//! chain `masq_checks` of the table `inet cni_plugins_masquerade`, with comments that begin with the owner's tag like
+//! ours.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,8 +26,9 @@ const POSTROUTING: &str = MASQUERADE.parent;
 const GO_TABLE: Table<'static> = Table::new(Family::Inet, "cni_plugins_masquerade");
 const GO_CHAIN: &str = "masq_checks";
 
-/// Removes the owner's objects from nf_tables, whichever way made them. A container's chain stays for another interface
-/// if rules for other addresses than `addrs` lead there.
+/// Removes the owner's rules from nf_tables: those of the Go plugins' nftables backend, and the container's chain in
+/// iptables. If other addresses than `addrs` have jumps to the chain, another interface needs it. Then only the jumps
+/// of `addrs` are removed.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<()> {
     let chain = MASQUERADE.of(owner);
     for family in FAMILIES {
@@ -38,7 +40,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]
     remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)
 }
 
-/// Deletes the jumps for `addrs` if there are others, too. Returns whether that was so.
+/// Deletes the jumps of `addrs` to a chain, if there are jumps of `addrs` and of others. Returns whether there were.
 fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork]) -> netlink::Result<bool> {
     retry(&[Errno::ENOENT], || {
         let mut jumps = nft.rules(nat(family), Some(POSTROUTING))?;
@@ -57,15 +59,18 @@ fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork])
     })
 }
 
+/// Returns whether the address is of this family.
 fn is_of(family: Family, addr: &IpNetwork) -> bool {
     addr.is_ipv4() == (family == Family::Ipv4)
 }
 
+/// Removes the rules of the Go plugins' nftables backend whose comment `matches`.
 pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> netlink::Result<()> {
     remove_rules(nft, GO_TABLE, Some(GO_CHAIN), |rule| matches(&rule.comment)).map(drop)
 }
 
-/// Whether the Go plugins (or our iptables backend) masquerade this address for the owner.
+/// Returns whether the Go plugins, or our iptables backend, have a rule or a jump for this address of the owner. The
+/// rules behind a jump are not compared.
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
     let chain = MASQUERADE.of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
@@ -84,31 +89,36 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
     }))
 }
 
+/// Returns whether the source of a saved rule contains the address. False for a rule without a source.
 pub(crate) fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
     legacy_source(rule).is_some_and(|source| source.contains(ip))
 }
 
+/// Returns the source of a saved rule, or `None` without one.
 fn legacy_source(rule: &str) -> Option<IpNetwork> {
     rule.split(' ').skip_while(|word| *word != "-s").nth(1)?.parse().ok()
 }
 
+/// Returns whether a rule compares with the address or with leading bytes of it. A rule with a mask counts in any case.
 fn mentions(rule: &Rule, ip: IpAddr) -> bool {
     let octets = octets(ip);
-    // A prefix that isn't whole bytes is compared masked.
+    // The kernel compares a prefix that isn't whole bytes after a mask, so the constant says too little.
     rule.has("bitwise") || rule.constants().any(|constant| octets.starts_with(constant))
 }
 
-/// Removes from nf_tables what attachments of `network` outside `valid` left.
+/// Removes the rules of all attachments of `network` that are not in `valid` from nf_tables.
 pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
     MASQUERADE.gc(nft, network, valid)?;
     remove_go_rules(nft, owner::stale(network, valid))
 }
 
+/// Returns all rules of the Go plugins' nftables backend.
 pub(crate) fn go_rules(nft: &mut Nft) -> netlink::Result<Vec<Rule>> {
     nft.rules(GO_TABLE, Some(GO_CHAIN))
 }
 
-/// Removes the owner's chain, unless another interface needs it, as in [`remove_nf_tables`].
+/// Removes the container's chain from the legacy variant. If another interface needs it, removes only the jumps of
+/// `addrs`, as [`remove_nf_tables`] does.
 pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let chain = MASQUERADE.of(owner);
     let shared = RefCell::new(Vec::new());

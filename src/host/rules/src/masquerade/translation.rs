@@ -1,5 +1,5 @@
-//! Exceptions of masquerading, which are part of a set's name: `masq-10.1.0.0/16_10.0.0.0/8_to-192.0.2.9`. So the name
-//! alone tells the rule.
+//! Exceptions of masquerading. They are part of a set's name, as in `masq-10.1.0.0/16_10.0.0.0/8_to-192.0.2.9`. So the
+//! name alone says what the rule over the set does.
 
 use std::net::IpAddr;
 
@@ -11,22 +11,29 @@ use cnimble_cni::{Error, cidr};
 use crate::nat::Traffic;
 use crate::packet::{network_name, network_named};
 
-/// The prefixes that are not translated (`ipMasqExclude`), and the source address in place of the outgoing link's
-/// (`ipMasqAddress`), of both families.
+/// The exceptions of masquerading, of both families: prefixes that are not translated (`ipMasqExclude`), and the source
+/// address instead of that of the outgoing link (`ipMasqAddress`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Translation {
+    /// The destinations that are not translated.
     pub(super) exclude: Vec<IpNetwork>,
     /// The source addresses that replace the pod's, at most one of each family.
     addresses: Vec<IpAddr>,
 }
 
-/// Bytes of the exceptions in a name of at most 255 bytes (`NFT_NAME_MAXLEN`), beside the longest network and a hash.
+/// The maximum length of the exceptions of a family in a set's name, for IPv4 (true) and IPv6. A name has at most 255
+/// bytes (`NFT_NAME_MAXLEN`), which must also hold the longest network and a hash.
 const LIMITS: [(bool, usize); 2] = [(true, 215), (false, 190)];
 
+/// No exceptions.
 pub(super) const PLAIN: &Translation = &Translation { exclude: Vec::new(), addresses: Vec::new() };
 
 impl Translation {
-    /// Fails with code 7 for an address that is no source, two addresses of a family, and too many prefixes.
+    /// Reads both keys. A prefix inside another one is left out.
+    ///
+    /// # Errors
+    /// Fails with code 7 for an address that can't be a source, and for two addresses of a family. Also fails so for
+    /// prefixes that are too long together.
     pub fn read(exclude: &[RequestedIp], addresses: Vec<IpAddr>) -> Result<Self, Error> {
         let nets = exclude.iter().filter_map(|of| {
             of.prefix.map_or(Some(of.ip.into()), |prefix| IpNetwork::new(of.ip, prefix).ok())
@@ -53,25 +60,30 @@ impl Translation {
         Ok(translation)
     }
 
+    /// Returns whether there are no exceptions.
     pub(super) fn is_plain(&self) -> bool {
         self == PLAIN
     }
 
+    /// Returns the excluded prefixes of one family.
     pub(super) fn excluded(&self, v4: bool) -> impl Iterator<Item = &IpNetwork> {
         self.exclude.iter().filter(move |net| net.is_ipv4() == v4)
     }
 
+    /// Returns the source address for one family. `None` means that of the outgoing link.
     pub(super) fn address(&self, v4: bool) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| ip.is_ipv4() == v4)
     }
 
-    /// The end of a set's name, for one family.
+    /// Returns the exceptions of one family as they stand in a set's name. [`named`](Self::named) reads them.
     pub(super) fn suffix(&self, v4: bool) -> String {
         let nets = self.excluded(v4).map(|net| format!("_{}", network_name(net)));
         let to = self.address(v4).map(|ip| format!("_to-{ip}").replace(':', "-"));
         nets.chain(to).collect()
     }
 
+    /// Reads the exceptions from the parts of a set's name behind the network, which `_` separates. `None` if one is no
+    /// exception.
     pub(super) fn named<'p>(parts: impl Iterator<Item = &'p str>) -> Option<Self> {
         let mut read = Translation::default();
         for part in parts {
@@ -83,6 +95,7 @@ impl Translation {
         Some(read)
     }
 
+    /// Adds the exceptions of another family.
     pub(crate) fn join(mut self, other: Translation) -> Self {
         self.exclude.extend(other.exclude);
         self.addresses.extend(other.addresses);
@@ -90,7 +103,7 @@ impl Translation {
     }
 }
 
-/// The addresses of a pod, with the prefix length of their network, and their exceptions.
+/// The addresses of a pod, with the prefix length of their network, and the exceptions of their masquerading.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
     pub addrs: &'a [IpNetwork],
@@ -98,6 +111,7 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
+    /// Returns the packets that are masqueraded, for a look at rules of others.
     pub(crate) fn traffic(&self) -> Vec<Traffic> {
         let leaving = |addr: &IpNetwork| {
             let mut spared = vec![cidr::network_of(*addr)];

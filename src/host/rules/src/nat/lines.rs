@@ -1,4 +1,4 @@
-//! Rules of both variants in one form.
+//! Rules of both variants of iptables in one form.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -10,15 +10,21 @@ use cnimble_netlink::nft::{Destination, End, Ends, Family, Nft, Rule, Verdict};
 use super::Traffic;
 use crate::xtables::nat;
 
-/// A longer chain is not read to its end.
+/// The maximum number of rules of a chain that is read.
 pub(super) const LONGEST: usize = 2000;
 
+/// A rule, as far as a walk needs it.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
+    /// The handle, or in the legacy variant the number in the chain.
     pub(super) number: u64,
+    /// Empty in the legacy variant.
     pub(super) comment: String,
+    /// The verdict, or `None` for a rule that translates or decides nothing.
     pub(super) verdict: Option<Verdict>,
+    /// The target if the rule translates, such as `DNAT`.
     pub(super) target: Option<String>,
+    /// Whether some packets may not match it.
     is_conditional: bool,
     ends: Ends,
     protocol: Option<u8>,
@@ -56,11 +62,13 @@ impl Line {
         }
     }
 
-    /// Whether all packets of the chain meet it.
+    /// Returns whether all packets of the chain match the rule.
     pub(super) fn takes_all(&self) -> bool {
         !self.is_conditional
     }
 
+    /// Returns false if the rule's addresses, protocol or ports show that none of the packets matches. Of other
+    /// conditions nothing is known.
     pub(super) fn may_meet(&self, traffic: &Traffic) -> bool {
         match traffic {
             Traffic::Leaving { source, spared } => {
@@ -94,12 +102,13 @@ impl Line {
     }
 }
 
+/// Returns whether some address of the host can match the rule's destination. A group can't.
 fn may_be_local(end: &End) -> bool {
     let is_group = |ip: IpAddr| ip.is_multicast();
     end.is_excluded || !is_group(end.network.ip())
 }
 
-/// The lines of a chain of the nf_tables variant; `None` if it is too long.
+/// Returns the rules of a chain of the nf_tables variant, or `None` if it has more than [`LONGEST`].
 pub(super) fn of_chain(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
     let count = std::cell::Cell::new(0_usize);
     let rules = nft.rules_until(nat(family).chain(chain), |_| {

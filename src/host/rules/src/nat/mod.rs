@@ -1,16 +1,18 @@
-//! Rules of others in iptables' table `nat` that decide about a pod's packets, in both variants.
+//! Finds rules of others in iptables' table `nat` that decide about a pod's packets, in both variants.
 //!
-//! Our chains come after theirs, so what they translate stays as they say. An **exemption** needs more: after an ACCEPT
-//! in one base chain, the next one runs all the same. Only rules in the same chain of the same variant honour it, behind
-//! it. So ADD takes iptables where a rule may exempt packets of the pod ([`exempting`]). Like the Go plugins, it counts
+//! Our chains come after theirs, so a packet that their rules translate stays translated so. An **exemption** needs
+//! more: after an ACCEPT in one base chain, the next base chain runs all the same. To honour it, our rules must come
+//! after it in the same chain of the same variant. So ADD uses iptables where a rule may exempt packets of the pod
+//! ([`exempting`]). As in iptables, these exempt packets:
 //!
 //! - ACCEPT in any chain that a built-in one leads to,
 //! - RETURN in a built-in chain, and a `-g` there, from which no packet comes back.
 //!
-//! A rule is left aside if its addresses, protocol or ports show that no such packet can meet it. Of other conditions
-//! nothing is known: they may hold. Chains of plugins, kube-proxy and Docker have no exemptions, and are not read.
+//! A rule is left aside if its addresses, protocol or ports show that no such packet can match it. Other conditions are
+//! not read; any of them may hold. Chains of CNI plugins, kube-proxy and Docker are not read, because they exempt none
+//! of these packets.
 //!
-//! People see one more kind: a rule that translates ([`deciding`]). It comes before ours, so ADD needs no other backend.
+//! [`deciding`] also finds rules that translate, for messages. They come before ours, so ADD needs no other backend.
 
 mod lines;
 mod walk;
@@ -29,7 +31,7 @@ pub use super::xtables::Variant;
 pub use walk::Tables;
 use walk::Walk;
 
-/// A host port and its protocol, on one address of the node or on all.
+/// A host port and its protocol, on one address of the node or, with `None`, on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
     pub(super) protocol: Protocol,
@@ -37,20 +39,21 @@ pub struct Port {
     pub(super) address: Option<IpAddr>,
 }
 
-/// A place where a connection gets its translation.
+/// The hook at which a packet gets its translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// The destination of a packet that arrives.
+    /// For the destination of a packet that arrives.
     Prerouting,
-    /// The destination of a packet that the host sends.
+    /// For the destination of a packet that the host sends.
     Output,
-    /// The source of any packet that leaves.
+    /// For the source of any packet that leaves.
     Postrouting,
 }
 
 /// The first packet of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
+    /// The source. `None` if it is unknown: then it fits every rule.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     /// The number of its protocol (`IPPROTO_TCP`).
@@ -59,7 +62,7 @@ pub struct Packet {
     pub port: Option<u16>,
 }
 
-/// Packets of a pod, for which rules of others are looked at.
+/// Packets of a pod, for a look at rules of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Traffic {
     /// Packets from the address to any but these networks, which a rule of ours would translate.
@@ -71,6 +74,7 @@ pub enum Traffic {
 }
 
 impl Traffic {
+    /// The family of the packets.
     fn family(&self) -> Family {
         let is_ipv4 = match self {
             Traffic::Leaving { source, .. } => source.is_ipv4(),
@@ -80,7 +84,7 @@ impl Traffic {
         if is_ipv4 { Family::Ipv4 } else { Family::Ipv6 }
     }
 
-    /// The built-in chains that see them.
+    /// Returns the built-in chains that see the packets.
     fn chains(&self) -> &'static [&'static str] {
         match self {
             Traffic::Leaving { .. } | Traffic::Packet(_, Hook::Postrouting) => &["POSTROUTING"],
@@ -90,7 +94,7 @@ impl Traffic {
         }
     }
 
-    /// Whether a translation changes their source.
+    /// Returns whether a translation changes the packets' source rather than their destination.
     fn gets_a_source(&self) -> bool {
         self.chains() == ["POSTROUTING"]
     }
@@ -137,7 +141,7 @@ impl fmt::Display for Decision {
 }
 
 impl Decision {
-    /// Says what the rule may do to packets of this traffic, which `packets` names for people.
+    /// Returns a sentence about what the rule may do to packets of this traffic. `packets` names them for people.
     pub fn consequence(&self, traffic: &Traffic, packets: &str) -> String {
         let rule = format!("{self}, made by {}", whose::maker(self.family, "nat", &self.chain));
         match (&self.effect, traffic.gets_a_source()) {
@@ -148,7 +152,7 @@ impl Decision {
         }
     }
 
-    /// The command that shows the rule.
+    /// Returns the command that shows the rule.
     pub fn command(&self) -> String {
         let Decision { family, chain, number, .. } = self;
         match (self.variant, family) {
@@ -159,21 +163,22 @@ impl Decision {
     }
 }
 
-/// The error of CHECK for rules of ours that a rule of others should come before.
+/// Returns the error of CHECK for a rule of others that should exempt packets, but has no effect on our rules in
+/// nf_tables.
 pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
     Error::check(format!("{rule} has no effect on the pod's packets"))
         .details(format!("the rules of {what} are in nf_tables, where it exempts nothing"))
         .details("hint: cnimble doctor --repair, which writes them behind it in iptables")
 }
 
-/// Returns the rule that may exempt some of the packets; that of the nf_tables variant first.
+/// Returns the first rule that may exempt some of the packets from translation. Looks at the nf_tables variant first.
 pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
     first(nft, &mut Tables::default(), traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
 }
 
-/// Returns the rule that may decide about some of the packets: it exempts them, or translates them before a rule of ours
-/// can. MASQUERADE is left aside, because it does to leaving packets what a rule of ours would. `tables` keeps what is
-/// read for further looks.
+/// Returns the first rule that may decide about some of the packets: it exempts them, or translates them before a rule
+/// of ours can. MASQUERADE does not count, because it does to leaving packets what a rule of ours would. `tables` keeps
+/// what is read for further looks.
 ///
 /// # Errors
 /// Fails if the tables can't be read.
@@ -187,6 +192,7 @@ pub fn deciding(nft: &mut Nft, tables: &mut Tables, traffic: &Traffic) -> Result
     )
 }
 
+/// Returns the first decision whose effect is wanted. Only `with_translations` are Docker's chains read.
 fn first(
     nft: &mut Nft,
     tables: &mut Tables,

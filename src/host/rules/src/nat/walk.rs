@@ -1,4 +1,4 @@
-//! A walk through a built-in chain of `nat`, as the packets of a pod may take it.
+//! Follows the packets of a pod through a built-in chain of the table `nat`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use super::lines::{self, Line};
 use super::{Decision, Effect, Traffic, Variant};
 use crate::xtables;
 
-/// Chains that are read. A walk that needs more ends with "it may".
+/// The maximum number of chains that are read. If a walk needs more, the result is that packets may be exempted.
 const CHAINS: usize = 64;
 
 /// The beginnings of the names of chains that are not read: of CNI plugins and kube-proxy. kube-proxy has thousands of
-/// rules there, and in IPVS mode its ACCEPTs are for addresses that published ports do without.
+/// rules there. Its ACCEPTs in IPVS mode are for addresses that published ports leave alone.
 const KNOWN: [&str; 3] = ["CNI-", "KUBE-", "FLANNEL-"];
-/// Docker's chains have no exemptions, but publish ports.
+/// The beginning of the names of Docker's chains. They have no exemptions, but they translate published ports.
 const TRANSLATING: &str = "DOCKER";
 
-/// The rules of `nat` that were read until now. A look at many pods or packets reads each chain once.
+/// The rules of `nat` that have been read. A look at many pods or packets then reads each chain once.
 ///
 /// The maps are sorted ones, because the first `HashMap` of a process asks the kernel for random bytes.
 #[derive(Debug, Default)]
@@ -42,6 +42,7 @@ impl Tables {
         Ok(found)
     }
 
+    /// Returns whether the legacy variant has the table. Reads the whole table the first time.
     fn has_legacy(&mut self, family: Family) -> Result<bool, Error> {
         if let Some(known) = self.legacy.get(&family) {
             return Ok(known.is_some());
@@ -59,6 +60,7 @@ impl Tables {
         Ok(found)
     }
 
+    /// Returns the rules of a chain of the nf_tables variant, or `None` if there are too many.
     fn chain(&mut self, nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
         let key = (family, chain.to_owned());
         if let Some(known) = self.chains.get(&key) {
@@ -70,20 +72,24 @@ impl Tables {
     }
 }
 
+/// A walk through one variant's table, for one kind of traffic.
 pub(super) struct Walk<'a> {
     nft: &'a mut Nft,
     tables: &'a mut Tables,
     variant: Variant,
     traffic: &'a Traffic,
+    /// The chains of the present walk, none of which is read twice.
     seen: BTreeSet<String>,
+    /// Whether chains are read that only translate.
     with_translations: bool,
 }
 
-/// Chooses decisions.
+/// Returns whether a walk ends at this decision.
 type Wanted<'a> = &'a mut dyn FnMut(&Decision) -> bool;
 
 impl<'a> Walk<'a> {
-    /// `None` if the variant has no table. Chains that only translate are left out, unless they are asked for.
+    /// Prepares a walk. Returns `None` if the variant is known to have no table. Chains that only translate are read
+    /// only `with_translations`.
     pub(super) fn open(
         nft: &'a mut Nft,
         tables: &'a mut Tables,
@@ -91,7 +97,7 @@ impl<'a> Walk<'a> {
         traffic: &'a Traffic,
         with_translations: bool,
     ) -> Result<Option<Self>, Error> {
-        // For one chain, a look at the table costs as much as a look at the chain.
+        // A look at the table is left out if only one chain is read, because it costs as much.
         let is_one = traffic.chains().len() == 1;
         let is_there = match variant {
             Variant::Legacy => tables.has_legacy(traffic.family())?,
@@ -100,17 +106,19 @@ impl<'a> Walk<'a> {
         Ok(is_there.then(|| Walk { nft, tables, variant, traffic, seen: BTreeSet::new(), with_translations }))
     }
 
-    /// Returns the first wanted decision in a built-in chain, and in those that it leads to.
+    /// Returns the first wanted decision in a built-in chain and in those that it leads to.
     pub(super) fn through(&mut self, chain: &str, wanted: Wanted<'_>) -> Result<Option<Decision>, Error> {
         self.seen.clear();
         self.chain(chain, true, wanted)
     }
 
+    /// Returns whether a chain is not read, by its name.
     fn skips(&self, chain: &str) -> bool {
         KNOWN.iter().any(|known| chain.starts_with(known))
             || (!self.with_translations && chain.starts_with(TRANSLATING))
     }
 
+    /// Returns the rules of a chain, none if it doesn't exist, and `None` if there are too many.
     fn lines(&mut self, chain: &str) -> Result<Option<Vec<Line>>, Error> {
         let family = self.traffic.family();
         match self.variant {
@@ -168,7 +176,7 @@ impl<'a> Walk<'a> {
             {
                 return Ok(Some(found));
             }
-            // Nothing comes past it.
+            // No packet gets behind this rule.
             let is_last = line.target.is_some()
                 || line.verdict.as_ref().is_some_and(|verdict| !matches!(verdict, Verdict::Jump(_)));
             if is_last && line.takes_all() {

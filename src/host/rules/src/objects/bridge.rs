@@ -1,8 +1,8 @@
-//! Bridges with pods as ports.
+//! Bridges that the plugin bridge makes.
 //!
-//! A new bridge needs an alias, which tells later ADDs who made it, and the kernel ignores an alias at the creation. So
-//! the plugin bridge makes it with a link group of its own. One message then writes the alias and the default group. A
-//! bridge that still has that group and no alias is what a killed ADD has left, unless its ADD holds the [`LOCK`].
+//! A new bridge needs an alias, which tells later ADDs who made it, but the kernel ignores an alias at the creation. So
+//! the plugin makes the bridge with a link group of its own. Then one message writes the alias and the default group. A
+//! bridge that has still that group and no alias is what a killed ADD has left, unless an ADD holds the [`LOCK`].
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -19,9 +19,10 @@ use cnimble_netlink::{self as netlink, Netlink};
 /// The plugin's name, as in the key `type`.
 const PLUGIN: &str = "bridge";
 
+/// The kind of the link, as `ip link add type` takes it.
 pub const KIND: &str = "bridge";
 
-/// The link group of a bridge that has no alias yet: 1668178546.
+/// The link group of a bridge that has no alias yet (1668178546).
 pub const UNFINISHED: u32 = u32::from_be_bytes(*b"cnbr");
 
 const DIR: &str = "/run/cnimble";
@@ -29,7 +30,7 @@ const DIR: &str = "/run/cnimble";
 /// An ADD holds this lock while it makes a bridge, and a removal of bridges holds it, too.
 pub const LOCK: &str = "/run/cnimble/bridges.lock";
 
-/// Opens the file of the [`LOCK`], and makes it if it is missing.
+/// Opens the file of the [`LOCK`], and makes it if it is missing. The caller must lock it.
 pub fn open_lock() -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o755).create(DIR)?;
     let mut options = OpenOptions::new();
@@ -37,13 +38,14 @@ pub fn open_lock() -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW).open(LOCK)
 }
 
-/// Whether its ADD was killed, or has not written the alias yet.
+/// Returns whether a bridge has no alias yet: its ADD was killed, or is still running.
 pub fn is_unfinished(link: &Link) -> bool {
     link.kind == KIND && link.group == UNFINISHED && link.alias.is_empty()
 }
 
-/// Whether nothing has used an unfinished bridge. Who holds the [`LOCK`] may remove it. A bridge that is up is used by
-/// an earlier version of the plugin, which takes it for a foreign one.
+/// Returns whether a bridge is unfinished and unused: it is down, and has neither ports nor addresses. Only who holds
+/// the [`LOCK`] may remove it. A bridge that is up is in use by an earlier version of the plugin, which knows no link
+/// group.
 pub fn is_left_over(host: &mut Netlink, link: &Link) -> netlink::Result<bool> {
     if !is_unfinished(link) || link.up {
         return Ok(false);
@@ -58,21 +60,24 @@ pub const OURS: &str = "bridge, made by cnimble";
 /// The alias of a bridge for a network with `removeUnusedBridge`.
 pub const OURS_REMOVABLE: &str = "bridge, made by cnimble, goes with its last pod";
 
-/// The alias of a bridge for a network with `uplink`, which leads to other hosts.
+/// The alias of a bridge for a network with `uplink`, which connects it with other hosts.
 pub const UPLINKED: &str = "bridge with an uplink, made by cnimble";
+/// The alias of a bridge for a network with `uplink` and `removeUnusedBridge`.
 pub const UPLINKED_REMOVABLE: &str = "bridge with an uplink, made by cnimble, goes with its last pod";
 
-/// The alias of a bridge with an uplink that was down before, and goes down with the bridge.
+/// The alias of a removable bridge whose uplink was down before. The uplink is switched off with the bridge.
 pub const WAKES_UPLINK: &str = "bridge with an uplink that was down, made by cnimble, goes with its last pod";
 
-/// Whether the plugin made this bridge, and nobody has changed its alias since.
+/// Returns whether the plugin made this bridge, and nobody has changed its alias since.
 pub fn is_made_here(link: &Link) -> bool {
     let aliases = [OURS, OURS_REMOVABLE, UPLINKED, UPLINKED_REMOVABLE, WAKES_UPLINK];
     link.kind == KIND && aliases.contains(&link.alias.as_str())
 }
 
+/// The name of the bridge if the key `bridge` is missing.
 pub const DEFAULT_NAME: &str = "cni0";
 
+/// Returns the names of the bridges of a network's plugins `bridge`. Delegates are not looked at; see [`all`].
 pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     list.plugins.iter().filter(|plugin| plugin.plugin_type == PLUGIN).map(|plugin| {
         let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
@@ -80,7 +85,7 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     })
 }
 
-/// The bridges that the network's plugins make, also by a delegate.
+/// Returns the names of all bridges that the network's plugins may use, also by a delegate.
 pub fn all(list: &NetworkList) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = configured(list).collect();
     for delegate in list.plugins.iter().filter_map(delegated) {
@@ -90,7 +95,8 @@ pub fn all(list: &NetworkList) -> BTreeSet<String> {
     names
 }
 
-/// The plugin that another one delegates the pod to, as flannel does by its key `delegate`.
+/// Returns the plugin in the key `delegate` of another one, as flannel has it. Like flannel, takes bridge as its type
+/// and true as `isGateway` if these are missing. Returns `None` without the key, or if it is invalid.
 pub fn delegated(plugin: &ListEntry) -> Option<ListEntry> {
     let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
     let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());

@@ -1,4 +1,4 @@
-//! Packet rules of pods, according to the configurations of their plugins.
+//! Tells from the configurations of a network's plugins what packet rules its pods have.
 
 use ipnetwork::IpNetwork;
 use serde_json::Value;
@@ -11,13 +11,14 @@ pub use crate::portmap::{Mapping, shadowed_by};
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{NetworkList, json};
 
+/// The plugin that lets the host forward pods' packets.
 pub const ACCEPTING: &str = "firewall";
-/// The plugins whose pods send through the host's rules.
+/// The plugins whose pods send through the rules of the host's namespace.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
 /// The plugin that publishes ports.
 pub const PUBLISHING: &str = "portmap";
 
-/// The settings in a network's configuration that are needed to hand over the rules of its pods to the Go plugins.
+/// Returns the settings that are needed to hand over the rules of the network's pods to the Go plugins.
 pub fn settings(list: &NetworkList) -> Settings {
     let mut settings = Settings::default();
     for plugin in &list.plugins {
@@ -38,13 +39,13 @@ pub fn settings(list: &NetworkList) -> Settings {
     settings
 }
 
-/// Returns true if the pods of a network send through the host's rules.
+/// Returns whether packets of the network's pods pass the rules of the host's namespace.
 pub fn meet_rules(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str()))
 }
 
-/// Returns the packets that rules of a network's plugins would translate: those that masqueraded addresses of a pod
-/// send, and those that come for its published `ports`. Settings that no plugin can read count as none.
+/// Returns the packets that rules of the network's plugins would translate. These are packets from a pod's masqueraded
+/// addresses, and packets to its published `ports`. A plugin whose settings are invalid masquerades nothing.
 pub fn translated(list: &NetworkList, addrs: &[IpNetwork], ports: &[PortMapping]) -> Vec<Traffic> {
     let mut found = Vec::new();
     for plugin in list.plugins.iter().filter(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str())) {
@@ -58,13 +59,14 @@ pub fn translated(list: &NetworkList, addrs: &[IpNetwork], ports: &[PortMapping]
     found
 }
 
-/// Returns true if portmap lets the published ports of a network pass.
+/// Returns whether portmap of this network lets published ports pass (`acceptPublished`).
 pub fn accepts_published(list: &NetworkList) -> bool {
     let accepts = |document| json::get(document, "acceptPublished").and_then(Value::as_bool) == Some(true);
     list.plugins.iter().any(|plugin| plugin.plugin_type == PUBLISHING && accepts(&plugin.document))
 }
 
-/// Returns true if they do, and none of the network's plugins accepts these packets.
+/// Returns whether packets of the network's pods are forwarded, and no plugin of the network accepts them. Then rules
+/// of others decide about them.
 pub fn need_others(list: &NetworkList) -> bool {
     meet_rules(list) && !list.plugins.iter().any(|plugin| plugin.plugin_type == ACCEPTING)
 }

@@ -14,18 +14,19 @@ pub const KIND: &str = "ifb";
 const PREFIX: &str = "bwp";
 const DIGITS: usize = 12;
 
-/// Returns the name: `bwp` and twelve digits of the SHA-512 of network and container.
+/// Returns the name of a container's ifb: `bwp` and twelve hexadecimal digits of the SHA-512 of network and container.
 pub fn name(network: &str, container_id: &str) -> String {
     format!("{PREFIX}{}", sha512_hex(format!("{network}{container_id}"), DIGITS / 2))
 }
 
-/// Returns true if and only if the text has the form of a [`name`].
+/// Returns whether a text has the form of a [`name`].
 pub fn is_name(text: &str) -> bool {
     text.strip_prefix(PREFIX)
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Finds an orphaned ifb: by its alias, or the Go plugin's by its name, unless a link redirects to it.
+/// Returns the verdict on an ifb, or `None` if it may be in use. cnimble's own is judged by its alias. The Go plugin's
+/// has none and is judged by its name; it counts as used if a link redirects to it.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),
@@ -43,6 +44,7 @@ pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, 
     Ok(Some(Orphan { why, doubt }))
 }
 
+/// Returns whether a link of the host redirects packets to the ifb with this index.
 pub(super) fn is_used(host: &mut Netlink, index: u32) -> Result<bool, Error> {
     for link in host.links(&Filter::default())? {
         if host.redirects(link.index)?.contains(&index) {

@@ -1,8 +1,8 @@
-//! Addresses in pods that end with a lease.
+//! Addresses of pods whose lifetime ends with their lease.
 
 const PLUGINS: [&str; 1] = ["dhcp"];
 
-/// Returns whether the addresses of IPAM plugin `ipam` end with their lease.
+/// Returns whether the addresses of the IPAM plugin `ipam` have the lifetime of their lease.
 #[must_use]
 pub fn ends(ipam: &str) -> bool {
     PLUGINS.contains(&ipam)

@@ -1,5 +1,5 @@
-//! The kinds of objects that the plugins make on a host, with one file for each. Elements of nf_tables sets are
-//! declared next to their rules, in [`crate::survey`]. The [`Judge`] tells which attachments live.
+//! The kinds of objects that the plugins make on a host, with one file for each kind. The kinds of elements in
+//! nf_tables sets are listed in [`crate::survey`]. A [`Judge`] tells which attachments live.
 
 pub mod bridge;
 pub mod configured;
@@ -13,32 +13,35 @@ use cnimble_cni::Error;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Whether a link with its owner in its alias is one of those that are on the host. In another namespace it belongs to
-/// another node, and its networks may have the same names.
+/// Returns whether a link with its owner in its alias is of a kind that the plugins make on the host. In another
+/// namespace, such a link belongs to another node, whose networks may have the same names.
 pub fn is_on_host(link: &Link) -> bool {
     [pair::KIND, ifb::KIND].contains(&link.kind.as_str()) || shim::is_shim(link)
 }
 
-/// Knowledge of a node, for judging a link.
+/// What a caller knows of a node, for the verdict on a link.
 pub trait Judge {
-    /// Whether the attachment in a link's alias is alive.
+    /// Returns whether the attachment in a link's alias lives.
     fn lives(&self, alias: &str) -> bool;
-    /// Whether the other end of a pair is on the host, too.
+    /// Returns whether the other end of a veth pair is on the host, too.
     fn both_ends_here(&self, link: &Link) -> bool;
-    /// Whether a living attachment may have an ifb of this name.
+    /// Returns whether a living attachment may have an ifb of this name.
     fn has_ifb(&self, name: &str) -> bool;
-    /// The reason why no attachment can be considered dead, if some state cannot be read.
+    /// Returns why no attachment can be considered dead, if some state can't be read.
     fn doubt(&self) -> Option<String>;
 }
 
 /// A link without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
+    /// Why nobody needs the link, for people.
     pub why: &'static str,
+    /// Why the link must stay all the same. `None` if it may be removed.
     pub doubt: Option<String>,
 }
 
-/// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
+/// Returns the verdict on a link of the host, or `None` if it is in order or was not made by a plugin. Bridges belong
+/// to no attachment and get no verdict.
 pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
@@ -48,7 +51,8 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
     }
 }
 
-/// Whether a link without an owner is still in use.
+/// Returns whether an orphaned link is still in use: an ifb to which a link redirects, or a bridge that is more than a
+/// left-over. Other kinds never are. Ask again right before the removal.
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),

@@ -1,4 +1,5 @@
-//! The shim of `hostShim` (macvlan, ipvlan): a link on the host that leads the host to one pod. Its alias names the owner.
+//! The shim of `hostShim` (macvlan, ipvlan): a link on the host by which the host reaches one pod. Its alias names the
+//! owner.
 
 use cnimble_cni::owner::tag;
 use cnimble_netlink::link::Link;
@@ -10,7 +11,8 @@ pub const KINDS: [&str; 2] = ["macvlan", "ipvlan"];
 const PREFIX: &str = "shim";
 const DIGITS: usize = 11;
 
-/// Whether a link has the kind, the form of name and the alias of a shim. Interfaces of pods have such an alias, too.
+/// Returns whether a link is a shim, by kind, name and alias. The name matters because interfaces of pods have such an
+/// alias, too.
 pub fn is_shim(link: &Link) -> bool {
     let is_name = link
         .name
@@ -19,7 +21,8 @@ pub fn is_shim(link: &Link) -> bool {
     is_name && KINDS.contains(&link.kind.as_str()) && tag(&link.alias).is_some()
 }
 
-/// Finds a shim of a pod that is gone. The kernel removes the pod's own interface with its namespace, but not the shim.
+/// Returns the verdict on a shim whose pod is gone, else `None`. The kernel removes the pod's own interface with its
+/// namespace, but not the shim.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Option<Orphan> {
     if !is_shim(link) || judge.lives(&link.alias) {
         return None;

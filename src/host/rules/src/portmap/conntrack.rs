@@ -1,6 +1,8 @@
-//! Connection tracking of mapped ports of UDP and SCTP. Both sides of such a connection may go on with the same ports
-//! after the pod has gone, and the kernel sends their packets to the first destination. A TCP client gets a reset, and
-//! then connects from another port. Failures are only logged: the entries expire without traffic.
+//! Makes the kernel forget tracked flows of published UDP and SCTP ports.
+//!
+//! Both sides of such a flow may go on with the same ports after the pod has gone. The kernel would send their packets
+//! to the first destination. TCP needs no help: the client gets a reset and then connects from another port. Failures
+//! are only logged, because the entries expire without traffic.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,7 +13,7 @@ use cnimble_netlink::conntrack::{self, Families, Flow};
 use super::{Forward, Mapping, Protocol};
 use crate::elements::Placed;
 
-/// The way of a mapped port into the pod.
+/// Where a published port leads in the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Target {
     /// The number of the protocol.
@@ -22,7 +24,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The way that a connection takes.
+    /// Returns where the kernel sends a tracked flow: its answers come from there.
     fn of(flow: &Flow) -> Self {
         Target {
             protocol: flow.protocol,
@@ -33,11 +35,13 @@ impl Target {
     }
 }
 
+/// Returns whether clients of the protocol may go on with the same ports after the pod has gone.
 fn keeps_its_ports(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::Udp | Protocol::Sctp)
 }
 
-/// Forgets what was sent to a new port on this host before, unless that went to the same destination.
+/// Forgets the flows to the published ports of this host that have another destination than the mapping's. Call this
+/// once the mappings are in place.
 pub(super) fn before(forward: &Forward) {
     let targets: HashSet<Target> = targets(forward).into_iter().collect();
     if targets.is_empty() {
@@ -56,7 +60,7 @@ pub(super) fn before(forward: &Forward) {
     });
 }
 
-/// Forgets connections by removed mappings.
+/// Forgets the flows that removed mappings have translated.
 pub(super) fn after(targets: Vec<Target>) {
     if targets.is_empty() {
         return;
@@ -65,6 +69,7 @@ pub(super) fn after(targets: Vec<Target>) {
     flush(&targets, |flow| flow.answers_from != flow.destination && targets.contains(&Target::of(flow)));
 }
 
+/// Returns the targets of all mappings of UDP and SCTP.
 pub(super) fn targets(forward: &Forward) -> Vec<Target> {
     let all = forward.targets().filter(|(mapping, _)| keeps_its_ports(mapping.protocol));
     let target = |(mapping, pod): (&Mapping, &ipnetwork::IpNetwork)| Target {
@@ -76,6 +81,7 @@ pub(super) fn targets(forward: &Forward) -> Vec<Target> {
     all.map(target).collect()
 }
 
+/// Returns the targets in elements of nf_tables maps, of UDP and SCTP alone. Other elements are skipped.
 pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     elements.iter().filter_map(|placed| {
         let (_, protocol, host_port) = placed.element.key.as_port()?;
@@ -85,6 +91,7 @@ pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     })
 }
 
+/// Forgets the chosen flows among those with the families and protocols of `targets`.
 fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
     let families: Families = targets.iter().map(|target| target.pod).collect();
     let protocols: HashSet<u8> = targets.iter().map(|target| target.protocol).collect();
@@ -96,6 +103,7 @@ fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
     }
 }
 
+/// Returns the host's addresses. If they can't be listed, returns `None` and logs a warning.
 fn local_addresses() -> Option<HashSet<IpAddr>> {
     let listed = Netlink::open().and_then(|mut host| host.all_addrs());
     match listed {

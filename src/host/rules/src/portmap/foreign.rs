@@ -1,6 +1,8 @@
-//! Ports that rules in the form of the Go plugins lead away, also by our iptables backend (see [`mod@reference`]).
+//! Finds ports that rules in the form of the Go plugins lead to another container (see [`mod@reference`]). Our iptables
+//! backend makes such rules, too.
 //!
-//! Their chains see a packet before ours. A pod keeps a port that it serves, and a new one gets an error. A rule counts under all conditions, unless its container is certainly gone.
+//! A packet meets these chains before ours. So a container keeps a port that it has, and an ADD of another one fails. A
+//! rule counts under all its conditions, unless its container is certainly gone.
 
 use std::net::IpAddr;
 
@@ -15,17 +17,20 @@ use crate::failures::UNSUPPORTED;
 use crate::go_chains::DNAT;
 use crate::xtables::{self, in_chain, legacy_rules, nat};
 
+/// A rule that takes packets of a wanted port.
 struct Found {
     mapping: Mapping,
     holder: Holder,
     place: String,
 }
 
-/// Whether there are rules of the container itself, by an earlier run.
+/// Whether the container itself has rules in the form of the Go plugins, from an earlier run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct HasOwn(bool);
 
-/// Removes the rules of a container that `is_gone`.
+/// Fails with [`Refused::Taken`] if a port belongs to another container. First removes the rules of a container that
+/// `is_gone`. Returns whether the owner's container has such rules itself; they are no obstacle, and [`replace_own`]
+/// removes them.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,
@@ -44,7 +49,8 @@ pub(super) fn refuse(
     Ok(has_own)
 }
 
-/// Removes the container's own rules, which would lead its ports to where an earlier run of it was.
+/// Removes the container's own rules of an earlier run, if [`refuse`] has found any. They would lead its ports to the
+/// old addresses. Call this once the new mappings are in place.
 pub(super) fn replace_own(
     nft: &mut Nft,
     owner: &Owner,
@@ -59,13 +65,13 @@ pub(super) fn replace_own(
     remove_own(nft, owner, forward)
 }
 
-/// The other container that rules in the form of the Go plugins lead a port to.
+/// Returns another container that gets one of these ports by rules in the form of the Go plugins.
 pub(crate) fn holder_of(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Holder>, Error> {
     Ok(find(nft, owner, forward, &mut HasOwn::default())?.map(|found| found.holder))
 }
 
-/// Removes the container's own rules of an earlier run from the Go plugin's table, if one leads a wanted port away.
-/// Others may be of its other network, which they don't name.
+/// Removes all rules of the container from the Go plugin's nf_tables table of a family, if one of them takes a wanted
+/// port. Otherwise they stay, since they name no network and may serve another network of the container.
 pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let container = &owner.attachment.container_id;
     for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
@@ -80,6 +86,8 @@ pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Res
     Ok(())
 }
 
+/// Removes the holder's rules. Without a network only those in the Go plugin's nf_tables table are found, because
+/// chains are named by network and container.
 fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     let attachment =
         cnimble_cni::Attachment { container_id: holder.container.clone(), ifname: String::new() };
@@ -90,6 +98,8 @@ fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     reference::remove_legacy(&owner)
 }
 
+/// Returns the first rule of another container that takes a wanted port. Notes in `has_own` whether the owner's
+/// container has rules; after a find the rest is not read.
 fn find(
     nft: &mut Nft,
     owner: &Owner,
@@ -134,7 +144,7 @@ fn in_chains(
             continue;
         };
         let Some(holder) = reference::holder(&jump.comment) else { continue };
-        // It has all the ports of the chain, or some.
+        // The jump names the ports of the chain. If a chain has several jumps, each names some of them.
         let to = jump.destination();
         has_own.0 |= is_same(&holder, owner);
         if is_same(&holder, owner) || !wanted.iter().any(|mapping| may_take(&to, mapping)) {
@@ -190,11 +200,12 @@ fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut 
     None
 }
 
-/// A port belongs to a container, whichever of its networks it leads to.
+/// Returns whether both are the same container, in whichever network: a port belongs to a container.
 fn is_same(holder: &Holder, owner: &Owner) -> bool {
     holder.container == owner.attachment.container_id
 }
 
+/// Returns the first wanted mapping of which a rule takes packets.
 fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> Option<Mapping> {
     rules.find_map(|rule| {
         let to = rule.destination();
@@ -202,18 +213,19 @@ fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> O
     })
 }
 
-/// Whether a rule takes some of a mapping's packets.
+/// Returns whether a rule that names protocol and ports takes some of a mapping's packets.
 fn takes(to: &Destination, mapping: &Mapping) -> bool {
     let (Some(_), false) = (to.protocol, to.ports.is_empty()) else { return false };
     may_take(to, mapping) && overlaps(to.address, mapping)
 }
 
-/// Returns whether a rule may take the mapping's packets, as far as it names its packets.
+/// Returns whether protocol and ports of a rule fit the mapping. What a rule doesn't name fits.
 fn may_take(to: &Destination, mapping: &Mapping) -> bool {
     to.protocol.is_none_or(|protocol| protocol == mapping.protocol.number())
         && (to.ports.is_empty() || to.ports.iter().any(|ports| ports.contains(&mapping.host_port)))
 }
 
+/// Returns whether an address of the host fits the mapping's. `None` is all addresses.
 fn overlaps(address: Option<IpAddr>, mapping: &Mapping) -> bool {
     address.is_none_or(|address| mapping.address().is_none_or(|wanted| wanted == address))
 }

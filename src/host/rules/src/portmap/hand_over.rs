@@ -1,4 +1,4 @@
-//! Reads mappings from the kernel's maps, and writes them as iptables' rules.
+//! Reads port mappings from nf_tables maps, and writes them as iptables rules in the form of the Go plugin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,8 @@ use crate::elements::Placed;
 use crate::go_chains::DNAT;
 use crate::xtables::{FAMILIES, Variant, deletion, jumps_to};
 
-/// The mappings in an attachment's elements, for each of its addresses.
+/// Returns the mappings in an attachment's elements, one [`Forward`] for each address of the pod. Conditions are lost;
+/// see [`has_conditions`]. Without an element for hairpin, the address gets the prefix length of a single host.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     let mut pods: BTreeMap<IpAddr, Vec<Mapping>> = BTreeMap::new();
     for placed in elements.iter().filter(|placed| has_ports(&placed.set)) {
@@ -28,7 +29,7 @@ pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
         pods.entry(ip).or_default().push(Mapping { protocol, host_ip, host_port, container_port });
     }
     let of_pod = |(ip, mut mappings): (IpAddr, Vec<Mapping>)| {
-        // The map for one address is looked up first.
+        // A mapping of one address of the host comes first, as in the rules over the maps.
         mappings.sort_by_key(|mapping| (mapping.host_ip.is_none(), mapping.protocol, mapping.host_port));
         let at_ip = |placed: &&Placed| placed.element.key.as_ip() == Some(ip) && !has_ports(&placed.set);
         let masq_all = elements.iter().copied().filter(at_ip).any(|placed| is_all(&placed.set));
@@ -48,12 +49,15 @@ pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     pods.into_iter().filter_map(of_pod).collect()
 }
 
-/// Conditions are in the language of `nft`.
+/// Returns whether a mapping has conditions. They are in the language of the `nft` command, so iptables can't take
+/// them.
 pub(crate) fn has_conditions(placed: &Placed) -> bool {
     super::nftables::is_conditional(&placed.set)
 }
 
-/// The changes to a saved table `nat`. A container's chain and jumps are written anew, so nothing is there twice.
+/// Returns the lines for `iptables-restore` that write the pods' mappings into the table `nat` of a family. `saved` are
+/// the present rules of the table. A container's chain and the jumps to it are written anew, so that no rule is there
+/// twice.
 pub(crate) fn lines(
     nft: &mut Nft,
     family: Family,
@@ -77,7 +81,7 @@ pub(crate) fn lines(
         marks.map(|(_, forward, _)| forward.mark_bit),
         &Shared::look(nft, family, Variant::Usual)?,
     );
-    // A chain is a container's, with all of its interfaces in the network.
+    // A container has one chain for all of its interfaces in the network.
     for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
         let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));
         lines.extend(jumps.map(|rule| deletion(rule)));
@@ -89,12 +93,12 @@ pub(crate) fn lines(
     Ok(lines)
 }
 
-/// Leaves `route_localnet` on for good towards pods that localhost reaches, as the Go plugin does.
+/// Leaves `route_localnet` on towards pods that localhost reaches, as the Go plugin does. No later DEL switches it off.
 pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
     forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
 }
 
-/// Removes the guard, which the Go plugin hasn't.
+/// Removes the chain that keeps others from 127.0.0.0/8, with the jumps to it. The Go plugin has no such guard.
 pub(crate) fn remove_guard(nft: &mut Nft) -> Result<(), Error> {
     for family in FAMILIES {
         let mangle = Table::new(family, "mangle");

@@ -1,6 +1,6 @@
-//! Port mappings with iptables, in one child process per family. Chains and comments are the reference's, so either set
-//! of plugins can remove the other's. Only ours has CNI-HOSTPORT-GUARD in the table `mangle`, which keeps others from
-//! 127.0.0.0/8.
+//! Maps ports with iptables, in one child process per family. Chains and comments are those of the Go plugins, so
+//! either set of plugins can remove the other's rules. Only ours has the chain CNI-HOSTPORT-GUARD in the table
+//! `mangle`, which keeps others from 127.0.0.0/8.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,14 @@ use crate::xtables::{self, Variant, in_chain, jumps_to, nat};
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
 pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
-/// Ports that the match `multiport` takes.
+/// The maximum number of ports in one match `multiport`.
 const MULTIPORT: usize = 15;
 
+/// Writes the mappings into one variant of iptables. Removes the container's rules of an earlier run first, and its new
+/// rules if it fails. The chains that containers share stay.
+///
+/// # Errors
+/// Fails with code 102 if a port belongs to another container that is not gone.
 pub(super) fn add(
     nft: &mut Nft,
     owner: &Owner,
@@ -34,7 +39,7 @@ pub(super) fn add(
         super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
     }
     foreign::refuse(nft, owner, forward, is_gone)?;
-    // An earlier run's rules of this container would be in front of the new ones.
+    // Rules of an earlier run of this container would come before the new ones.
     remove(nft, owner)?;
     if nft.is_supported()? {
         foreign::remove_own(nft, owner, forward)?;
@@ -50,6 +55,7 @@ pub(super) fn add(
     Ok(())
 }
 
+/// Writes the rules of one address of the pod. Tries again if a concurrent ADD has just made the shared chain.
 fn add_pod(
     nft: &mut Nft,
     owner: &Owner,
@@ -63,7 +69,7 @@ fn add_pod(
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&variant.command(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
-        // A concurrent ADD may have made the chain since.
+        // Only a shared chain that was missing before and exists now explains the failure by a concurrent ADD.
         let had_chain = present.dnat;
         present = Shared::look(nft, family, variant)?;
         if had_chain || !present.dnat {
@@ -72,7 +78,9 @@ fn add_pod(
     }
 }
 
-/// The chains that containers share, as far as they are present.
+/// The chains and jumps that containers share, as far as they exist. These are the DNAT chain, and the jumps to it from
+/// PREROUTING and OUTPUT. POSTROUTING has a jump to the masquerading chain, and PREROUTING of `mangle` one to the
+/// guard.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     dnat: bool,
@@ -83,6 +91,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Looks at the tables `nat` and `mangle` of one variant: by netlink, or for the legacy variant by `iptables-save`.
     pub(super) fn look(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
         let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
         if !is_legacy {
@@ -116,12 +125,16 @@ impl Shared {
     }
 }
 
+/// Quotes an argument for `iptables-restore`.
 fn quoted(argument: &str) -> String {
     format!("\"{}\"", argument.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// `:CHAIN` makes or empties a chain: nothing is there twice. `-N` keeps what others put there since the look. If the
-/// chain exists, the legacy variant refuses the whole table. The nf_tables variant may add harmless second jumps.
+/// Returns the input of `iptables-restore --noflush`.
+///
+/// A line `:CHAIN` makes a chain or empties it, so that no rule is there twice. A line `-N` keeps what others have put
+/// into the chain since the look. If the chain exists by then, the legacy variant refuses the whole table. The
+/// nf_tables variant may add second jumps, which do no harm.
 fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {
@@ -144,6 +157,8 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.join("\n")
 }
 
+/// Adds the lines that make missing shared chains and the jumps to them. `mark` is the number of the bit for
+/// masquerading, or `None` if no mark chain is needed.
 pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
@@ -153,7 +168,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
         lines.push(format!("-A {SETMARK} -m comment --comment {comment} -j MARK --set-xmark {mark}"));
         lines.push(format!("-A {MASQ} -m mark --mark {mark} -j MASQUERADE"));
         if !present.postrouting {
-            // In front of what bridge and ptp masquerade.
+            // It must come before the rules by which bridge and ptp masquerade.
             let comment = quoted("CNI portfwd requiring masquerade");
             lines.push(format!("-I POSTROUTING -m comment --comment {comment} -j {MASQ}"));
         }
@@ -168,7 +183,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
     }
 }
 
-/// The container's own chain, and the jumps to it.
+/// Adds the rules of the container's own chain and the jumps to it, for one address of the pod. The chain must exist.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
     let chain = DNAT.of(owner);
@@ -209,6 +224,7 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
     }
 }
 
+/// Removes the container's chain and the jumps to it from both variants. Chains that containers share stay.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
     if nft.is_supported()? {
         reference::remove_chains(nft, owner)?;

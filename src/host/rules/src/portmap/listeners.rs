@@ -1,4 +1,4 @@
-//! Sockets of the host that wait on published ports.
+//! Finds sockets of the host that listen on published ports.
 
 use ipnetwork::IpNetwork;
 
@@ -7,7 +7,8 @@ use cnimble_netlink::listeners::{Listener, listeners};
 
 use super::{Forward, Mapping, Protocol};
 
-/// Sockets of the host that get no new connections, because these ports lead to a pod: one for each mapping.
+/// Returns the sockets of the host that get no new connections, because their port leads to a pod: at most one for each
+/// mapping.
 ///
 /// # Errors
 /// Fails if the kernel refuses to list its sockets.
@@ -29,7 +30,8 @@ pub fn shadowed(forward: &Forward) -> cnimble_netlink::Result<Vec<(Mapping, List
     Ok(found)
 }
 
-/// Does what [`shadowed`] does, for ports as a runtime publishes them and the addresses of the pod.
+/// Does what [`shadowed`] does, for ports as a runtime publishes them and the addresses of the pod. Entries with an
+/// unknown protocol are skipped.
 ///
 /// # Errors
 /// Fails if the kernel refuses to list its sockets.
@@ -42,12 +44,13 @@ pub fn shadowed_by(
 }
 
 impl Mapping {
-    /// Whether packets of one family for `listener` go to the pod.
+    /// Returns whether the pod gets packets of one family that would otherwise reach `listener`. A socket of :: also
+    /// takes IPv4 packets unless it is for IPv6 only.
     fn shadows(&self, listener: &Listener, v4: bool) -> bool {
         let Listener { ip, port, v6_only, .. } = *listener;
         let is_any = ip.is_unspecified();
         let takes_family = ip.is_ipv4() == v4 || v4 && is_any && !v6_only;
-        // Packets to ::1 are left alone.
+        // The rules leave packets to ::1 alone.
         let is_reached = !(ip.is_ipv6() && ip.is_loopback());
         port == self.host_port
             && takes_family

@@ -1,7 +1,10 @@
-//! `route_localnet` on the link towards the pod. Other pods behind the link may rely on it when a mapping goes. So a
-//! set notes these links, and the switch and the guard go with the last mapping of the host.
+//! Switches `route_localnet` on for the link towards a pod, and off again.
 //!
-//! A flush of the ruleset loses the notes, but the value still tells: any number but 0 is on, and others write 1.
+//! Several pods may be behind one link (a bridge), so it must stay on while one of them needs it. A set notes the links
+//! on which we have switched it on. The last mapping of the host switches it off on all of them, and removes the guard.
+//!
+//! A flush of the ruleset loses the notes. The value still tells: for the kernel every number but 0 is on, other
+//! programs write 1, and we write 2.
 
 use std::net::IpAddr;
 
@@ -18,14 +21,18 @@ const ON: &str = "1";
 /// The value that we write to switch it on. It tells ours from that of others.
 const OURS: &str = "2";
 
+/// Whether the notes may have been lost with the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notes {
     Kept,
     Lost,
 }
 
-/// Lets packets of 127.0.0.0/8 leave by the link towards the pod. Calls `note` before it does, and if the notes are
-/// lost. `opened` is the link to close again: a note stays behind where /proc/sys is read-only.
+/// Switches `route_localnet` on for the link towards the pod, if it is off. Calls `note` with the link before that, and
+/// also if it is on by us and the notes are lost. Without a route to the pod it only warns.
+///
+/// `opened` gets the link before the write. So an undo removes the note even if the write fails, as on a read-only
+/// /proc/sys.
 pub(super) fn open(
     pod: IpAddr,
     notes: Notes,
@@ -43,7 +50,8 @@ pub(super) fn open(
     }
 }
 
-/// Switches it on for mappings without a note. It stays on after them.
+/// Switches it on without a note, with the value of other programs. So no later DEL switches it off. Replaces our own
+/// value, too. Without a route to the pod it only warns.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {
@@ -52,6 +60,8 @@ pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
+/// Switches it on for a noted link: with our value, or with 1 if the kernel takes no other. A link that has gone is no
+/// error.
 pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     let written = match mark(link) {
         Ok(false) => sysctl::write(&key(link), ON),
@@ -60,7 +70,7 @@ pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     written.if_present().map(drop)
 }
 
-/// Writes [`OURS`]. Returns false for a kernel that wants a 0 or a 1.
+/// Writes [`OURS`]. Returns false if the kernel takes only 0 or 1.
 fn mark(link: &str) -> cnimble_netlink::Result<bool> {
     match sysctl::write(&key(link), OURS) {
         Err(err) if err.is(Errno::EINVAL) || err.is(Errno::ERANGE) => Ok(false),
@@ -68,32 +78,32 @@ fn mark(link: &str) -> cnimble_netlink::Result<bool> {
     }
 }
 
-/// Returns whether it was on by us.
+/// Switches it off if the value is ours, and returns whether it was. A link that has gone is no error.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     if is_ours(link)? { sysctl::write(&key(link), OFF).map(|()| true) } else { Ok(false) }
 }
 
-/// Switches it off on a link with a note, and returns whether it was on by us. A kernel that takes only 0 or 1 has no
-/// value of ours, so the note alone tells.
+/// Switches it off on a link with a note, and returns whether it was on by us. If the kernel takes only 0 or 1, the
+/// value can't be ours, so the note alone decides.
 pub(super) fn close_noted(link: &str) -> cnimble_netlink::Result<bool> {
     let is_on = value(link).if_present()?.is_some_and(|value| value == ON);
     if !is_on {
         return close(link);
     }
     if mark(link)? {
-        // The kernel would have told ours, so it is on by another program.
+        // This kernel takes our value, so the 1 is another program's.
         return sysctl::write(&key(link), ON).map(|()| false);
     }
     sysctl::write(&key(link), OFF).map(|()| true)
 }
 
-/// False if the link is gone.
+/// Returns whether it is on with our value. False if the link has gone.
 fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
     Ok(value(link).if_present()?.is_some_and(|value| value == OURS))
 }
 
-/// Returns the links on which we have switched it on. Links to one pod alone are left out, because the kernel removes
-/// them with the pod.
+/// Returns the links on which it is on with our value, except veth links. Such a link leads to one pod, and the kernel
+/// removes it with the pod.
 pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     let mut opened = Vec::new();
     for link in Netlink::open()?.links(&Filter::default())? {
@@ -104,7 +114,8 @@ pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
     Ok(opened)
 }
 
-/// Links where it may be on by us for a pod with these addresses. All if unknown.
+/// Returns the links on which it is on with our value, of those towards a pod with these addresses. If they are
+/// unknown, returns all of [`opened`].
 pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<Vec<String>> {
     let Some(addrs) = pod else { return opened() };
     let mut links = Vec::new();
@@ -114,11 +125,13 @@ pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<V
     Ok(links)
 }
 
+/// Returns the link towards a pod if it is on there with our value.
 pub(super) fn opened_towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let Some(link) = towards(pod)? else { return Ok(None) };
     Ok(is_ours(&link)?.then_some(link))
 }
 
+/// Fails with code 103 if it is off for the link towards the pod. Without a route to the pod nothing is checked.
 pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
     if let Some(link) = towards(pod)?
         && value(&link)? == OFF
@@ -129,6 +142,7 @@ pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the path of the sysctl below /proc/sys.
 fn key(link: &str) -> String {
     format!("net/ipv4/conf/{link}/route_localnet")
 }
@@ -137,6 +151,7 @@ fn value(link: &str) -> cnimble_netlink::Result<String> {
     sysctl::read(&key(link))
 }
 
+/// Does what [`towards`] does, and warns if there is no route.
 fn towards_or_warn(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let link = towards(pod)?;
     if link.is_none() {
@@ -145,6 +160,7 @@ fn towards_or_warn(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     Ok(link)
 }
 
+/// Returns the name of the link by which the host reaches an address, or `None` without a route.
 pub(super) fn towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
     let mut host = Netlink::open()?;
     let Some(index) = host.link_towards(pod)? else { return Ok(None) };

@@ -1,16 +1,17 @@
-//! Ports of the host that lead into a pod (`portMappings`). With either backend, removal also looks for what the Go
-//! plugins made (`reference`).
+//! Publishes ports of the host that lead into a pod (`portMappings`). With either backend, removal also looks for the
+//! rules of the Go plugins (`reference`).
 //!
-//! Three things have to happen to a packet besides the new destination:
-//! - **Hairpin.** Another pod (or the same) would be answered directly, from an address that it never asked.
-//!   Such packets are masqueraded.
-//! - **Localhost.** Packets to 127.0.0.1 have that as their source, too, which doesn't leave a host.
-//!   `route_localnet` lets it, on the link towards the pod and only for such a mapping. Masquerading gives it an
-//!   address that can be answered. The switch would let *others* on that link reach 127.0.0.0/8, hence a guard that
-//!   drops them (`localnet`). IPv6 has no such switch, so a mapped port of ::1 stays with a program that listens there.
-//! - **UDP** has no connections to end, and an SCTP peer with fixed ports never ends its own: the kernel would go on
-//!   sending its packets to the first destination. So it forgets a mapped port's entries when a mapping comes or goes
-//!   (`conntrack`).
+//! Besides the new destination, three things need care:
+//! - **Hairpin.** A client may be a pod of the same network. The published pod would answer it directly, from an
+//!   address that the client never asked. So these packets are masqueraded.
+//! - **Localhost.** A packet to 127.0.0.1 also comes from 127.0.0.1, and the kernel lets no such packet leave the
+//!   host. So `route_localnet` is switched on for the link towards the pod, and masquerading gives the packet a
+//!   source that the pod can answer. The switch would also let *others* on that link reach 127.0.0.0/8, so a guard
+//!   drops their packets (`localnet`). IPv6 has no such switch, so a published port of ::1 stays with the program
+//!   that listens there.
+//! - **UDP and SCTP.** Connection tracking sends the packets of a known flow to its first destination. A UDP flow has
+//!   no end, and an SCTP peer with fixed ports never ends its own. So the kernel is told to forget these flows when a
+//!   mapping comes or goes (`conntrack`).
 
 mod conntrack;
 pub(super) mod foreign;
@@ -47,18 +48,18 @@ use super::xtables::Variant;
 use localnet::Notes;
 use nftables::Portmap;
 
-/// Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
+/// A published port. Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     pub protocol: Protocol,
-    /// `None` stands for all addresses, 0.0.0.0 and :: for all of their family.
+    /// The address of the host. `None` stands for all addresses, and 0.0.0.0 and :: for all of their family.
     pub host_ip: Option<IpAddr>,
     pub host_port: u16,
     pub container_port: u16,
 }
 
 impl Mapping {
-    /// Returns `None` for an unknown protocol.
+    /// Reads an entry of the runtime's `portMappings`. Returns `None` for an unknown protocol.
     pub fn of(entry: &PortMapping) -> Option<Self> {
         Some(Mapping {
             protocol: Protocol::parse(&entry.protocol)?,
@@ -68,7 +69,8 @@ impl Mapping {
         })
     }
 
-    /// Whether both would take the same packets of one family, and neither is more special.
+    /// Returns whether both publish the same port on the same address, or both on all addresses of a family. A mapping
+    /// of one address does not collide with one of all addresses, because the former takes its packets first.
     pub fn collides_with(&self, other: &Mapping) -> bool {
         let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
         let same_family = match (family(self.host_ip), family(other.host_ip)) {
@@ -78,19 +80,22 @@ impl Mapping {
         self.place() == other.place() && same_family
     }
 
-    /// A pod can have each place once in each family.
+    /// Returns what a pod can publish only once in each family.
     fn place(&self) -> (Protocol, u16, Option<IpAddr>) {
         (self.protocol, self.host_port, self.address())
     }
 
+    /// Returns the one address of the host, or `None` for all addresses, also of one family.
     fn address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|ip| !ip.is_unspecified())
     }
 
+    /// Returns whether the mapping can lead to a pod's address: the host's address, if any, has the same family.
     fn is_for(&self, pod: &IpNetwork) -> bool {
         self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
     }
 
+    /// Returns the port for messages: `8080/tcp` or `8080/tcp of 192.0.2.1`.
     fn port_text(&self) -> String {
         let on = self.address().map(|ip| format!(" of {ip}")).unwrap_or_default();
         format!("{}/{}{on}", self.host_port, self.protocol)
@@ -114,21 +119,27 @@ pub struct Forward {
     pub mappings: Vec<Mapping>,
     /// The pod's addresses, at most one of each family, with the prefix length of its network.
     pub addrs: Vec<IpNetwork>,
-    /// Whether hairpin and localhost work (`snat`).
+    /// Whether packets are masqueraded if they come from the pod's network or from localhost (`snat`). If not, the port
+    /// does not work from there.
     pub snat: bool,
-    /// The pod sees the host as client (`masqAll`).
+    /// Whether packets of all clients are masqueraded (`masqAll`), so that the pod sees the host as client. Needs
+    /// `snat`.
     pub masq_all: bool,
-    /// The bit that marks what iptables masquerades (`markMasqBit`). nf_tables needs no mark.
+    /// The number of the bit in the packet mark by which iptables chooses what to masquerade (`markMasqBit`). nf_tables
+    /// needs no mark.
     pub mark_bit: u8,
     /// A foreign chain that sets the mark (`externalSetMarkChain`), for iptables.
     pub external_mark_chain: Option<String>,
-    /// More matches for the IPv4 rules (`conditionsV4`), in the language of the backend's command.
+    /// More matches for the IPv4 rules (`conditionsV4`). Each backend's own command must understand them: `nft` or
+    /// `iptables`.
     pub conditions_v4: Vec<String>,
+    /// The same for the IPv6 rules (`conditionsV6`).
     pub conditions_v6: Vec<String>,
 }
 
 impl Forward {
-    /// Each mapping with the pod's address of its family. Of a duplicate port, the first.
+    /// Returns each mapping with each of the pod's addresses that it leads to. If a port is there twice, the first one
+    /// counts.
     fn targets(&self) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
         self.addrs.iter().flat_map(|pod| {
             let mut seen = HashSet::new();
@@ -137,11 +148,12 @@ impl Forward {
         })
     }
 
-    /// Mappings of a host's address whose family the pod lacks. Nothing leads from there to the pod.
+    /// Returns the mappings that lead nowhere, because the pod has no address of the family of the host's address.
     pub fn without_target(&self) -> impl Iterator<Item = &Mapping> {
         self.mappings.iter().filter(|mapping| !self.addrs.iter().any(|pod| mapping.is_for(pod)))
     }
 
+    /// Returns the packets that the mappings take, for a look at rules of others: at most one entry for each family.
     pub(super) fn traffic(&self) -> Vec<Traffic> {
         let arriving = |is_ipv4: bool| {
             let targets = self.targets().filter(|(_, pod)| pod.is_ipv4() == is_ipv4);
@@ -156,6 +168,7 @@ impl Forward {
         [true, false].map(arriving).into_iter().filter(has_ports).collect()
     }
 
+    /// Returns the pod's IPv4 address if one of its ports must be reachable by 127.0.0.1.
     fn localhost(&self) -> Option<IpAddr> {
         let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
         let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
@@ -163,13 +176,20 @@ impl Forward {
     }
 }
 
+/// What an undo has to take back: the changes in nf_tables, or all of the owner's rules in iptables.
 enum Made {
     Nftables(Box<Changes>),
     Iptables(Owner),
 }
 
-/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way. A port belongs to a container.
-/// The mapping of a container that `is_gone` is removed. Fails with code 102 and the owner of a taken port.
+/// Makes the host's ports lead to the pod. Returns what takes it back. A second call leaves the same rules. If it fails
+/// half-way, it takes back what it did.
+///
+/// Another container keeps the ports that it has. But if `is_gone` says that it no longer exists, all of its mappings
+/// are removed, and an undo does not restore them.
+///
+/// # Errors
+/// Fails with code 102 and the names of the owner if a port belongs to another container.
 pub fn add(
     backend: Backend,
     nft: &mut Nft,
@@ -185,7 +205,8 @@ pub fn add(
         |nft| nftables::add(nft, owner, forward, is_gone).map(|changes| Made::Nftables(Box::new(changes))),
         |nft| {
             iptables::add(nft, owner, forward, is_gone, variant)?;
-            // A rule of others came after an earlier ADD, and would exempt nothing from these elements.
+            // An earlier ADD may have made elements before the others' rule existed. That rule has no effect on
+            // elements.
             if let Backend::IptablesIn(_) = backend {
                 nftables::remove(nft, owner, Some(forward))?;
             }
@@ -195,13 +216,13 @@ pub fn add(
     let mut link = None;
     let opened = match (forward.localhost(), &made) {
         (None, _) => Ok(()),
-        // A flush has taken the part and the notes.
+        // If the part is new, a flush of the ruleset may have removed the notes with the former part.
         (Some(pod), Made::Nftables(changes)) => {
             let note = |link: &str| Ok(nftables::note_link(nft, link)?);
             let notes = if changes.made_part { Notes::Lost } else { Notes::Kept };
             localnet::open(pod, notes, note, &mut link)
         }
-        // The guard of this backend stays.
+        // The guard in iptables is never removed, so the switch may stay on, too.
         (Some(pod), Made::Iptables(_)) => localnet::open_for_good(pod),
     };
     let mut undo = Applied::default();
@@ -229,8 +250,8 @@ pub fn add(
     Ok(undo)
 }
 
-/// Notes the link towards a pod if `route_localnet` is on there by us and the note was lost with the rules. Without it
-/// the switch would stay on after the last mapping, and the guard would go.
+/// Notes the link towards a pod again, if the note was lost with the rules and we have switched `route_localnet` on
+/// there. Without a note the switch would stay on after the last mapping, while its guard is removed.
 pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     let Some(pod) = forward.localhost() else { return Ok(()) };
     match localnet::opened_towards(pod)? {
@@ -239,33 +260,35 @@ pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
     }
 }
 
-/// Links on which `route_localnet` was switched on by us for mappings that are lost.
+/// Returns the links on which we have switched `route_localnet` on, for mappings that no longer exist.
 pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> {
     nftables::orphans(nft, localnet::opened()?)
 }
 
+/// Switches `route_localnet` off on the links that [`open_links`] lists.
 pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
     nftables::close_orphans(nft, localnet::opened()?)
 }
 
-/// Lets published ports take no packets for addresses of Services that the node has now.
+/// Excludes the node's present addresses of Services from published ports. Does nothing if no port is published.
 pub fn keep_off_services(nft: &mut Nft) -> Result<(), Error> {
     Ok(nftables::services::refresh(nft)?)
 }
 
-/// The numbers of the links that have addresses of Services (`kube-ipvs0`).
+/// Returns the interface indexes of the links that have addresses of Services (`kube-ipvs0`, `kube-dummy-if`).
 pub fn links_of_services() -> Result<BTreeSet<u32>, Error> {
     Ok(nftables::services::links()?)
 }
 
-/// Removes all port mappings of the owner, also the Go plugins'. `forward` is a hint. Tries everything before it fails.
+/// Removes all port mappings of the owner, also those in the form of the Go plugins. `forward` saves a listing and may
+/// be missing or outdated. If a step fails, the others are tried before the error is returned.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
     if has_nf_tables(nft, &mut failures) {
         if let Some(removed) = failures.value(nftables::remove(nft, owner, forward)) {
             flows.extend(conntrack::of_elements(&removed));
-            // After a flush only the link tells what else there was.
+            // After a flush of the ruleset, only the value of `route_localnet` still shows a mapping.
             if removed.is_empty() {
                 let opened = localnet::opened_for(forward.map(|forward| forward.addrs.as_slice()));
                 failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
@@ -278,8 +301,8 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     failures.outcome()
 }
 
-/// Returns the container that rules in the form of the Go plugins lead a port to: of either backend, and of both variants
-/// of iptables. `pod` is an address of the family in question.
+/// Returns the container that gets a port by rules in the form of the Go plugins. These are the rules of their nftables
+/// backend, and those of iptables in both variants. `pod` is any address of the family in question.
 ///
 /// # Errors
 /// Fails if the rules can't be read.
@@ -290,7 +313,8 @@ pub fn holder_by_go_rules(nft: &mut Nft, mapping: Mapping, pod: IpNetwork) -> Re
     foreign::holder_of(nft, &owner, &forward)
 }
 
-/// Fails with code 103 and the missing object if a port is not mapped. Objects of the Go plugins count as well.
+/// Fails with code 103 and the missing object if a port is not mapped, or localhost can't reach it. Rules in the form
+/// of the Go plugins are as good as ours.
 pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
     let missing = nftables::check(nft, owner, forward).unwrap_or_else(|err| Some(err.to_string()));
     if let Some(missing) = missing
@@ -305,7 +329,8 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
     Ok(())
 }
 
-/// Fails with code 103 if a rule of others exempts packets, and the owner's mappings are where it has no effect.
+/// Fails with code 103 if the owner's mappings are in nf_tables, while a rule of others in iptables exempts packets
+/// from translation. Such a rule has no effect on nf_tables.
 pub fn check_exemptions(
     backend: Backend,
     nft: &mut Nft,
@@ -322,7 +347,8 @@ pub fn check_exemptions(
     }
 }
 
-/// Removes the mappings of all attachments of `network` outside `valid`. Tries everything before it fails.
+/// Removes the mappings of all attachments of `network` that are not in `valid`. Rules of the Go plugins' nftables
+/// backend name no network and stay. If a step fails, the others are tried before the error is returned.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -336,12 +362,12 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     failures.outcome()
 }
 
-/// Fails with code 50 if `backend` can't be used now.
+/// Fails with code 50 if ADD could not use `backend` now.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     backend.status(|| Portmap::usable(nft), || command::usable("nat", "backend"))
 }
 
-/// Fails with code 50 if conditions in the language of the `nft` command can't be used now.
+/// Fails with code 50 if the `nft` command is missing, which conditions in its language need.
 pub fn conditions_status() -> Result<(), Error> {
     nftables::conditions::available().map_err(not_available)
 }

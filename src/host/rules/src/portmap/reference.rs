@@ -1,8 +1,8 @@
-//! Finds and removes rules that the Go reference plugins left.
+//! Finds and removes the rules of the Go plugins for published ports.
 //!
 //! With **iptables**, CNI-HOSTPORT-DNAT in the table `nat` jumps to a chain `CNI-DN-<hash>` for each container (in
-//! older releases also `CNI-SN-<hash>`) by rules with the comment `dnat name: "<network>" id: "<container>"`. Shared
-//! chains stay.
+//! older releases also `CNI-SN-<hash>`) by rules with the comment `dnat name: "<network>" id: "<container>"`. Our
+//! iptables backend makes the same. Chains that containers share are never removed.
 //!
 //! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`, with the container ID
 //! alone as comment. So GC, which knows one network only, leaves them; a DEL removes them. Releases differ in how they
@@ -29,13 +29,16 @@ use crate::go_chains::{self, GoChains, OLD_SNAT, names_in};
 use crate::retry::remove_rules;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 
+/// The chain whose rules jump to the containers' chains.
 pub(super) const DNAT: &str = go_chains::DNAT.parent;
 const OWN: [GoChains; 2] = [go_chains::DNAT, OLD_SNAT];
 
+/// The table of the Go plugins' nftables backend, one of each family.
 pub(crate) const GO_TABLE: &str = "cni_hostport";
+/// The chains in it that have rules of containers.
 pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 
-/// iptables takes 255 bytes.
+/// Returns the comment of a rule that jumps to a container's chain, cut to the 255 bytes that iptables takes.
 pub(super) fn comment(network: &str, container_id: &str) -> String {
     const LIMIT: usize = 255;
     let mut comment = go_chains::DNAT.comment(network, container_id);
@@ -46,12 +49,14 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
     comment
 }
 
-/// The holder that a comment names, possibly among other words.
+/// Returns the container that such a comment names, possibly among other words. `None` for any other comment.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
     let (network, container) = names_in(comment)?;
     Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
 }
 
+/// Removes the container's rules from nf_tables: those of iptables' nf_tables variant, and those in the Go plugins'
+/// table. The latter name no network, so those of the container's other networks go along.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     remove_chains(nft, owner)?;
     for family in FAMILIES {
@@ -60,6 +65,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<
     Ok(())
 }
 
+/// Removes the container's chains and the jumps to them from iptables' nf_tables variant.
 pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     for family in FAMILIES {
         for chains in OWN {
@@ -69,10 +75,12 @@ pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()>
     Ok(())
 }
 
+/// Removes all rules of a container from a table of the Go plugins, whichever network they are for.
 pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<()> {
     remove_rules(nft, table, None, |rule| is_go_rule(rule, container_id)).map(drop)
 }
 
+/// Returns the rules of a container in a table of the Go plugins; none without the table.
 pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
     let mut rules = nft.rules(table, None)?;
     rules.retain(|rule| is_go_rule(rule, container_id));
@@ -83,6 +91,7 @@ fn is_go_rule(rule: &Rule, container_id: &str) -> bool {
     rule.comment == container_id && GO_CHAINS.contains(&rule.chain.as_str())
 }
 
+/// Removes the container's chains and the jumps to them from the legacy variant.
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     for chains in OWN {
         xtables::remove_legacy_chain(chains.parent, &chains.of(owner))?;
@@ -90,7 +99,8 @@ pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     Ok(())
 }
 
-/// Both hooks must lead to it.
+/// Returns whether the Go plugins' table has rules for all mappings of a pod's address, in chains that both hooks lead
+/// to.
 fn go_maps(
     nft: &mut Nft,
     table: Table<'_>,
@@ -109,7 +119,7 @@ fn go_maps(
     }))
 }
 
-/// The chains that `from` leads to, directly or not, and itself.
+/// Returns the chains with rules that `from` leads to, directly or by others, and `from` itself.
 fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::from([from]);
     loop {
@@ -123,7 +133,7 @@ fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
     }
 }
 
-/// Whether a rule sends the host's port to the pod's address and port.
+/// Returns whether a rule sends the mapping's port of the host to the pod's address and port.
 fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
     let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
     let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);
@@ -135,7 +145,9 @@ fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
         && loads(&mapping.container_port.to_be_bytes())
 }
 
-/// The Go plugins or our iptables backend map these ports. Each family has the chain, a jump to it, and all rules.
+/// Returns whether the Go plugins or our iptables backend map these ports. In iptables both hooks must lead to the
+/// container's chain, with at least as many DNAT rules as there are mappings. The contents of these rules are not
+/// compared.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
     let chain = go_chains::DNAT.of(owner);
     for pod in &forward.addrs {

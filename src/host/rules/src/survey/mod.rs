@@ -1,6 +1,9 @@
-//! Everything in the packet rules that is for one pod, ours and the Go plugins', for `cnimble doctor`. Our elements and
-//! the Go plugins' nf_tables rules carry the attachment's tag, their iptables chains the container's ID, and the rules
-//! in their chain CNI-FORWARD only an address.
+//! Finds everything in the packet rules that is for one pod, ours and the Go plugins', for `cnimble doctor`.
+//!
+//! What a rule tells of its pod differs. Our elements and the Go plugins' masquerading in nf_tables have the
+//! attachment's tag. Chains of iptables and the Go plugins' port mappings in nf_tables have the container's ID. Rules
+//! in the Go plugin's chain CNI-FORWARD have only an address. Elements and chains of a bridge's port have only the
+//! port.
 
 mod reference;
 
@@ -21,10 +24,14 @@ use super::portmap::nftables::Portmap;
 use super::portmap::{self, foreign, hand_over};
 use super::spoof::Spoof;
 
+/// Something in the packet rules that is for one pod or one bridge.
 #[derive(Debug, Clone)]
 pub struct Trace {
+    /// What it is and where, for people.
     pub what: String,
+    /// What it tells of its owner.
     pub named: Named,
+    /// The pod's addresses in it, if it has any.
     pub addrs: Vec<IpAddr>,
     place: Place,
 }
@@ -40,15 +47,20 @@ pub struct Contested {
     pub container: String,
 }
 
+/// What a trace tells of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// The comment is from [`Owner::comment`](cnimble_cni::Owner::comment).
+    /// The comment, which [`Owner::comment`](cnimble_cni::Owner::comment) has made.
     Comment(String),
+    /// The container, and its network unless the Go plugins left it out.
     Container {
         network: Option<String>,
         id: String,
     },
+    /// The host's interface that it is for: a port of a bridge, or a bridge with a policy. Empty if the interface is
+    /// missing.
     Link(String),
+    /// Nothing but the addresses.
     Nothing,
 }
 
@@ -58,6 +70,7 @@ enum Place {
     Reference(reference::Place),
 }
 
+/// The parts of our tables. Each has a layout, which [`operations`](Self::operations) makes callable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Masquerade,
@@ -69,6 +82,7 @@ pub(super) enum Part {
 
 pub(super) const PARTS: [Part; 5] =
     [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof, Part::Isolation];
+/// The tables of all parts.
 pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
@@ -78,6 +92,7 @@ pub const OWN: &str = "cnimble";
 /// The names of the nf_tables tables in which rules of pods may stand: of cnimble, of iptables and of firewalld.
 pub const FOLLOWED: &[&str] = &["cnimble", "filter", "nat", "mangle", "firewalld"];
 
+/// The functions of a part's [`Layout`], which can't be a trait object.
 pub(super) struct Operations {
     table: Table<'static>,
     pub(super) all: fn(&mut Nft) -> netlink::Result<Vec<Placed>>,
@@ -111,6 +126,7 @@ impl Part {
         }
     }
 
+    /// Returns what the part is for, for people.
     fn name(self) -> &'static str {
         match self {
             Part::Masquerade => "masquerading",
@@ -122,6 +138,7 @@ impl Part {
     }
 }
 
+/// Returns all traces in this namespace. On a kernel without nf_tables, only those in the legacy variant of iptables.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
     let has_nf_tables = nft.is_supported()?;
@@ -138,7 +155,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
     let element = &placed.element;
     let link = match part {
         Part::Forward => forwarding::bridge(&placed),
-        // The pair of port and MAC names its owner, too, but goes by the port.
+        // The pair of port and MAC has an owner in its comment, but the port decides whether it is still needed.
         Part::Spoof => Some(element.key.first_ifname()),
         Part::Isolation => isolation::port(&placed),
         Part::Masquerade | Part::Portmap => None,
@@ -160,6 +177,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
 }
 
 impl Trace {
+    /// Returns the comment of an element of our tables, or `None` for anything in the form of the Go plugins.
     pub fn comment(&self) -> Option<&str> {
         match &self.place {
             Place::Element(_, placed) => Some(&placed.element.comment),
@@ -167,16 +185,17 @@ impl Trace {
         }
     }
 
-    /// Whether it is an element of ours, rather than what the Go plugins make.
+    /// Returns whether it is an element of our tables. Otherwise it is a rule or chain in the form of the Go plugins.
     pub fn is_element(&self) -> bool {
         self.element().is_some()
     }
 
-    /// Whether it is our rules for a pod's published ports in iptables (`acceptPublished`).
+    /// Returns whether it is our rules in iptables that let published ports of a pod pass (`acceptPublished`).
     pub fn is_of_published_ports(&self) -> bool {
         matches!(self.place, Place::Reference(reference::Place::Published { .. }))
     }
 
+    /// Returns the element and its part, or `None` if it is none.
     pub(super) fn element(&self) -> Option<(Part, &Placed)> {
         match &self.place {
             Place::Element(part, placed) => Some((*part, placed)),
@@ -184,8 +203,9 @@ impl Trace {
         }
     }
 
-    /// The port of a mapping of ours that the rules of another container lead away as well, in the form of the Go
-    /// plugins. `None` if the Go plugins' rule sees the packets first, so that ours takes none.
+    /// Returns the port of a mapping of ours that rules of another container in the form of the Go plugins take as
+    /// well. Returns `None` for anything else, and if packets surely meet these rules first, because then there is no
+    /// contest.
     pub fn contested_port(&self, nft: &mut Nft) -> Result<Option<Contested>, Error> {
         let Place::Element(Part::Portmap, placed) = &self.place else { return Ok(None) };
         let Some(owner) = Owner::named(&placed.element.comment) else { return Ok(None) };
@@ -202,12 +222,13 @@ impl Trace {
         Ok(None)
     }
 
-    /// An `ingressPolicy` is a bridge's.
+    /// Returns whether it belongs to a bridge and to no pod, as an `ingressPolicy` does.
     pub fn is_of_bridge(&self) -> bool {
         matches!(&self.place, Place::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
     }
 
-    /// Removes it, if it has not changed since, and the sets and chains that are unused without it.
+    /// Removes it. An element is removed only if it has not changed since, with the sets and chains that are unused
+    /// without it.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
             Place::Element(part, placed) => {
@@ -218,7 +239,8 @@ impl Trace {
     }
 }
 
-/// The unused parts of our tables, for people.
+/// Returns what of our tables is unused, for people: parts, empty sets, empty tables, and links on which
+/// `route_localnet` is still on.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
     if !nft.is_supported()? {
@@ -244,7 +266,8 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     Ok(idle)
 }
 
-/// Removes what [`idle`] lists. Switches portmap's `route_localnet` off before the rules go that make it harmless.
+/// Removes what [`idle`] lists. Switches `route_localnet` off before the rules of portmap go that keep others from
+/// localhost.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
         let operations = part.operations();
@@ -263,7 +286,8 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     Ok(())
 }
 
-/// The container's ID in a comment or alias of ours, and whether it is whole: a comment may have been cut.
+/// Returns the container's ID in a comment or alias of ours, and whether it is whole: a comment may have been cut.
+/// `None` without an ID.
 pub fn container(comment: &str) -> Option<(&str, bool)> {
     let (_, id) = comment.split_once(", id: ")?;
     Some((id, comment.len() < cnimble_cni::owner::COMMENT_LIMIT))

@@ -1,4 +1,4 @@
-//! The same for what the Go plugins leave, with either backend.
+//! Finds the traces that are in the form of the Go plugins, with either of their backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,18 +14,27 @@ use crate::portmap::reference as portmap;
 use crate::reference_spoof;
 use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, nat};
 
+/// Where a trace is, as far as its removal needs it.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
+    /// A container's chain in the table `nat` of iptables, with the jumps of `parent` to it.
     Chain { variant: Variant, family: Family, parent: &'static str, chain: String },
+    /// Such a chain without a jump to it, in the nf_tables variant.
     Unused { family: Family, chain: String },
+    /// Rules in `inet cni_plugins_masquerade` of the attachment with this tag.
     Masquerade { tag: String },
+    /// Rules in the table `cni_hostport` of the container with this ID.
     Hostport { family: Family, id: String },
+    /// The chain of the MAC check of one port.
     Spoof { chain: String },
+    /// Rules for this address in the chain of the plugin firewall.
     Forward { ip: IpAddr },
+    /// Our rules for published ports with this comment in that chain.
     Published { comment: String },
 }
 
 impl Place {
+    /// Removes it. Nothing tells whether it has changed since it was found.
     pub(super) fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match self {
             Place::Chain { variant: Variant::NfTables, family, parent, chain } => {
@@ -57,9 +66,10 @@ pub(super) enum Variant {
     Legacy,
 }
 
+/// All kinds of containers' chains.
 const KINDS: [GoChains; 3] = [MASQUERADE, DNAT, OLD_SNAT];
 
-/// `nft` is missing on a kernel without nf_tables.
+/// Adds all traces. `nft` is `None` on a kernel without nf_tables.
 pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let mut forwarded = Forwarded::default();
     for family in FAMILIES {
@@ -87,7 +97,7 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
     if let Some(nft) = nft {
         masqueraded(nft, traces)?;
         for (table, chain) in reference_spoof::stale(nft)? {
-            // The port isn't there; its owner doesn't matter.
+            // The port is missing, so it doesn't matter whose it was.
             let what = format!("chain {chain} in table {table}");
             let named = Named::Link(String::new());
             traces.push(Trace { what, named, addrs: Vec::new(), place: of(Place::Spoof { chain }) });
@@ -96,6 +106,7 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
     Ok(())
 }
 
+/// Returns the containers' chains among the saved rules of the legacy table `nat`.
 fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     let jumps = rules.iter().filter_map(|rule| {
         let (_, target) = rule.rsplit_once(" -j ")?;
@@ -105,15 +116,17 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
     chains(Variant::Legacy, family, jumps.collect())
 }
 
-/// The rules in the chain of pods.
+/// What the rules in the plugin firewall's chain tell.
 #[derive(Default)]
 struct Forwarded {
+    /// The addresses in rules without a comment of ours.
     addrs: BTreeSet<IpAddr>,
-    /// Our rules for published ports, by their comment.
+    /// The addresses in our rules for published ports, by the comment, which names the owner.
     published: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 impl Forwarded {
+    /// Adds one rule with its comment and addresses.
     fn note(&mut self, comment: &str, addrs: Vec<IpAddr>) {
         match super::tag(comment) {
             None => self.addrs.extend(addrs),
@@ -121,6 +134,7 @@ impl Forwarded {
         }
     }
 
+    /// Returns one trace for each address, and one for each comment.
     fn traces(self) -> impl Iterator<Item = Trace> {
         let chain = forward::table::PODS;
         let by_address = move |ip: IpAddr| {
@@ -139,7 +153,7 @@ impl Forwarded {
     }
 }
 
-/// Returns the chains in such rules, each with the one that leads to it. Fuzzers call it.
+/// Returns the chains in saved rules, each behind the chain that leads to it. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     rules.iter().for_each(|rule| drop((published::comment(rule), sources(rule))));
@@ -155,7 +169,8 @@ fn of(place: Place) -> super::Place {
     super::Place::Reference(place)
 }
 
-/// Containers' chains among the jumps: from, to, comment, addresses.
+/// Returns the containers' chains among jumps, each with its container. A jump has the chains from and to, the comment
+/// and the addresses.
 fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, Vec<IpAddr>)>) -> Vec<Trace> {
     let mut found: BTreeMap<(&'static str, String), (String, String, Vec<IpAddr>)> = BTreeMap::new();
     for (from, to, comment, addrs) in jumps {
@@ -177,7 +192,8 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
         .collect()
 }
 
-/// The plugin fills such a chain first, and may be killed then. The addresses in it are no pod's.
+/// Returns the masquerading chains that have rules and no jump to them. The plugin first fills such a chain, and may be
+/// killed before it adds the jump. A rule has its chain, its target and its comment. The addresses in it are no pod's.
 fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
     let used: BTreeSet<&str> = rules.iter().filter_map(|(_, target, _)| target.as_deref()).collect();
     let filled = rules.iter().filter(|(chain, ..)| MASQUERADE.has(chain) && !used.contains(chain));
@@ -197,6 +213,7 @@ fn names(comment: &str) -> Option<(String, String)> {
     names_in(comment).map(|(network, id)| (network.to_owned(), id.to_owned()))
 }
 
+/// Adds a trace for each container in the Go plugins' table for port mappings.
 fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let table = Table::new(family, portmap::GO_TABLE);
     let rules = nft.rules(table, None)?;
@@ -218,6 +235,7 @@ fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(
     Ok(())
 }
 
+/// Adds a trace for each attachment in the Go plugins' table for masquerading.
 fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let mut found: BTreeMap<String, (String, Vec<IpAddr>)> = BTreeMap::new();
     for rule in masquerade::go_rules(nft)? {
@@ -236,11 +254,13 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the addresses that a rule compares with.
 fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
     rule.constants().filter_map(|bytes| address(bytes, family)).collect()
 }
 
-/// Reads an address. Returns `None` unless it has the family's length.
+/// Reads an address of the family, IPv6 for any other than [`Family::Ipv4`]. Returns `None` for another length and for
+/// the unspecified address.
 fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     let ip = match family {
         Family::Ipv4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
@@ -249,7 +269,7 @@ fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip.filter(|ip| !ip.is_unspecified())
 }
 
-/// The addresses after `-s` and `-d`.
+/// Returns the addresses after `-s` and `-d` in a saved rule, without the prefix length.
 fn sources(rule: &str) -> Vec<IpAddr> {
     let words: Vec<&str> = rule.split(' ').collect();
     let pairs = words.windows(2).filter_map(|pair| match pair {

@@ -13,9 +13,9 @@ use crate::request::Mode;
 pub struct NewBridge<'a> {
     /// The name of the bridge.
     pub name: &'a str,
-    /// MTU in bytes; `None` is the kernel's.
+    /// The MTU in bytes. `None` is the kernel's default.
     pub mtu: Option<u32>,
-    /// Set at creation, so that it never follows the ports.
+    /// The hardware address. It is set at the creation, so that it never follows the ports.
     pub mac: Mac,
     /// Whether the bridge has `vlan_filtering 1`.
     pub vlan_filtering: bool,

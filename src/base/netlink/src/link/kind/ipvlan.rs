@@ -37,6 +37,7 @@ impl IpvlanMode {
     }
 }
 
+/// Reads the mode of an ipvlan. `None` for a mode that isn't known here.
 pub(super) fn read(data: Attributes<'_>) -> Result<Option<IpvlanMode>, Malformed> {
     let number = data.find(IFLA_IPVLAN_MODE)?.and_then(|mode| u16_ne(mode, 0));
     Ok(IpvlanMode::ALL.into_iter().find(|mode| Some(*mode as u16) == number))

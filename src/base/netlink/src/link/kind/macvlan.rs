@@ -17,7 +17,8 @@ pub(super) const NAME: &str = "macvlan";
 pub struct Macvlan {
     /// The mode, which decides which of a parent's macvlans reach each other.
     pub mode: MacvlanMode,
-    /// How many broadcast frames may wait; `None` is the kernel's. Kernels before 5.11 ignore it, and don't report it.
+    /// The number of broadcast frames that may wait. `None` is the kernel's default. Kernels before 5.11 ignore it, and
+    /// don't report it.
     pub bcqueuelen: Option<u32>,
 }
 
@@ -27,7 +28,7 @@ pub struct Macvlan {
 pub enum MacvlanMode {
     /// The macvlans of a parent hear each other.
     Bridge = MACVLAN_MODE_BRIDGE,
-    /// Pods do not hear each other.
+    /// The macvlans of a parent do not hear each other.
     Private = MACVLAN_MODE_PRIVATE,
     /// The macvlans of a parent hear each other by way of a switch that sends frames back.
     Vepa = MACVLAN_MODE_VEPA,
@@ -64,11 +65,14 @@ impl Macvlan {
         InfoData::MacVlan([mode].into_iter().chain(self.bcqueuelen.map(InfoMacVlan::BcQueueLen)).collect())
     }
 
+    /// Whether a macvlan with the settings `now` has these. A queue length that isn't wanted or isn't reported makes no
+    /// difference.
     pub(super) fn is_met_by(self, now: Macvlan) -> bool {
         self.mode == now.mode && self.bcqueuelen.zip(now.bcqueuelen).is_none_or(|(wanted, now)| wanted == now)
     }
 }
 
+/// Reads the settings of a macvlan. `None` for a mode that isn't known here.
 pub(super) fn read(data: Attributes<'_>) -> Result<Option<Macvlan>, Malformed> {
     let number = |attribute| Ok(data.find(attribute)?.and_then(|value| u32_ne(value, 0)));
     let (number, bcqueuelen) = (number(IFLA_MACVLAN_MODE)?, number(IFLA_MACVLAN_BC_QUEUE_LEN)?);

@@ -24,9 +24,9 @@ const DEVICE: &str = "/dev/net/tun";
 pub struct TapSettings {
     /// The user that may attach to it without CAP_NET_ADMIN.
     pub owner: Option<u32>,
-    /// The ID of the group that may open it.
+    /// The ID of the group that may attach to it without CAP_NET_ADMIN.
     pub group: Option<u32>,
-    /// Whether it can have several queues, and has to be attached to so.
+    /// Whether it can have several queues. A program that attaches to it has to say the same.
     pub multi_queue: bool,
 }
 
@@ -41,12 +41,14 @@ impl fmt::Display for TapSettings {
 }
 
 impl TapSettings {
+    /// Whether a tap with the settings `now` has these. An owner or group that isn't wanted makes no difference.
     pub(super) fn is_met_by(self, now: TapSettings) -> bool {
         let allows = |wanted: Option<u32>, now| wanted.is_none() || wanted == now;
         allows(self.owner, now.owner) && allows(self.group, now.group) && self.multi_queue == now.multi_queue
     }
 }
 
+/// Reads the settings of a tap. `None` for a tun device, which has the same kind.
 pub(super) fn read(data: Attributes<'_>) -> Parsed<Option<TapSettings>> {
     let number = |attribute| Ok(data.find(attribute)?.and_then(|id| u32_ne(id, 0)));
     let flag = |attribute| Ok(data.find(attribute)?.and_then(|value| u8_at(value, 0)));
@@ -57,7 +59,7 @@ pub(super) fn read(data: Attributes<'_>) -> Parsed<Option<TapSettings>> {
     }))
 }
 
-/// A tap that goes again when this is dropped, unless it is [kept](Tap::keep).
+/// A tap that is removed when this is dropped, unless it is [kept](Tap::keep).
 #[derive(Debug)]
 pub struct Tap {
     device: File,
@@ -65,10 +67,11 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it in the namespace of this thread, down.
+    /// Makes a tap in the network namespace of this thread. It is down.
     ///
     /// # Errors
-    /// EBUSY or EINVAL if the name is taken; other refusals of the kernel.
+    /// Fails with EBUSY or EINVAL if the name is taken. Fails if /dev/net/tun can't be opened, or if the kernel refuses
+    /// it otherwise. Then no tap remains.
     pub fn make(name: &str, settings: TapSettings) -> Result<Self> {
         let what = format!("add tap {name}");
         if let Some(reason) = bad_name(name) {
@@ -98,7 +101,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Has the device stay.
+    /// Makes the tap stay when this is dropped.
     pub fn keep(self) -> Result<()> {
         self.set(TUNSETPERSIST, 1, "persist")
     }
@@ -111,10 +114,10 @@ impl Tap {
     }
 }
 
-/// Taps can be made: the device is there, and may be opened.
+/// Checks that taps can be made: /dev/net/tun is there, and may be opened.
 ///
 /// # Errors
-/// Fails with the reason.
+/// Fails if it can't be opened.
 pub fn usable() -> Result<()> {
     open().map(drop)
 }

@@ -11,21 +11,21 @@ use crate::link::{Mac, new_link, with};
 /// A veth pair to make: one end here, the other born in another namespace.
 #[derive(Debug, Clone)]
 pub struct NewVeth<'a> {
-    /// Name of the end in this namespace.
+    /// The name of the end in this namespace.
     pub name: &'a str,
     /// The hardware address of this end; `None` is the kernel's choice.
     pub mac: Option<Mac>,
-    /// The index of the master.
+    /// The index of the link whose port this end becomes, such as a bridge.
     pub master: Option<u32>,
     /// Whether this end comes up at once.
     pub up: bool,
-    /// MTU of both ends; `None` is the kernel's.
+    /// The MTU of both ends, in bytes. `None` is the kernel's default.
     pub mtu: Option<u32>,
-    /// Name of the other end.
+    /// The name of the other end.
     pub peer_name: &'a str,
     /// The hardware address of the other end; `None` is the kernel's choice.
     pub peer_mac: Option<Mac>,
-    /// The namespace that the other end is born in.
+    /// The namespace that the other end is made in.
     pub peer_ns: BorrowedFd<'a>,
 }
 

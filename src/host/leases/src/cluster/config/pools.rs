@@ -1,4 +1,5 @@
-//! Pools: range sets for the pods of some namespaces, or for pods that name the pool. Addresses of pods by their names.
+//! Pools: range sets for the pods of some namespaces, or for pods that ask for the pool. Also addresses that belong to
+//! the pods of certain names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,25 +13,28 @@ use cnimble_cni::{CniArgs, Error, PluginConfig, cidr};
 use crate::config::Config;
 use crate::config::ranges::{RangeFields, range_sets};
 
-/// The annotation that names a pool.
+/// The annotation by which a pod asks for a pool.
 const POOL: &str = "cnimble/pool";
-/// The annotation with the addresses that a pod is to get, as in `10.1.0.9,fd00::9` or `["10.1.0.9"]`.
+/// The annotation with addresses that a pod asks for, as in `10.1.0.9,fd00::9` or `["10.1.0.9"]`.
 const IPS: &str = "cnimble/ips";
 
+/// The pools of a network, and the addresses by pods' names (`ipam.addresses`).
 #[derive(Debug)]
 pub struct Pools {
     /// The number of range sets that belong to no pool. Those of the pools follow.
     pub usual: usize,
     pools: Vec<Pool>,
-    /// The addresses of this pod's name.
+    /// The addresses that `ipam.addresses` gives to this pod.
     named: Vec<IpAddr>,
-    /// The addresses of other pods' names.
+    /// The addresses that `ipam.addresses` gives to other pods.
     pub reserved: BTreeSet<IpAddr>,
 }
 
+/// Range sets for some pods.
 #[derive(Debug)]
 struct Pool {
     name: String,
+    /// The namespaces whose pods get the pool without asking. If there are any, no other pod gets it.
     namespaces: Vec<String>,
     /// The numbers of its range sets.
     sets: Range<usize>,
@@ -57,7 +61,7 @@ struct PoolFields {
     ranges: Vec<Vec<RangeFields>>,
 }
 
-/// The keys of one attachment.
+/// What one attachment asks for.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Asked {
@@ -86,13 +90,14 @@ struct RuntimeConfig {
 }
 
 impl RuntimeConfig {
+    /// Returns an annotation of the pod, unless it is empty.
     fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str).filter(|text| !text.is_empty())
     }
 }
 
 impl Pools {
-    /// Adds the pools' range sets to those of `base`. Fails with code 7 for a wrong key.
+    /// Reads the keys, and adds the pools' range sets to those of `base`. Fails with code 7 for a wrong key.
     pub(super) fn read(config: &PluginConfig, args: &CniArgs, base: &mut Config) -> Result<Self, Error> {
         let ipam = config.decode::<Document>()?.ipam;
         let usual = base.sets.len();
@@ -136,9 +141,12 @@ impl Pools {
         Ok(read)
     }
 
-    /// Returns the numbers of the range sets that the pod gets addresses of. Adds to `base` the addresses of its
-    /// annotation, and those of its name, and removes routes of families without an address. Fails with code 7 if the
-    /// pod may not have the pool or an address.
+    /// Returns the numbers of the range sets of which the pod gets addresses. Fails with code 7 if the pod may not have
+    /// the pool or an address.
+    ///
+    /// Adds to the requested addresses in `base` those of the pod's annotation. Also adds that of its name, unless one
+    /// of the same range set is requested already. Removes routes without a gateway from `base` if the pod gets no
+    /// address of their family.
     pub fn choose(
         &self,
         config: &PluginConfig,
@@ -171,7 +179,8 @@ impl Pools {
         Ok(own)
     }
 
-    /// The numbers of the range sets of the pool that is named, or else of the namespace.
+    /// Returns the numbers of the range sets of the pool that is asked for, else of the namespace's pool, else those
+    /// without a pool.
     fn pool(&self, asked: &Asked, namespace: &str) -> Result<Range<usize>, Error> {
         let is_of = |pool: &Pool| pool.namespaces.iter().any(|name| name == namespace);
         let argument = asked.args.cni.pool.as_deref().map(|name| ("args.cni.pool".to_owned(), name));
@@ -192,7 +201,7 @@ impl Pools {
     }
 }
 
-/// The addresses of a list, with or without the brackets and quotes of JSON.
+/// Reads a list of addresses, with or without the brackets and quotes of JSON. Fails with code 7.
 fn addresses(list: &str) -> Result<Vec<IpAddr>, Error> {
     let words =
         list.split(',').map(|word| word.trim_matches(|c: char| "[]\"".contains(c) || c.is_whitespace()));

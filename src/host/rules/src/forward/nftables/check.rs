@@ -1,4 +1,4 @@
-//! CHECK: every element of the pod and of its bridge's policy, and the rules over them.
+//! Checks every element of the pod and of its bridge's policy, and the rules over the sets.
 
 use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
@@ -9,6 +9,7 @@ use super::wanted;
 use crate::elements::{self, Layout, LookUp, Placed};
 use crate::forward::{Forward, Policy};
 
+/// Returns what is missing or wrong, or `None` if everything is in place.
 pub(in crate::forward) fn check(
     nft: &mut Nft,
     owner: &Owner,
@@ -23,7 +24,7 @@ pub(in crate::forward) fn check(
     for Placed { set, element } in wanted {
         let place = table.set(&set);
         match elements::look_up::<Forwarding>(nft, owner, &set, &element.key)? {
-            // A policy, which has no owner.
+            // This is a policy, whose element has no owner.
             LookUp::Foreign(other) if other.comment == element.comment => {}
             LookUp::Missing => return Ok(Some(format!("set {place} lacks {}", element.key))),
             found => match found.or_fault(place, &element.key) {
@@ -41,6 +42,7 @@ pub(in crate::forward) fn check(
     missing_rule(nft, &pods, forward)
 }
 
+/// Returns the first missing rule: a jump, the rule of policies, or one over the sets `pods`.
 fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Forwarding::TABLE;
     let rules = nft.rules(table, None)?;

@@ -8,15 +8,18 @@ use cnimble_netlink::nft::{
 use crate::elements::{Claim, Layout, Placed, first};
 use crate::listed::Effect;
 
+/// The layout of forwarding, a part of the table `inet cnimble`.
 pub(crate) struct Forwarding;
 
+/// The operator's chain. The plugin makes it and adds no rule to it.
 pub(super) const ADMIN: &str = "admin";
 pub(super) const POLICY: &str = "forward-policy";
 pub(super) const FORWARD: &str = "forward";
 const PODS4: &str = "forward4";
 const PODS6: &str = "forward6";
+/// The bridges with a policy.
 pub(super) const BRIDGES: &str = "forward-bridges";
-/// Pairs of bridges with an open way between them.
+/// Pairs of bridges between which packets may pass. A bridge with the policy `same-bridge` is paired with itself.
 pub(super) const INSIDE: &str = "forward-inside";
 /// Where iptables' filter is: `priority filter`.
 const FILTER: i32 = 0;
@@ -29,7 +32,7 @@ impl Layout for Forwarding {
     const FIXED: &'static [&'static str] = &[INSIDE, BRIDGES, PODS4, PODS6];
     const FOREIGN: &'static [&'static str] = &[ADMIN];
 
-    /// Policies are the bridge's, and the latest ADD on it decides.
+    /// A policy belongs to the bridge, and the latest ADD on it decides.
     fn claim(set: &str) -> Claim {
         if [BRIDGES, INSIDE].contains(&set) { Claim::Shared } else { Claim::Network }
     }
@@ -106,15 +109,17 @@ pub(super) fn pods(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { PODS4 } else { PODS6 }
 }
 
-/// The key of the way from a bridge to itself.
+/// Returns the key of a bridge paired with itself.
 pub(super) fn pair(bridge: &str) -> Key {
     Key::ifname(bridge).and_ifname(bridge)
 }
 
+/// Returns whether a set has pods' addresses. The others are about bridges.
 pub(super) fn has_pods(set: &str) -> bool {
     [PODS4, PODS6].contains(&first(set))
 }
 
+/// Returns the pod's address in an element, or `None` for an element of a policy.
 pub(crate) fn address(placed: &Placed) -> Option<IpAddr> {
     placed.element.key.as_ip().filter(|_| has_pods(&placed.set))
 }

@@ -1,4 +1,4 @@
-//! Forwarding in nf_tables: chains in the table `inet cnimble`.
+//! Forwards in nf_tables, by chains in the table `inet cnimble`.
 //! ```text
 //! chain admin { }                          the operator's
 //! chain forward-policy {
@@ -12,7 +12,8 @@
 //!     ip saddr @forward4 accept
 //! }
 //! ```
-//! A pod is one element for each address. A bridge with a policy is one, and a pair with itself unless isolated.
+//! A pod has one element for each address. A bridge with a policy has one, and a second one unless it is isolated: its
+//! pair with itself.
 
 mod check;
 mod layout;
@@ -33,6 +34,7 @@ pub(super) use policy::{When, add_policy, any_pod, remove_policy, remove_unused}
 pub(crate) use policy::{bridge, policies};
 use policy::{forget_others, policy_comment};
 
+/// Returns the elements of the pod and those of its bridge's policy.
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let comment = &policy_comment(forward.policy);
     let policies = forward.policed().iter().flat_map(|bridge| {
@@ -48,6 +50,7 @@ fn of_pod(owner: &Owner, addrs: &[IpAddr]) -> Vec<Placed> {
     addrs.iter().map(|ip| Placed::new(pods(*ip), Key::ip(*ip), &comment)).collect()
 }
 
+/// Inserts the elements, and deletes those of the bridge's former policy. Nothing stays after an error.
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::Result<Changes> {
     let mut changes = elements::insert::<Forwarding>(nft, &wanted(owner, forward))?;
     if let Err(err) = forget_others(nft, forward, &mut changes) {
@@ -57,7 +60,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
     Ok(changes)
 }
 
-/// Returns whether the pod's bridge has a policy.
+/// Removes the pod's elements. Returns whether one of its interfaces has a policy, which [`remove_policy`] may remove.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> netlink::Result<bool> {
     elements::remove::<Forwarding>(nft, owner, &of_pod(owner, leaving.addrs))?;
     for interface in leaving.interfaces {
@@ -68,6 +71,7 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net
     Ok(false)
 }
 
+/// Returns the number of the operator's rules in the chain `admin`.
 pub(crate) fn admin_rules(nft: &mut Nft) -> netlink::Result<usize> {
     Ok(nft.rules(Forwarding::TABLE, Some(ADMIN))?.len())
 }

@@ -1,4 +1,4 @@
-//! Policies of bridges: written beside each other, and removed with the bridge.
+//! Adds the policies of bridges, and removes those of unused bridges.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,12 @@ use crate::elements::{Changes, Layout, Placed};
 use crate::forward::{Forward, Policy, Unused, table};
 use crate::retry::ATTEMPTS;
 
-/// Policies belong to no pod, so that their comment names none.
+/// Returns the comment of a policy's elements. It names no owner, because all pods of the bridge share them.
 pub(super) fn policy_comment(policy: Policy) -> String {
     format!("ingressPolicy: {policy}")
 }
 
+/// Deletes the elements of the bridges' former policy that the new one excludes, and notes them in `changes`.
 pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {
     for bridge in &forward.interfaces {
         let has_inside = match forward.policy {
@@ -33,7 +34,8 @@ pub(super) fn forget_others(nft: &mut Nft, forward: &Forward, changes: &mut Chan
     Ok(())
 }
 
-/// The bridge's policy alone, beside those of other bridges, if there are any.
+/// Adds the bridge's policy without elements of a pod. Does nothing if no other bridge has a policy here, since it
+/// would separate nothing. With the policy `open`, deletes the bridge's former one.
 pub(in crate::forward) fn add_policy(
     nft: &mut Nft,
     owner: &Owner,
@@ -45,13 +47,16 @@ pub(in crate::forward) fn add_policy(
     add(nft, owner, &Forward { addrs: Vec::new(), ..forward.clone() })
 }
 
+/// When a policy is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::forward) enum When {
+    /// If the bridge is unused.
     Unused,
-    /// The bridge is unused, or no pod has rules: for the bridge of a pod that leaves.
+    /// If the bridge is unused, or no pod on the host has rules. This is for the bridge of a pod that leaves.
     Idle,
 }
 
+/// Removes the policies of all unused bridges.
 pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Result<(), Error> {
     let mut bridges = BTreeSet::new();
     for set in [BRIDGES, INSIDE] {
@@ -64,8 +69,11 @@ pub(in crate::forward) fn remove_unused(nft: &mut Nft, unused: Unused<'_>) -> Re
     Ok(())
 }
 
-/// Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its port before its rules, so it
-/// is either seen or restores the policy.
+/// Removes a bridge's policy if `when` allows it, and then unused sets and the unused part.
+///
+/// The deletion is bound to the generation in which the bridge was seen. A concurrent ADD makes its port before its
+/// rules, so either the port is seen, or the ADD writes the policy again. If the ruleset keeps changing, the policy
+/// stays until GC.
 pub(in crate::forward) fn remove_policy(
     nft: &mut Nft,
     bridge: &str,
@@ -93,7 +101,8 @@ pub(in crate::forward) fn remove_policy(
     Ok(())
 }
 
-/// Ports of pods that are being deleted at this moment don't keep a policy.
+/// Returns whether any pod has rules, here or in iptables. Rules tell more than ports: pods that are being deleted at
+/// this moment still have a port.
 pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     for set in nft.sets(Forwarding::TABLE)? {
         if has_pods(&set) && !nft.is_empty(Forwarding::TABLE.set(&set))? {
@@ -103,11 +112,12 @@ pub(in crate::forward) fn any_pod(nft: &mut Nft) -> Result<bool, Error> {
     table::has_pods(nft)
 }
 
-/// The bridge that an element is about, of those that are about one.
+/// Returns the bridge of an element of a policy, or `None` for an element of a pod.
 pub(crate) fn bridge(placed: &Placed) -> Option<String> {
     [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| placed.element.key.first_ifname())
 }
 
+/// Returns the bridges with a policy here, sorted by name.
 pub(crate) fn policies(nft: &mut Nft) -> netlink::Result<Vec<(String, Policy)>> {
     let all = [Policy::SameBridge, Policy::Isolated];
     let found = nft.elements(Forwarding::TABLE.set(BRIDGES))?;

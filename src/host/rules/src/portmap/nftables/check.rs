@@ -1,4 +1,4 @@
-//! CHECK: every element with its owner and target, and the rules over them.
+//! Checks every element with its owner and target, and the rules over the sets.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,7 @@ use super::{services, wanted};
 use crate::elements::{self, Layout};
 use crate::portmap::Forward;
 
+/// Returns what is missing or wrong, or `None` if all mappings are in place.
 pub(in crate::portmap) fn check(
     nft: &mut Nft,
     owner: &Owner,
@@ -18,7 +19,7 @@ pub(in crate::portmap) fn check(
 ) -> netlink::Result<Option<String>> {
     let wanted = wanted(owner, forward);
     let mut used = BTreeSet::new();
-    // One by one: a set has the ports of all pods.
+    // The elements are looked up one by one, because a set has the ports of all pods.
     for placed in &wanted {
         let (place, key) = (Portmap::TABLE.set(&placed.set), &placed.element.key);
         let found = elements::look_up::<Portmap>(nft, owner, &placed.set, key)?;
@@ -31,6 +32,8 @@ pub(in crate::portmap) fn check(
     missing_rule(nft, &used, forward)
 }
 
+/// Returns the first rule that is missing: over one of the `sets`, to the rules over them, or of the guard of
+/// localhost.
 fn missing_rule(
     nft: &mut Nft,
     sets: &BTreeSet<String>,

@@ -1,10 +1,10 @@
-//! `conditionsV4` and `conditionsV6` in the language of the `nft` command. Each text of conditions has a map, and its
-//! rule has the conditions in front of the look-up:
+//! Maps for `conditionsV4` and `conditionsV6` in the language of the `nft` command. Mappings with the same conditions
+//! share a map. Its rule has the conditions in front of the look-up:
 //! ```text
 //! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
 //! ```
-//! Only the command knows its language, so it makes map and rule, in one transaction, before the first mapping comes.
-//! An ADD that finds them runs no command, and they go with the last mapping.
+//! Only the command understands its language. So the command makes map and rule, in one transaction, before the first
+//! mapping comes. An ADD that finds them runs no command. The last mapping in the map removes both.
 
 use std::fmt::Write;
 
@@ -19,21 +19,25 @@ use crate::portmap::Forward;
 
 const NFT: &str = "nft";
 
+/// Returns the hash of conditions for the name of their map, or `None` without conditions.
 pub(super) fn hash(conditions: &[String]) -> Option<String> {
     let text = text(conditions);
     (!text.is_empty()).then(|| hash16(&text))
 }
 
+/// Joins the conditions with single spaces. Empty ones don't count.
 fn text(conditions: &[String]) -> String {
     let words: Vec<&str> =
         conditions.iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect();
     words.join(" ")
 }
 
+/// Why the map was not made.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) err: Error,
-    /// The ruleset has changed: a concurrent call may have made the same, or removed what it needs.
+    /// Whether to try again, because the ruleset has changed meanwhile. A concurrent call may have made the same map,
+    /// or removed the chain for its rule.
     pub(super) is_overtaken: bool,
 }
 
@@ -43,6 +47,8 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
+/// Makes missing maps and the rules over them, all or none. The part must exist
+/// ([`elements::prepare`](crate::elements)).
 pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
     let before = nft.generation()?;
@@ -53,12 +59,13 @@ pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<
     }
     let Err(err) = command::run(NFT, &["-f", "-"], &script) else { return Ok(()) };
     let err = err.details("its commands were made of conditionsV4 and conditionsV6");
-    // Another call's last mapping may have taken what it needs before `before`.
+    // The chain may also have been removed by another DEL before the first look at the generation.
     let is_overtaken = nft.generation()? != before || !nft.has_chain(Portmap::TABLE.chain(DISPATCH))?;
     Err(Failure { err, is_overtaken })
 }
 
-/// A set's rules for one address come in front of all others.
+/// Returns the commands that make a map, unless it exists, and its rule. The rule over a map for single addresses of
+/// the host comes in front of all others.
 fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     let ipv4 = family(set).is_none_or(|ip| ip.is_ipv4());
     let (ip, addr, conditions) =
@@ -81,6 +88,7 @@ fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
     commands
 }
 
+/// Fails with code 100 and a hint if the `nft` command is not installed.
 pub(in crate::portmap) fn available() -> Result<(), Error> {
     if command::find(NFT).is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Ports that are another container's.
+//! Finds wanted ports that belong to another container.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,13 @@ use super::names::{Portmap, family, has_ports, is_of_addresses};
 use crate::elements::{Layout, Placed, Refusal};
 use crate::portmap::holder::{self, Holder};
 
-/// A longer list of ports is not looked up one by one: a set is listed.
+/// The maximum number of ports that are looked up one by one. For more, the whole set is listed.
 const FEW: usize = 8;
 
-/// An address of the host, if any, a protocol and a port.
+/// The address of the host or `None` for all, the number of the protocol, and the port.
 type Port = (Option<std::net::IpAddr>, u8, u16);
 
+/// Returns the error for a wanted port that this element maps: code 102, with its owner and target.
 pub(super) fn taken(old: &Element) -> Error {
     let port = match old.key.as_port() {
         Some((addr, protocol, port)) => {
@@ -29,19 +30,26 @@ pub(super) fn taken(old: &Element) -> Error {
     holder::refusal(&port, &format!("{names}{target}"))
 }
 
+/// Returns the owner of an element, or `None` if its comment is not ours.
 pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }
 
+/// Which wanted ports are compared with the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
+    /// All of them.
     All,
-    /// Ports that are wanted in another set. The kernel itself refuses the very same key in the very same set.
+    /// Those that are wanted in another set. For the same set the kernel itself refuses a key that is taken.
     OfOtherSets,
 }
 
-/// Looks for ports of other containers that the kernel wouldn't refuse beside the wanted ones: of all addresses and of
-/// one, and in the sets beside others. One would take packets from the other.
+/// Looks in `sets` for ports of other containers that would compete with the wanted ones although the keys differ. A
+/// port of one address competes with the same port of all addresses, and with one in a second set or in one with
+/// conditions.
+///
+/// # Errors
+/// Fails with [`Refusal::Taken`] and the first such element.
 pub(super) fn look_around(
     nft: &mut Nft,
     owner: &Owner,
@@ -75,7 +83,8 @@ pub(super) fn look_around(
     Ok(())
 }
 
-/// Elements of a set that may be in the way. A few ports are looked up: others' mappings then cost nothing.
+/// Returns the elements of a set that may compete with `ports`. Looks up a few ports one by one, so that the number of
+/// other mappings does not matter.
 fn suspects(nft: &mut Nft, set: &str, ports: &[Port]) -> cnimble_netlink::Result<Vec<Element>> {
     let place = Portmap::TABLE.set(set);
     let mut keys = Vec::new();

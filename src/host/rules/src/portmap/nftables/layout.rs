@@ -19,7 +19,7 @@ use crate::elements::{self, Claim, Layout, Placed, first};
 use crate::listed::Effect;
 use crate::portmap::conntrack;
 
-/// `priority raw` (nft(8))
+/// The priority `raw` (nft(8)): before connection tracking.
 const RAW: i32 = -300;
 
 /// `RTN_LOCAL` (linux/rtnetlink.h), `IPS_DST_NAT` (linux/netfilter/nf_conntrack_common.h).
@@ -31,7 +31,7 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
 impl Layout for Portmap {
     const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
     const CHAINS: &'static [&'static str] = &[DISPATCH, PREROUTING, OUTPUT, POSTROUTING, GUARD];
-    /// The mapping for one address is looked up before that for all.
+    /// A mapping of one address of the host is looked up before one of all addresses.
     const FIXED: &'static [&'static str] = &[
         "portmap-addr4",
         "portmap4",
@@ -42,8 +42,8 @@ impl Layout for Portmap {
         "portmap-all6",
         LINKS,
     ];
-    /// The chain that guards localhost has to be there until [`leave`] has switched `route_localnet` off. A note in the
-    /// set [`LINKS`] keeps the part: no removal takes a part that has an element.
+    /// The chain that guards localhost must stay until [`leave`] has switched `route_localnet` off. A note in the set
+    /// [`LINKS`] keeps the part meanwhile, because [`drop_part`](elements::drop_part) removes no part with an element.
     const STAYS: bool = true;
     const NOTES: &'static [&'static str] = &[LINKS];
     const SAMPLE: Option<&'static str> = Some("portmap-hairpin-0.0.0.0/0");
@@ -130,13 +130,13 @@ impl Layout for Portmap {
         let Some(ip) = family(set).filter(|_| Self::makes(set)) else { return };
         let dispatch = Self::TABLE.chain(DISPATCH);
         if is_in(&ADDR_PORTS, set) && first(set) != set {
-            // In front of all that is for every address.
+            // A mapping of one address comes before those of all addresses.
             return batch.insert_rule(dispatch, &dnat(set, ip), "");
         }
         if has_ports(set) {
             return batch.add_rule(dispatch, &dnat(set, ip), "");
         }
-        // Which sources are masqueraded on their way to a pod of the set.
+        // These sources are masqueraded on their way to a pod of the set. `None` is all sources.
         let sources = match first(set) {
             LOCAL => Some((LOOPBACK, 8)),
             _ => hairpin_network(set).map(|network| (network.ip(), network.prefix())),
@@ -152,7 +152,7 @@ impl Layout for Portmap {
         batch.add_rule(Self::TABLE.chain(POSTROUTING), &rule, "");
     }
 
-    /// Elements for hairpin and localhost aren't listed.
+    /// Returns `None` for elements for hairpin and localhost, which aren't listed.
     fn effect(placed: &Placed) -> Option<Effect> {
         let (host_address, protocol, host_port) = placed.element.key.as_port()?;
         let (address, port) = placed.element.data.as_ref()?.as_service()?;
@@ -181,12 +181,13 @@ impl Layout for Portmap {
     }
 }
 
+/// Returns the type of a set's key for the family of an address.
 fn addr_type(ip: IpAddr) -> KeyType {
     if ip.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr }
 }
 
-/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or the source. Before connection tracking: answers to localhost get
-/// their old destination back after it, and pass.
+/// `iifname != "lo" ip daddr 127.0.0.0/8 drop`, or `ip saddr`, as `end` says. The chain comes before connection
+/// tracking, so answers to localhost still have the address of masquerading there, and pass.
 fn guard(end: (u32, u32)) -> Vec<Expr> {
     let mut lo = b"lo".to_vec();
     lo.resize(16, 0);
@@ -207,7 +208,8 @@ fn to_this_host() -> Vec<Expr> {
     ]
 }
 
-/// `ip6 daddr ::1 return`: packets from ::1 can't leave the host, and a refusal is better than silence.
+/// `ip6 daddr ::1 return`. Packets from ::1 can't leave the host, and a client is better refused than left without an
+/// answer.
 fn not_localhost6() -> Vec<Expr> {
     let mut rule = of_family(V6);
     rule.push(load_address(V6, DESTINATION));
@@ -216,9 +218,9 @@ fn not_localhost6() -> Vec<Expr> {
     rule
 }
 
-/// `dnat ip to meta l4proto . th dport map @portmap4`, or with `ip daddr .` in front.
+/// `dnat ip to meta l4proto . th dport map @portmap4`. For a map of single addresses the key begins with `ip daddr .`.
 fn dnat(map: &str, ip: IpAddr) -> Vec<Expr> {
-    // An address takes one word of the registers, or four.
+    // An IPv4 address takes one 32-bit word of the registers, and an IPv6 address four.
     let behind = if ip.is_ipv4() { 1 } else { 4 };
     let mut rule = Vec::new();
     let mut at = 0;
@@ -235,7 +237,7 @@ fn dnat(map: &str, ip: IpAddr) -> Vec<Expr> {
     rule
 }
 
-/// `ct status dnat` and the family
+/// `ct status dnat`, for packets of one family.
 fn redirected(ip: IpAddr) -> Vec<Expr> {
     let mut rule = vec![
         Expr::ct_status(REG1),

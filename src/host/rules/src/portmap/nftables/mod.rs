@@ -1,10 +1,11 @@
-//! Port mappings in nf_tables: maps in the table `inet cnimble`. A mapping is one element of a map, from protocol and
-//! port (and address of the host, if any) to the pod's address and port. One rule looks all of them up:
+//! Maps ports in nf_tables, by maps in the table `inet cnimble`. A mapping is one element of a map. Its key is protocol
+//! and port, with the address of the host if there is one, and its value is the pod's address and port. One rule looks
+//! all of them up:
 //! ```text
 //! dnat ip to meta l4proto . th dport map @portmap4
 //! ```
-//! Only packets to an address of this host (`fib daddr type local`) get there: port 80 of another machine is left
-//! alone, although its packets may pass (CVE-2025-67499).
+//! Only packets to an address of this host (`fib daddr type local`) get there. So packets that the host forwards to
+//! port 80 of another machine are left alone (CVE-2025-67499).
 
 mod check;
 pub(super) mod conditions;
@@ -37,11 +38,12 @@ pub(crate) use names::Portmap;
 use names::{ALL, LOCAL, element, for_family, hairpin_set};
 pub(super) use names::{hairpin_network, has_ports, is_all, is_conditional};
 
-/// The owner's comment with the number of its elements, so that DEL knows whether it has found all.
+/// Returns the owner's comment with the number of its elements. By this number DEL knows whether it has found all.
 fn comment(owner: &Owner, count: usize) -> String {
     owner.comment_with(&format!(", of: {count}"))
 }
 
+/// Returns the number of elements in such a comment, or `None` if the comment has none.
 fn count_in(comment: &str) -> Option<usize> {
     let (_, rest) = comment.split_once(", of: ")?;
     rest.split(',').next()?.parse().ok()
@@ -50,14 +52,15 @@ fn count_in(comment: &str) -> Option<usize> {
 /// `NF_IP_PRI_NAT_DST` (linux/netfilter_ipv4.h): the priority of the Go plugins' chains, and of iptables' table nat.
 const GO_PRIORITY: i32 = -100;
 
-/// Whether packets meet the Go plugins' rules before ours. Earlier versions made our chain at the same priority, where
-/// the chain that was registered last runs first.
+/// Returns whether packets meet the Go plugins' rules before ours. False without our chain, and for a chain of an
+/// earlier version. That has the same priority as theirs, and then the chain that was registered last runs first.
 pub(crate) fn runs_after_go(nft: &mut Nft) -> netlink::Result<bool> {
     let priority = nft.priority(Portmap::TABLE.chain(names::PREROUTING))?;
     Ok(priority.is_some_and(|priority| priority > GO_PRIORITY))
 }
 
-/// The elements of an attachment: one for each port ([`names`]), and the pod's in the sets for hairpin and localhost.
+/// Returns the elements of an attachment: one for each mapping ([`names`]), and the pod's addresses in the sets for
+/// hairpin and localhost. Each comment has the number of all of them.
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let hashes = [&forward.conditions_v4, &forward.conditions_v6].map(|words| conditions::hash(words));
     let [v4, v6] = hashes.each_ref().map(Option::as_deref);
@@ -85,11 +88,17 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     wanted
 }
 
+/// The maximum number of elements that DEL looks up one by one.
 const ONE_BY_ONE: usize = 64;
-/// Attempts to make maps for conditions: another call may take them along with its last mapping.
+/// Attempts to make maps for conditions. Each time, another call may remove them with its last mapping.
 const ATTEMPTS: usize = 40;
 
-/// Elements of a container that `is_gone` go, as by its DEL. An undo does not restore them.
+/// Inserts the mappings. Removes those of a container that `is_gone`, as its DEL would; an undo does not restore them.
+/// Finally removes the container's own rules of an earlier run in the form of the Go plugins.
+///
+/// # Errors
+/// Fails with [`Refused::Taken`] if a port belongs to another container, and with [`Refused::Kernel`] if the kernel
+/// refuses a change. Nothing of it stays then.
 pub(super) fn add(
     nft: &mut Nft,
     owner: &Owner,
@@ -117,6 +126,7 @@ pub(super) fn add(
     }
 }
 
+/// What an ADD inserts, and the present addresses of Services.
 struct Elements<'a> {
     owner: &'a Owner,
     forward: &'a Forward,
@@ -126,8 +136,8 @@ struct Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// Excludes the addresses of Services. This comes before the mappings, so that not one packet for a Service takes
-    /// the new way.
+    /// Excludes the addresses of Services. It must come before the mappings, so that no packet for a Service meets
+    /// them. Adds to `made` what an undo has to remove.
     fn keep_off_services(&self, nft: &mut Nft, made: &mut Changes) -> netlink::Result<()> {
         if self.services.is_empty() {
             return Ok(());
@@ -136,12 +146,13 @@ impl Elements<'_> {
         services::keep_off(nft, &self.services)
     }
 
-    /// `made` are other changes to take back.
+    /// Inserts the elements, and makes the maps for conditions before if they are missing. Adds to `made` what an undo
+    /// has to remove besides the returned changes, also after an error.
     fn insert(&self, nft: &mut Nft, made: &mut Changes) -> Result<Changes, Refused> {
         let Elements { owner, forward, wanted, is_gone, ref services } = *self;
         let id = &owner.attachment.container_id;
         let around = |nft: &mut Nft, sets: &BTreeSet<String>| {
-            // The addresses have gone since, and may be the node's own now.
+            // The node has no addresses of Services any more, so those in the sets may be its own by now.
             if services.is_empty() && sets.iter().any(|set| services::is_set(set)) {
                 services::keep_off(nft, services)?;
             }
@@ -153,7 +164,7 @@ impl Elements<'_> {
                 Ok(changes) => return Ok(changes),
                 Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
                 Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
-                // Each time, a DEL of the last mapping may take them along.
+                // A DEL of the last mapping in a map may remove the map each time.
                 Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
                     attempts += 1;
                     made.also_made(elements::prepare::<Portmap>(nft)?);
@@ -173,6 +184,8 @@ impl Elements<'_> {
     }
 }
 
+/// Removes all mappings of the container that has an element in the way, if it `is_gone`. Otherwise fails with
+/// [`Refused::Taken`].
 fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Refused> {
     let gone = conflict::holder(old).filter(is_gone);
     let Some(Holder { tag: Some(tag), .. }) = gone else { return Err(Refused::Taken(conflict::taken(old))) };
@@ -182,6 +195,8 @@ fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Re
     Ok(())
 }
 
+/// Fails with [`Refused::Taken`] if an element of another container is in the way of the ports. For the iptables
+/// backend, which inserts no elements. Removes those of a container that `is_gone`.
 pub(super) fn refuse_taken(
     nft: &mut Nft,
     owner: &Owner,
@@ -200,7 +215,8 @@ pub(super) fn refuse_taken(
     }
 }
 
-/// Removes the owner's elements, and returns them. No set is listed if the configuration leads to all of them.
+/// Removes and returns the owner's elements, then unused sets and the unused part. If all elements are where `forward`
+/// says, lists no set.
 pub(super) fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -211,7 +227,8 @@ pub(super) fn remove(
     elements::delete_seen::<Portmap>(nft, &removed, generation)?;
     let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
     let complete = !removed.is_empty() && removed.iter().all(is_counted);
-    // A listing may lack something while the kernel's hash table grows, because of others.
+    // A listing may be incomplete while other elements make the kernel's hash table grow. So it is repeated until it is
+    // empty.
     if !complete {
         loop {
             let found = elements::remove::<Portmap>(nft, owner, &[])?;
@@ -221,14 +238,15 @@ pub(super) fn remove(
             removed.extend(found);
         }
     }
-    // A DEL that was killed may have left what it had emptied.
+    // A DEL that was killed may have left an unused part.
     if !removed.is_empty() || Portmap::is_idle(nft)? {
         leave(nft, &removed)?;
     }
     Ok(removed)
 }
 
-/// None if there are too many to ask for each.
+/// Returns the owner's elements that the configuration leads to. Returns none if they are too many to look up each, or
+/// `forward` is unknown.
 fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
     let mut found = Vec::new();
     let wanted = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
@@ -244,6 +262,7 @@ fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlin
     Ok(found)
 }
 
+/// Returns the elements of all pods that localhost reaches.
 fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     let mut sets = elements::our_sets::<Portmap>(nft)?;
     sets.retain(|set| first(set) == LOCAL);
@@ -255,6 +274,7 @@ fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     Ok(found)
 }
 
+/// Returns the addresses of all pods that localhost reaches.
 pub(super) fn local_pods(nft: &mut Nft) -> netlink::Result<Vec<IpAddr>> {
     Ok(local(nft)?.iter().filter_map(|placed| placed.element.key.as_ip()).collect())
 }

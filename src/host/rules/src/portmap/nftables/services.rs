@@ -1,6 +1,8 @@
-//! Addresses of Services that are local addresses of the node. kube-proxy in IPVS mode gives each ClusterIP to the link
-//! `kube-ipvs0`, so `fib daddr type local` holds for packets to it. A published port must not take these: port 443 would
-//! take the API server away from the whole node.
+//! Keeps published ports off the addresses of Services.
+//!
+//! kube-proxy in IPVS mode gives each ClusterIP to the link `kube-ipvs0`. So these are local addresses of the node, and
+//! `fib daddr type local` matches packets to them. A published port must not take such packets: port 443 would take the
+//! API server away from the whole node.
 //!
 //! nf_tables can't ask which link has a local address. So a set of each family has the addresses, and a rule at each
 //! hook returns before the look-up of ports:
@@ -28,15 +30,17 @@ const LINKS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 /// Additions and deletions in one batch: with their errors they stay far below the socket's buffers.
 const CHUNK: usize = 200;
 
+/// Returns whether a set is one of these two.
 pub(super) fn is_set(name: &str) -> bool {
     SETS.contains(&name)
 }
 
-/// Returns the addresses of Services on this node. An address that another link has as well is the node's own.
+/// Returns the addresses of Services on this node. Link-local addresses don't count. Neither does an address that
+/// another link has as well, because it is the node's own.
 pub(super) fn local() -> Result<BTreeSet<IpAddr>> {
     let mut names = Vec::new();
     for name in LINKS {
-        // Nearly all nodes have no such link, and this is one system call.
+        // This cheap look is enough on nearly all nodes, which have no such link.
         if sysctl::read(&format!("net/ipv4/conf/{name}/forwarding")).if_present()?.is_some() {
             names.push(name);
         }
@@ -56,6 +60,7 @@ pub(super) fn local() -> Result<BTreeSet<IpAddr>> {
     Ok(services)
 }
 
+/// Returns the interface indexes of those of the links that exist.
 fn indexes_of(host: &mut Netlink, names: &[&str]) -> Result<BTreeSet<u32>> {
     let mut indexes = BTreeSet::new();
     for name in names {
@@ -64,12 +69,12 @@ fn indexes_of(host: &mut Netlink, names: &[&str]) -> Result<BTreeSet<u32>> {
     Ok(indexes)
 }
 
-/// Returns the numbers of the links that have addresses of Services.
+/// Returns the interface indexes of the links that have addresses of Services.
 pub(in crate::portmap) fn links() -> Result<BTreeSet<u32>> {
     indexes_of(&mut Netlink::open()?, &LINKS)
 }
 
-/// Brings the sets up to date if there are port mappings at all.
+/// Brings the sets up to date. Does nothing if the host has no port mappings.
 pub(in crate::portmap) fn refresh(nft: &mut Nft) -> Result<()> {
     if !nft.has_chain(Portmap::TABLE.chain(PREROUTING))? {
         return Ok(());
@@ -77,7 +82,7 @@ pub(in crate::portmap) fn refresh(nft: &mut Nft) -> Result<()> {
     keep_off(nft, &local()?)
 }
 
-/// Lets published ports take no packets for these addresses, and for no others any more.
+/// Makes the sets contain exactly these addresses, and adds missing rules over them. The part must exist.
 pub(super) fn keep_off(nft: &mut Nft, services: &BTreeSet<IpAddr>) -> Result<()> {
     for family in [V4, V6] {
         let of_family =
@@ -102,7 +107,7 @@ fn keep_off_family(nft: &mut Nft, family: IpAddr, services: &BTreeSet<IpAddr>) -
     }
     for chain in [PREROUTING, OUTPUT] {
         let rules = nft.rules(Portmap::TABLE, Some(chain))?;
-        // A chain without rules was flushed. The next ADD has to notice that, and makes all of its rules.
+        // A chain without rules was flushed. It stays so, because an ADD repairs only a chain that has no rules at all.
         if !rules.is_empty() && !rules.iter().any(|rule| rule.uses_set(name)) {
             batch.insert_rule(Portmap::TABLE.chain(chain), &to_a_service(family, name), "");
         }
@@ -132,7 +137,7 @@ fn to_a_service(family: IpAddr, set: &str) -> Vec<Expr> {
     rule
 }
 
-/// Removes the sets and their rules. The part must have no mappings.
+/// Removes the sets and the rules over them. Call this only if there are no mappings.
 pub(super) fn remove(nft: &mut Nft) -> Result<()> {
     for name in SETS {
         let set = Portmap::TABLE.set(name);
@@ -159,7 +164,8 @@ pub(super) fn remove(nft: &mut Nft) -> Result<()> {
     Ok(())
 }
 
-/// Returns the missing object for CHECK, or `None` if all addresses of Services are excluded.
+/// Returns the first object that CHECK misses, or `None` if all addresses of Services are excluded. `rules` are those
+/// of the table.
 pub(super) fn missing(nft: &mut Nft, rules: &[Rule]) -> Result<Option<String>> {
     let services = local()?;
     for family in [V4, V6] {
