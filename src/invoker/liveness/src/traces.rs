@@ -1,4 +1,4 @@
-//! Verdicts about packet rules.
+//! Verdicts on packet rules.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use cnimble_rules::survey::{self, Contested, Named, Trace};
 use super::node::Node;
 use super::{Sight, Verdict};
 
-/// The time for an answer after each request. A neighbour answers within milliseconds.
+/// How long to wait for an answer after each ARP request. A neighbour answers within milliseconds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
 
 impl Sight {
-    /// The verdict on a packet rule. A port mapping of an attachment that only may live is an orphan if it takes the
-    /// packets of a living pod: see [`takes_packets_of_another`].
+    /// Returns the verdict on a packet rule. A port mapping of an attachment that lives without certainty is an orphan
+    /// if it
+    /// takes the packets of a living pod: see [`takes_packets_of_another`].
     pub fn judge(&self, trace: &Trace) -> Verdict {
         match judge(&self.node, trace) {
             Verdict::Lives => takes_packets_of_another(&self.node, trace)
@@ -30,13 +31,16 @@ impl Sight {
     }
 }
 
-/// A Go plugin's DEL of a pod of ours can fail half-way, and leaves our port mapping. The next pod with the port, made
-/// by the Go plugin, hears nothing. The mapping may go if all of this holds:
+/// Returns another verdict on a port mapping that takes the packets of another pod, or `None` if it doesn't. A Go
+/// plugin's
+/// DEL of a pod of ours can fail half-way and leave our port mapping. The next pod with the port, made by the Go
+/// plugin,
+/// then receives nothing. The mapping may be removed if all of this holds:
 ///
 /// - neither a link nor a good entry shows that its pod lives, and the runtime doesn't list the pod;
 /// - the other pod lives, and an interface has its address;
 /// - no interface has the address that the mapping leads to, and nothing answers for it. A virtual machine in a pod can
-///   have an address that no interface has.
+/// have an address that no interface has.
 fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict>, Error> {
     let Named::Comment(comment) = &trace.named else { return Ok(None) };
     let is_known = survey::tag(comment).is_none_or(|tag| node.lives_surely(tag));
@@ -66,10 +70,11 @@ fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict
     })
 }
 
-/// Whether a neighbour of this host has the address. `None` if that can't be asked.
+/// Asks by ARP whether a neighbour of this host has the address. Returns `Some(false)` if no route or no link with a
+/// carrier leads there. Returns `None` if it can't be asked: for IPv6, or on a link without a MAC.
 fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
     let mut host = Netlink::open()?;
-    // Without a route, or on a link without a carrier, nothing is heard.
+    // Without a route, or on a link without a carrier, no neighbour can answer.
     let Some(index) = host.link_towards(address)? else { return Ok(Some(false)) };
     let link = host.link_at(index)?;
     if !link.carrier {
@@ -83,10 +88,11 @@ fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
     }
 }
 
+/// Judges a packet rule by its comment, container, link or address, whichever it names.
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {
         Named::Comment(comment) => match survey::tag(comment) {
-            // Another program's element in our table.
+            // An element without a tag in our table is another program's.
             None => Verdict::Lives,
             Some(tag) if node.has_tag(tag) || node.is_listed_in(comment) => Verdict::Lives,
             Some(_) => node.by_addresses(&trace.addrs, "its pod is gone".to_owned()),
@@ -94,7 +100,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
         Named::Container { .. } => node.by_container(&trace.addrs, "its container is gone".to_owned()),
         Named::Link(name) => by_link(node, trace, name),
-        // The rules are for the address, of any pod.
+        // The rules name no owner, and serve any pod with the address.
         Named::Nothing => {
             let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
             if trace.addrs.iter().any(in_use) {
@@ -106,6 +112,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     }
 }
 
+/// Judges a rule that names a link. The link of that name must exist and must not carry another owner's alias.
 fn by_link(node: &Node, trace: &Trace, name: &str) -> Verdict {
     let Some(link) = node.links.iter().find(|link| link.name == name) else {
         if trace.comment().is_some_and(|comment| node.is_listed_in(comment)) {
