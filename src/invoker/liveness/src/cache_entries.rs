@@ -44,15 +44,13 @@ impl Known {
     }
 
     /// Returns the lease directories of host-local in the recorded configuration. The list is empty if the
-    /// configuration can't
-    /// be parsed.
+    /// configuration can't be parsed.
     pub fn data_dirs(&self) -> Vec<PathBuf> {
         self.entry.network_list().map(|list| data_dirs(&list)).unwrap_or_default()
     }
 
     /// Returns false if the entry names no namespace, or one that does not exist or is the caller's own. If the kernel
-    /// can't
-    /// tell, this returns true.
+    /// can't tell, this returns true.
     pub fn has_namespace(&self) -> bool {
         self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
     }
@@ -74,8 +72,7 @@ pub fn host_links(entry: &Entry) -> Vec<&str> {
 }
 
 /// Returns the ports that the runtime published for an attachment. The list is empty if no plugin of the network
-/// declares
-/// the capability `portMappings`, or if the recorded ports can't be parsed.
+/// declares the capability `portMappings`, or if the recorded ports can't be parsed.
 pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
     if entry.network_list().is_ok_and(|list| !list.takes("portMappings")) {
         return Vec::new();
@@ -85,8 +82,7 @@ pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
 }
 
 /// Returns `NAMESPACE/NAME` from the CNI_ARGS that a kubelet's runtime passes. Returns `None` without a name, and a
-/// name
-/// with control characters counts as none. A missing namespace is `default`.
+/// name with control characters counts as none. A missing namespace is `default`.
 pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);

@@ -1,7 +1,6 @@
 //! Compares a cache entry with the interface to which its namespace path leads. The interface can belong to another
 //! attachment: after a pod that ended without a DEL, a process ID is reused, or a named namespace is made again. DEL
-//! uses
-//! the same evidence (`inside.rs` of `cnimble_plugin`).
+//! uses the same evidence (`inside.rs` of `cnimble_plugin`).
 
 use cnimble_cni::{Error, Interface, IpConfig, Owner};
 use cnimble_netlink::link::{Link, Mac};
@@ -13,8 +12,7 @@ use cnimble_runtime::Entry;
 use super::cache_entries::owner_of;
 
 /// Returns why the interface in `ns` may not be the entry's, or `None` if nothing speaks against it. The caller opens
-/// `ns`
-/// by the entry's path. `host` is a socket in the host's namespace.
+/// `ns` by the entry's path. `host` is a socket in the host's namespace.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked; then nothing is known.
@@ -43,8 +41,7 @@ pub fn lost(entry: &Entry) -> String {
 }
 
 /// Returns whether `link` belongs to another attachment. `link` is in `ns`, `pod` is a socket in `ns`, and `host` is
-/// one
-/// in the host's namespace. Without evidence the answer is false.
+/// one in the host's namespace. Without evidence the answer is false.
 fn is_anothers(
     entry: &Entry,
     link: &Link,

@@ -1,6 +1,5 @@
 //! The order in which the node is read, and the verdicts on cache entries and leases. The crate's documentation
-//! explains
-//! why the order matters.
+//! explains why the order matters.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -19,8 +18,7 @@ use super::node::{Life, Lives, Node};
 use super::{Evidence, Verdict, inside, namespaces, young};
 
 /// Reads the node and judges its cache entries and leases. The caller has read `traces`, packet rules, before this.
-/// Their
-/// addresses are searched for in the namespaces, so that the rules can be judged by the returned node.
+/// Their addresses are searched for in the namespaces, so that the rules can be judged by the returned node.
 pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error> {
     // The objects to judge are read first.
     let mut host = Netlink::open()?;
@@ -68,8 +66,7 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
     let holders = holders(&leases, &node);
     node.lives.extend(holders);
     // Entries with an existing namespace are judged first. They claim their addresses, so that no dead entry with the
-    // same
-    // address lives by them.
+    // same address lives by them.
     entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
         known.verdict = entry(&known, &node, &mut host);

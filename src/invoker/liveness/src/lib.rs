@@ -120,8 +120,7 @@ pub struct Sight {
 
 impl Node {
     /// Reads the network namespace of the calling thread, the caches and the leases, without packet rules. They are
-    /// then
-    /// no evidence, and can't be judged by this node.
+    /// then no evidence, and can't be judged by this node.
     ///
     /// # Errors
     /// Fails if evidence can't be read, because an attachment without it would look dead.
@@ -132,8 +131,7 @@ impl Node {
 
 impl Known {
     /// Returns the entries of the judged caches whose namespace exists and has their interface. Unlike [`Node::look`]
-    /// it
-    /// reads no other namespace. An entry that can't be checked is left out.
+    /// it reads no other namespace. An entry that can't be checked is left out.
     ///
     /// # Errors
     /// Fails if a judged cache can't be read.
@@ -172,8 +170,7 @@ impl Sight {
 }
 
 /// Returns why a file may belong to a running ADD, or `None` if it is older than `grace`. A time in the future counts
-/// as
-/// young. So does a file that can't be examined.
+/// as young. So does a file that can't be examined.
 pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
     let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
     let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());

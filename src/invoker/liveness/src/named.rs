@@ -1,6 +1,6 @@
 //! Finds the pod that a user names. Every verb that takes a pod takes these names: a namespace of `ip netns`, the path
-//! of
-//! a namespace, a container ID or its beginning, `NAMESPACE/NAME`, `NAME` in the namespace `default`, and an address.
+//! of a namespace, a container ID or its beginning, `NAMESPACE/NAME`, `NAME` in the namespace `default`, and an
+//! address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -63,8 +63,7 @@ pub struct Records<'a> {
 
 impl<'a> Records<'a> {
     /// Reads the caches, without loopback. Of two entries for one attachment the first counts. `runtime` is asked only
-    /// about
-    /// names that no entry has.
+    /// about names that no entry has.
     pub fn read(caches: &[Cache], runtime: Option<&'a dyn Runtime>) -> Result<Self, Error> {
         let mut entries: Vec<Entry> = Vec::new();
         for cache in caches {
@@ -138,8 +137,7 @@ impl<'a> Records<'a> {
     }
 
     /// Returns the pod of a recorded container. Fails with [`Unnamed::Gone`] if its namespace is gone, or if it is
-    /// doubtful
-    /// for every entry that the interface in it is the entry's.
+    /// doubtful for every entry that the interface in it is the entry's.
     fn living(&self, container_id: &str) -> Result<NamedPod, Unnamed> {
         let of_it = self.entries.iter().filter(|entry| entry.container_id == container_id);
         let entries: Vec<Entry> = of_it.cloned().collect();
@@ -233,8 +231,7 @@ fn is_namespace(path: &str, word: &str) -> bool {
 }
 
 /// Returns the path that `word` has as an absolute path or as a name in `ip netns`. `None` if it can be neither. The
-/// path
-/// may not exist.
+/// path may not exist.
 fn namespace_path(word: &str) -> Option<PathBuf> {
     if word.starts_with('/') {
         return Some(PathBuf::from(word));

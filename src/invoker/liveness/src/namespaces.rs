@@ -1,7 +1,6 @@
 //! Searches all network namespaces for addresses, and for links that name an owner. A namespace lives while a process
-//! or a
-//! thread is in it, or a mount or a file descriptor holds it. /proc shows all of these. An address in any namespace is
-//! evidence for its lease.
+//! or a thread is in it, or a mount or a file descriptor holds it. /proc shows all of these. An address in any
+//! namespace is evidence for its lease.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -117,8 +116,7 @@ impl Walk {
     }
 
     /// Visits the namespaces that are mounted for a process. One that is gone from its path may have moved to another,
-    /// so the
-    /// list is read again.
+    /// so the list is read again.
     fn mounts(&mut self, process: &Path) {
         for look in 1..=LOOKS {
             let mut todo = mounted(process);
@@ -170,8 +168,7 @@ fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link
 }
 
 /// Returns whether an address can be evidence for a pod. Loopback, unspecified and IPv6 link-local addresses are in
-/// every
-/// namespace.
+/// every namespace.
 pub(super) fn is_somebodys(ip: IpAddr) -> bool {
     let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !(ip.is_loopback() || ip.is_unspecified() || link_local)

@@ -172,8 +172,7 @@ impl Node {
     }
 
     /// Returns whether the container runtime lists this sandbox. `id` may be the beginning of an ID, unless `whole`.
-    /// False if
-    /// no runtime was asked.
+    /// False if no runtime was asked.
     pub fn is_listed(&self, id: &str, whole: bool) -> bool {
         let Some(sandboxes) = &self.sandboxes else { return false };
         if whole {
@@ -194,8 +193,7 @@ impl Node {
     }
 
     /// Returns whether an address of the entry's result is in use, perhaps by another pod. Then rules for the address
-    /// must not
-    /// be removed on behalf of this entry.
+    /// must not be removed on behalf of this entry.
     pub fn is_anothers(&self, entry: &Entry) -> bool {
         let cache = PathBuf::new();
         let known = Known { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
@@ -203,8 +201,7 @@ impl Node {
     }
 
     /// Returns where the address is in use, as the end of a sentence: on the host, or in a namespace. `None` if it was
-    /// not
-    /// found.
+    /// not found.
     pub fn place_of(&self, ip: IpAddr) -> Option<String> {
         if self.own.contains(&ip) {
             return Some("on this host".to_owned());
@@ -213,8 +210,7 @@ impl Node {
     }
 
     /// Returns the verdict on an object without a living owner, for the reason `why`. It is a doubt if one of its
-    /// addresses
-    /// is in use by an unknown owner.
+    /// addresses is in use by an unknown owner.
     pub fn by_addresses(&self, addrs: &[IpAddr], why: String) -> Verdict {
         for ip in addrs.iter().filter(|ip| !self.is_held(**ip)) {
             if let Some(place) = self.place_of(*ip) {
@@ -225,8 +221,7 @@ impl Node {
     }
 
     /// Does the same for an object that names only its container. If it has no addresses and there is no cache, nothing
-    /// can
-    /// tell whether the container lives, and this is a doubt.
+    /// can tell whether the container lives, and this is a doubt.
     pub fn by_container(&self, addrs: &[IpAddr], why: String) -> Verdict {
         if addrs.is_empty() && !self.has_cache {
             return Verdict::Doubt(

@@ -19,8 +19,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis
 
 impl Sight {
     /// Returns the verdict on a packet rule. A port mapping of an attachment that lives without certainty is an orphan
-    /// if it
-    /// takes the packets of a living pod: see [`takes_packets_of_another`].
+    /// if it takes the packets of a living pod: see [`takes_packets_of_another`].
     pub fn judge(&self, trace: &Trace) -> Verdict {
         match judge(&self.node, trace) {
             Verdict::Lives => takes_packets_of_another(&self.node, trace)
@@ -32,10 +31,8 @@ impl Sight {
 }
 
 /// Returns another verdict on a port mapping that takes the packets of another pod, or `None` if it doesn't. A Go
-/// plugin's
-/// DEL of a pod of ours can fail half-way and leave our port mapping. The next pod with the port, made by the Go
-/// plugin,
-/// then receives nothing. The mapping may be removed if all of this holds:
+/// plugin's DEL of a pod of ours can fail half-way and leave our port mapping. The next pod with the port, made by the
+/// Go plugin, then receives nothing. The mapping may be removed if all of this holds:
 ///
 /// - neither a link nor a good entry shows that its pod lives, and the runtime doesn't list the pod;
 /// - the other pod lives, and an interface has its address;

@@ -55,8 +55,7 @@ impl Abandoned {
     }
 
     /// Runs `work`, an ADD, and returns its outcome. If this future is dropped, `work` learns it from its [`Caller`]
-    /// and goes
-    /// on as a task of the tokio runtime. Outside a runtime it is dropped, too.
+    /// and goes on as a task of the tokio runtime. Outside a runtime it is dropped, too.
     pub(super) async fn run<W>(
         &self,
         network: &str,

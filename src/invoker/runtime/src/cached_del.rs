@@ -8,8 +8,7 @@ use super::{Attach, ConfError, Entry, Error, Invoker, Key};
 
 impl Invoker {
     /// Runs DEL with what the cache knows of the ADD: configuration, arguments, capability arguments and namespace. It
-    /// needs
-    /// no file of the network. Returns false if the cache has no good entry, and then does nothing.
+    /// needs no file of the network. Returns false if the cache has no good entry, and then does nothing.
     ///
     /// # Errors
     /// Fails as [`Invoker::del`] does, if the entry can't be read, and if it has no configuration (libcni before 0.8).
@@ -24,8 +23,7 @@ impl Invoker {
     }
 
     /// Runs DEL of an entry that has been read. With `with_result` it does what [`Invoker::del_recorded`] does. Without
-    /// it the
-    /// plugins get no result, which could lead them to objects of others.
+    /// it the plugins get no result, which could lead them to objects of others.
     ///
     /// # Errors
     /// Fails as [`Invoker::del_recorded`] does.
@@ -48,8 +46,7 @@ impl Invoker {
     }
 
     /// Runs one verb of one plugin of an entry's network, with the entry's result as `prevResult`. It takes no lock, so
-    /// the
-    /// caller holds that of [`Invoker::alone`]. It does not change the cache.
+    /// the caller holds that of [`Invoker::alone`]. It does not change the cache.
     ///
     /// # Errors
     /// Fails if the plugin fails.

@@ -1,6 +1,5 @@
 //! ADD, CHECK and DEL of a whole chain. In ADD each plugin gets the result of the one before. In CHECK and DEL all get
-//! the
-//! result of the ADD.
+//! the result of the ADD.
 
 use std::path::PathBuf;
 
@@ -108,8 +107,7 @@ impl Invoker {
     }
 
     /// Asks every plugin whether the attachment is still as ADD left it. If the network says `disableCheck`, it asks
-    /// none and
-    /// succeeds. The configuration of the ADD counts, as for [`Invoker::del`].
+    /// none and succeeds. The configuration of the ADD counts, as for [`Invoker::del`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] below version 0.4.0, and [`Error::NoResult`] without a usable result of ADD in the cache.
@@ -157,14 +155,11 @@ impl Invoker {
     }
 
     /// Detaches a container: runs DEL of every plugin, last one first, with the cached result from version 0.4.0 on. It
-    /// goes
-    /// on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is only
-    /// a
-    /// warning. A corrupt entry is renamed, with a warning.
+    /// goes on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is
+    /// only a warning. A corrupt entry is renamed, with a warning.
     ///
     /// If the cache has the configuration of the ADD, DEL goes by that one, and warns if `network` is another.
-    /// Arguments
-    /// are those of `attach`. See [`Invoker::with_given_configuration`].
+    /// Arguments are those of `attach`. See [`Invoker::with_given_configuration`].
     ///
     /// # Errors
     /// Fails for a forbidden name and a locked network, and with the failures of all plugins together.
@@ -292,8 +287,7 @@ fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injectio
 }
 
 /// Returns the configuration to keep in the cache: the list as it was written, with the plugins of the network's
-/// folder.
-/// So DEL needs neither the file nor the folder.
+/// folder. So DEL needs neither the file nor the folder.
 #[doc(hidden)]
 pub fn inlined_config(network: &NetworkList) -> Value {
     let mut document = network.document.clone();

@@ -1,9 +1,7 @@
 //! The configuration directory with its networks. Files are read in the order of their names, `.conflist` before
-//! `.conf`
-//! and `.json`, which hold one plugin each and are turned into lists. A network may have more plugins in a folder of
-//! its
-//! own, `<dir>/<network>/*.conf`, unless it says `loadOnlyInlinedPlugins`. A file that can't be used is reported beside
-//! the others.
+//! `.conf` and `.json`, which hold one plugin each and are turned into lists. A network may have more plugins in a
+//! folder of its own, `<dir>/<network>/*.conf`, unless it says `loadOnlyInlinedPlugins`. A file that can't be used is
+//! reported beside the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,10 +74,8 @@ impl ConfDir {
     }
 
     /// Does what [`ConfDir::list`] does, in the order of the files' names alone. The kubelet and the runtimes look for
-    /// the
-    /// default network in this order. They take a file for a list only if it ends in `.conflist`. In another file they
-    /// look
-    /// for one plugin, find no type, and skip the file.
+    /// the default network in this order. They take a file for a list only if it ends in `.conflist`. In another file
+    /// they look for one plugin, find no type, and skip the file.
     ///
     /// # Errors
     /// Fails as [`ConfDir::list`] does.
@@ -123,8 +119,7 @@ fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfErr
 }
 
 /// Reads one file, and its network's folder beside it. A file that ends in `.conflist` is a list. Any other one is a
-/// list
-/// if it has the key `plugins`.
+/// list if it has the key `plugins`.
 ///
 /// # Errors
 /// Fails if the file, or one of the folder, can't be read or is no valid configuration.

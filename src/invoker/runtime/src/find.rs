@@ -12,8 +12,7 @@ use super::error::PluginError;
 ///
 /// # Errors
 /// Fails with [`PluginError::BadName`] for a name with `/`, which would leave the directories that the administrator
-/// chose
-/// (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it.
+/// chose (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it.
 pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(PluginError::BadName { name: name.to_owned() });

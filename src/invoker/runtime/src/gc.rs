@@ -55,8 +55,7 @@ impl Invoker {
     }
 
     /// Runs DEL of the attachments of `entries` that aren't in `valid`, and returns the failures. Without a list it
-    /// does
-    /// nothing.
+    /// does nothing.
     async fn del_stale(
         &self,
         network: &NetworkList,
@@ -101,8 +100,7 @@ impl Invoker {
     }
 
     /// Returns whether the deadline has passed, and a failure says so already. Reports the timeout once instead of once
-    /// for
-    /// each remaining entry.
+    /// for each remaining entry.
     fn is_over_after(&self, failures: &[Failure]) -> bool {
         !failures.is_empty() && self.exec.is_over()
     }
@@ -111,8 +109,7 @@ impl Invoker {
     ///
     /// # Errors
     /// Fails with the first plugin's failure and its code: 50 is "not available", and 51 adds that existing containers
-    /// may
-    /// have limited connectivity.
+    /// may have limited connectivity.
     pub async fn status(&self, network: &NetworkList) -> Result<(), Error> {
         if network.version < Version::V1_1_0 {
             return Ok(());

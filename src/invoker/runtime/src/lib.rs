@@ -122,8 +122,7 @@ pub struct Attach {
     /// Capability arguments. Each plugin gets those of its declared capabilities as `runtimeConfig`.
     pub capability_args: Map<String, Value>,
     /// Variables for the environment of the plugins, such as TRACEPARENT. The cache doesn't keep them, so a DEL from
-    /// the cache
-    /// has none.
+    /// the cache has none.
     pub env: Vec<(String, String)>,
 }
 
@@ -198,8 +197,7 @@ pub struct Invoker {
 
 impl Invoker {
     /// Looks for plugins in these directories, in order (CNI_PATH). Its cache is `/var/lib/cni`, as libcni's. There is
-    /// no time
-    /// limit and no lock, and plugins inherit stderr.
+    /// no time limit and no lock, and plugins inherit stderr.
     pub fn new<P: Into<PathBuf>>(path: impl IntoIterator<Item = P>) -> Self {
         Invoker {
             path: path.into_iter().map(Into::into).collect(),
@@ -234,8 +232,7 @@ impl Invoker {
     }
 
     /// Limits each operation on a network. `limit` after its begin the running plugin is stopped, and no other one is
-    /// started.
-    /// The undo of a failed ADD counts as an operation of its own.
+    /// started. The undo of a failed ADD counts as an operation of its own.
     #[must_use]
     pub fn with_operation_limit(mut self, limit: Duration) -> Self {
         self.operation_limit = Some(limit);
@@ -264,8 +261,7 @@ impl Invoker {
     }
 
     /// Takes these locks for operations on networks. Without them an operation is as safe beside a clean-up by cnimble
-    /// as
-    /// that of any other runtime, by the evidence that a running ADD leaves.
+    /// as that of any other runtime, by the evidence that a running ADD leaves.
     #[must_use]
     pub fn with_locks(mut self, locks: Locks) -> Self {
         self.locks = Some(locks);
@@ -283,8 +279,7 @@ impl Invoker {
     }
 
     /// Sets one deadline for all operations together. At the deadline the running plugin is stopped. From then on no
-    /// plugin is
-    /// started, not even to undo an ADD. The limit of [`Invoker::with_operation_limit`] still holds.
+    /// plugin is started, not even to undo an ADD. The limit of [`Invoker::with_operation_limit`] still holds.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.exec.deadline = Some(deadline);
@@ -317,8 +312,7 @@ impl Invoker {
 }
 
 /// Refuses names that would lead to other files, names that plugins refuse anyway, and arguments or variables that
-/// can't
-/// be passed on.
+/// can't be passed on.
 fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
     let bad = |code, text: String| Err(Error::Parameter(cni::Error::new(code, text)));
     if !names::is_identifier(network) {

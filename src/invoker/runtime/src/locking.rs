@@ -32,8 +32,7 @@ impl Alone {
 
 impl Invoker {
     /// Waits until no operation of cnimble runs on this network, or on any network for `None`. None begins while the
-    /// result
-    /// exists. Runtimes other than cnimble take no locks. Without [`Invoker::with_locks`] this locks nothing.
+    /// result exists. Runtimes other than cnimble take no locks. Without [`Invoker::with_locks`] this locks nothing.
     ///
     /// # Errors
     /// Fails if others held the lock until the time limit, or if the lock files can't be used.
@@ -50,8 +49,7 @@ impl Invoker {
     }
 
     /// Takes the lock that operations on attachments of this network share. Before that it waits until a dropped ADD of
-    /// this
-    /// attachment is undone. Returns `None` if the invoker has no locks.
+    /// this attachment is undone. Returns `None` if the invoker has no locks.
     pub(super) async fn together(&self, network: &str, attach: &Attach) -> Result<Option<Held>, Error> {
         let undone = self.abandoned.wait(network, attach);
         match self.exec.deadline {

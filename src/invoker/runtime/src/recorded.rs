@@ -44,8 +44,7 @@ impl Recorded<'_> {
 
 impl Invoker {
     /// Uses the configuration that CHECK, DEL and GC are given, as libcni does, and not that of the ADD. So DEL works
-    /// after a
-    /// plugin was uninstalled that the record names. Objects of that plugin may stay.
+    /// after a plugin was uninstalled that the record names. Objects of that plugin may stay.
     #[must_use]
     pub fn with_given_configuration(mut self) -> Self {
         self.by_record = false;
@@ -59,8 +58,7 @@ impl Invoker {
     }
 
     /// Reads the record of an attachment. An unusable record is no failure: it leaves the given configuration, and an
-    /// error
-    /// as the result.
+    /// error as the result.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
         let corrupt = |why: &dyn Display| {
@@ -84,8 +82,7 @@ impl Invoker {
     }
 
     /// Returns the configuration that counts for the attachment of `entry`, and how `given` differs from it. A borrowed
-    /// one is
-    /// `given` itself.
+    /// one is `given` itself.
     fn configuration<'n>(
         &self,
         entry: &Entry,
@@ -118,9 +115,8 @@ impl Invoker {
     }
 
     /// Returns the plugins that GC must ask besides those of `given`, each with the network of its record. Only they
-    /// know what
-    /// they made for dead attachments. A plugin that CNI_PATH lacks is left out, with a warning. So is a record below
-    /// 1.1.0.
+    /// know what they made for dead attachments. A plugin that CNI_PATH lacks is left out, with a warning. So is a
+    /// record below 1.1.0.
     pub(super) fn recorded_plugins(
         &self,
         given: &NetworkList,
@@ -151,8 +147,7 @@ impl Invoker {
 }
 
 /// Adds the plugins of the network's folder to a recorded configuration. libcni records the file as it is written,
-/// without
-/// the folder. `given` has its present content.
+/// without the folder. `given` has its present content.
 fn with_folder(mut added: NetworkList, given: &NetworkList) -> NetworkList {
     if !added.load_only_inlined_plugins {
         let inlined = json::get(&given.document, "plugins").and_then(Value::as_array).map_or(0, Vec::len);

@@ -13,8 +13,7 @@ use super::{Error, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
     /// Checks that all plugins of the network, and the IPAM plugins in their configurations, exist and support its
-    /// version.
-    /// It runs VERSION of each. Returns the capabilities that the network declares, sorted.
+    /// version. It runs VERSION of each. Returns the capabilities that the network declares, sorted.
     ///
     /// # Errors
     /// Fails with the problems of all plugins together.

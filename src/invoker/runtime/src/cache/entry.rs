@@ -69,8 +69,7 @@ impl Entry {
     }
 
     /// The path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces counts.
-    /// `None` if
-    /// neither has it.
+    /// `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
         let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
         let mut paths =
@@ -154,8 +153,7 @@ pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
 }
 
 /// Reads the bare result of a libcni before 0.8. Returns `None` if it doesn't look like a result. Its values are
-/// checked
-/// when they are used.
+/// checked when they are used.
 fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let has = |name| json::get(&value, name).is_some();

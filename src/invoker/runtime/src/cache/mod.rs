@@ -93,8 +93,7 @@ impl Cache {
     }
 
     /// Reads the entry of `key`. An entry of another attachment under the same file name counts as [`Lookup::Nothing`],
-    /// with
-    /// a warning. A file that is not regular, or too large, is [`Lookup::Corrupt`].
+    /// with a warning. A file that is not regular, or too large, is [`Lookup::Corrupt`].
     ///
     /// # Errors
     /// Fails if the file exists and can't be read.
@@ -121,8 +120,7 @@ impl Cache {
     }
 
     /// Reads all entries, sorted by file name. A file that can't be read, or is no entry of kind `cniCacheV1`, is left
-    /// alone
-    /// with a warning. So are the bare results of libcni before 0.8. A missing directory has no entries.
+    /// alone with a warning. So are the bare results of libcni before 0.8. A missing directory has no entries.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -164,8 +162,7 @@ impl Cache {
     }
 
     /// Reads the entry in one file of the directory `results`. Returns `None` if there is no file, or one that is no
-    /// entry
-    /// of kind `cniCacheV1`.
+    /// entry of kind `cniCacheV1`.
     ///
     /// # Errors
     /// Fails if the file exists and can't be read.

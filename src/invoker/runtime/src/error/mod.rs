@@ -93,8 +93,7 @@ impl From<CacheError> for Error {
 
 impl Error {
     /// Converts the error into one of the specification. The code and text of the first plugin that failed are kept.
-    /// Later
-    /// failures are in the details.
+    /// Later failures are in the details.
     pub fn to_spec(&self) -> cni::Error {
         let own = |code| cni::Error::new(code, self.to_string());
         match self {

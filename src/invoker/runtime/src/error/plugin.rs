@@ -77,8 +77,7 @@ impl PluginError {
     }
 
     /// Returns whether an ADD that ended with this error needs a DEL. Our own plugins undo their changes, but others
-    /// may not.
-    /// A conflict needs none: the older object may belong to this very attachment, and must stay.
+    /// may not. A conflict needs none: the older object may belong to this very attachment, and must stay.
     pub(crate) fn may_leave_something(&self) -> bool {
         match self {
             PluginError::BadName { .. } | PluginError::Missing { .. } | PluginError::Start { .. } => false,

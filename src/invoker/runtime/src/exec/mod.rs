@@ -1,12 +1,10 @@
 //! Runs one plugin once, with environment and stdin as input, and stdout and exit status as output.
 //!
 //! The plugin inherits the environment, and gets the variables of [`Attach`](crate::Attach) and `CNI_*`. It runs in a
-//! new
-//! process group, so a Ctrl-C on the terminal reaches only the invoker. At its time limit the group gets SIGTERM, and
-//! SIGKILL two seconds later if the plugin is still there. If the future is dropped, the group gets SIGKILL at once,
-//! and
-//! tokio reaps the plugin. What the plugin has changed by then stays, as after a crash. The ADD of a chain keeps this
-//! future when its own is dropped, and [`Exec::caller`] then stops the plugin as at a time limit.
+//! new process group, so a Ctrl-C on the terminal reaches only the invoker. At its time limit the group gets SIGTERM,
+//! and SIGKILL two seconds later if the plugin is still there. If the future is dropped, the group gets SIGKILL at
+//! once, and tokio reaps the plugin. What the plugin has changed by then stays, as after a crash. The ADD of a chain
+//! keeps this future when its own is dropped, and [`Exec::caller`] then stops the plugin as at a time limit.
 
 mod running;
 
@@ -115,8 +113,7 @@ pub enum Stderr {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exec {
     /// The time limit of one execution, or `None` for no limit. At the limit the plugin gets SIGTERM, so that it can
-    /// undo its
-    /// changes, and SIGKILL two seconds later.
+    /// undo its changes, and SIGKILL two seconds later.
     pub(crate) limit: Option<Duration>,
     /// At this time the running plugin is stopped as at the limit, and no other one is started.
     pub(crate) deadline: Option<Deadline>,
@@ -273,8 +270,7 @@ impl Exec {
     }
 
     /// Returns how long an execution that begins now may take, and the configured limit from which that follows, for
-    /// the
-    /// error. `None` is no limit.
+    /// the error. `None` is no limit.
     fn time(&self) -> Option<(Duration, Duration)> {
         let own = self.limit.map(|limit| (limit, limit));
         let whole = self.deadline.map(|deadline| (deadline.remaining(), deadline.limit));

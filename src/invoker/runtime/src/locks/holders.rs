@@ -10,8 +10,7 @@ const COMMAND_LIMIT: usize = 120;
 /// Returns the text about the processes that hold a flock(2) lock on this file. Several share a shared lock.
 pub(super) fn of(file: &Metadata) -> String {
     // The list is read in pieces larger than a page, the unit of the kernel. Between two reads it counts the lines
-    // anew, and
-    // skips one if an earlier lock is gone.
+    // anew, and skips one if an earlier lock is gone.
     let lines = File::open("/proc/locks").map(|list| BufReader::new(list).lines());
     let lines = lines.into_iter().flatten().map_while(Result::ok);
     let mut pids: Vec<u32> = lines.filter_map(|line| holder(&line, file.ino())).collect();
@@ -24,8 +23,7 @@ pub(super) fn of(file: &Metadata) -> String {
 }
 
 /// Returns the process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`, or `None` if it is about another
-/// file
-/// or another kind of lock. A waiting process has an arrow behind the number, and returns `None`, too.
+/// file or another kind of lock. A waiting process has an arrow behind the number, and returns `None`, too.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -114,8 +114,7 @@ impl Locks {
     }
 
     /// Removes all lock files and the directory, and then releases `held`. The caller holds the node exclusively. A
-    /// waiting
-    /// process makes a new file.
+    /// waiting process makes a new file.
     pub fn clear(&self, held: Held) {
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());

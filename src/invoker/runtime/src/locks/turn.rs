@@ -1,8 +1,7 @@
 //! A lock on which neither shared nor exclusive holders starve. While ADDs come without a pause, the lock is shared at
 //! every moment. So a process that wants it exclusively closes a turnstile in front of it: later ones wait there, and
 //! those inside finish. A process that hangs inside must not block all others, so the turnstile opens again after a
-//! while,
-//! and closes after another.
+//! while, and closes after another.
 
 use std::path::Path;
 use std::time::Duration;
