@@ -8,12 +8,14 @@ use cnimble_leases::cluster::{address, number};
 
 use crate::record::text;
 
+/// Makes the keys of one network.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     base: String,
     host_bits: u32,
 }
 
+/// Returns the address at the end of a key. `None` if there is none.
 pub(super) fn ip(key: &str) -> Option<IpAddr> {
     let last = key.rsplit('/').next()?;
     let (family, digits) = last.split_once('-')?;
@@ -31,25 +33,27 @@ impl Keys {
         Keys { base: format!("{}/{}", etcd.prefix, cluster.network), host_bits: cluster.host_bits }
     }
 
-    /// Identifies the etcd of the set-up.
+    /// The key of the fence.
     pub(super) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }
 
+    /// The record of a node's latest boot.
     pub(super) fn node(&self, name: &str) -> String {
         format!("{}/nodes/{name}", self.base)
     }
 
-    /// The records of all nodes: of their latest boots, and of others.
+    /// The prefixes of all records: of the latest boots, and of the other boots.
     pub(super) fn records(&self) -> [String; 2] {
         [format!("{}/nodes/", self.base), format!("{}/boots/", self.base)]
     }
 
-    /// The records of a node's other boots.
+    /// The prefix of the records of a node's other boots.
     pub(super) fn boots(&self, name: &str) -> String {
         format!("{}/boots/{name}/", self.base)
     }
 
+    /// The record of another boot of a node.
     pub(super) fn boot(&self, name: &str, instance: &str) -> String {
         format!("{}/boots/{name}/{instance}", self.base)
     }
@@ -58,6 +62,7 @@ impl Keys {
         format!("{}/hosts/", self.base)
     }
 
+    /// The key of a node's addresses.
     pub(super) fn host(&self, name: &str) -> String {
         format!("{}/hosts/{name}", self.base)
     }
@@ -70,11 +75,13 @@ impl Keys {
         format!("{}/blocks/{}", self.base, text(ip))
     }
 
+    /// The key of the owner of a block or single address.
     pub(super) fn of_owned(&self, owned: &Owned) -> String {
         if owned.is_single() { self.single(owned.first) } else { self.block(owned.first) }
     }
 
-    /// The key of a block or address in a node's list.
+    /// The key of the owner of a block or single address in a node's list. A first address that begins a block is a
+    /// block's.
     pub(super) fn of_listed(&self, first: IpAddr) -> String {
         if address(number(first) >> self.host_bits << self.host_bits, first) == first {
             self.block(first)
@@ -91,11 +98,12 @@ impl Keys {
         format!("{}/singles/{}", self.base, text(ip))
     }
 
-    /// The keys of a node's blocks and addresses, by its name. The value is the instance.
+    /// The prefix of a node's list of its blocks and single addresses. The values are the instances.
     pub(super) fn owned_by(&self, name: &str) -> String {
         format!("{}/owned/{name}/", self.base)
     }
 
+    /// The key of a block or single address in a node's list.
     pub(super) fn owned(&self, name: &str, ip: IpAddr) -> String {
         format!("{}/owned/{name}/{}", self.base, text(ip))
     }
