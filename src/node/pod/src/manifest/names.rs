@@ -1,4 +1,5 @@
-//! Kubernetes' names. Each function says what is wrong, by apimachinery's `validation` package, RFC 1123 and RFC 6335.
+//! Validates names as Kubernetes does. Each function returns what is wrong, or `None` for a valid name, by
+//! apimachinery's `validation` package, RFC 1123 and RFC 6335.
 
 use cnimble_cni::names::subdomain_problem;
 
@@ -60,6 +61,7 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
     if name.is_empty() { Some("has an empty name") } else { label_value(name) }
 }
 
+/// The value of a label, which may be empty.
 pub(super) fn label_value(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.len() > 63 {
@@ -75,7 +77,7 @@ pub(super) fn label_value(text: &str) -> Option<&'static str> {
     None
 }
 
-/// Kubernetes takes any text; here it becomes part of file names and of CNI_ARGS.
+/// A UID. Kubernetes accepts any text, but here it becomes part of file names and of CNI_ARGS.
 pub(super) fn uid(text: &str) -> Option<&'static str> {
     if text.len() > 128 {
         return Some("is longer than 128 characters");

@@ -1,4 +1,5 @@
-//! One worker for each pod, with one order at a time. Of the orders that come meanwhile only the latest counts.
+//! The workers. Each pod has one, which carries out one order at a time. Of the orders that come meanwhile only the
+//! latest counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::sandbox::SandboxConfig;
 
 #[derive(Clone)]
 pub(super) struct Order {
-    /// `None` for an unwanted pod.
+    /// The wanted configuration. `None` takes the pod down.
     pub(super) want: Option<Arc<SandboxConfig>>,
     pub(super) cause: Cause,
     pub(super) serial: u64,
@@ -19,6 +20,7 @@ pub(super) struct Order {
 
 pub(super) struct Finished {
     pub(super) id: PodId,
+    /// The number of the order.
     pub(super) serial: u64,
     pub(super) cause: Cause,
     pub(super) took: Duration,
@@ -30,24 +32,24 @@ pub(super) enum Outcome {
     Down(Result<(), Condition>),
 }
 
-/// Dropping this ends the worker.
+/// The orders to a worker, which ends when this is dropped.
 pub(super) type Orders = watch::Sender<Option<Order>>;
 
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
-    /// Closed when no work may begin any more.
+    /// The permits for parallel work. They are closed when no work may begin any more.
     pub(super) permits: Semaphore,
     pub(super) finished: mpsc::UnboundedSender<Finished>,
 }
 
 impl<W: Work> Shared<W> {
-    /// Ends with the pod's orders.
+    /// Carries out the orders of one pod, until their sender is dropped.
     pub(super) async fn attend(self: Arc<Self>, id: PodId, mut orders: watch::Receiver<Option<Order>>) {
         while orders.changed().await.is_ok() {
             let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
             let begun = Instant::now();
-            // In a box: there may be thousands of idle workers.
+            // The future is boxed, because there may be thousands of idle workers.
             let outcome = Box::pin(self.carry_out(&id, &order)).await;
             let finished = Finished {
                 id: id.clone(),
@@ -56,7 +58,7 @@ impl<W: Work> Shared<W> {
                 took: begun.elapsed(),
                 outcome,
             };
-            // Before the report, so that a listener sees the present number.
+            // The permit is released before the report, so that a listener sees the right number.
             drop(permit);
             if self.finished.send(finished).is_err() {
                 return;
