@@ -1,4 +1,5 @@
-//! Conditions of the host that stop pods, or will. They are warnings, because nothing of ours can be repaired.
+//! Conditions of the host that stop pods, or will. They are warnings and no findings, because they are nothing that
+//! cnimble has made.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +18,13 @@ use cnimble_rules::forward;
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
 use ipnetwork::IpNetwork;
 
-/// Programs that occupy a port for the pod that it is published for (podman, Docker).
+/// Programs that keep a port occupied for the pod to which it leads (podman, Docker).
 const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
 
 /// The percentage from which on a table counts as full.
 const FULL: u64 = 95;
 
+/// Returns the warnings as texts. What can't be read is logged.
 pub(super) fn warnings(node: &Node) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
     let mut published: Vec<(&Known, Vec<PortMapping>)> =
@@ -44,8 +46,8 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-/// The networks with pods that send by way of the host, each with whether a pod has no plugin that makes the host's
-/// rules accept its packets. Pods of one network may have been added with different configurations.
+/// Returns the networks with pods whose packets pass the host's rules. The value is whether a pod has no plugin that
+/// makes these rules accept its packets. Pods of one network may have been added with different configurations.
 fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     let mut networks = BTreeMap::new();
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
@@ -55,6 +57,7 @@ fn networks(living: &[&Known]) -> BTreeMap<String, bool> {
     networks
 }
 
+/// Returns warnings about processes that listen on published ports.
 fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
     let of_pod = |(known, ports): &(&Known, Vec<PortMapping>)| {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
@@ -66,7 +69,7 @@ fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
     published.iter().flat_map(of_pod).collect()
 }
 
-/// The processes that listen on published ports of a pod with these addresses, as texts.
+/// Returns texts about the processes of the host that listen on published ports of a pod with these addresses.
 pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
     let found = configured::shadowed_by(ports, addrs);
     let found = found.unwrap_or_else(|err| {
@@ -84,7 +87,7 @@ pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
     found.into_iter().filter_map(text).collect()
 }
 
-/// The ID and the name of a process that has the socket open.
+/// Returns the ID and the name of a process that has the socket open. `None` if none is found, or /proc hides it.
 fn process(inode: u32) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -98,7 +101,8 @@ fn process(inode: u32) -> Option<(String, String)> {
     None
 }
 
-/// The link of IPv4's default route, if the host does not forward what comes from there.
+/// Returns a warning if the host does not forward packets that arrive on the link of its IPv4 default route. `None`
+/// without such a route, and without networks.
 fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error> {
     let mut host = Netlink::open()?;
     let route = host.default_routes()?.into_iter().find(|route| route.dst.is_ipv4());
@@ -110,8 +114,8 @@ fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error>
     Ok(Some(format!("{key} is 0, so no answer from {name} reaches a pod: set it to 1")))
 }
 
-/// Rules of others that drop what pods send.
-/// `has_ports` are the networks with published ports, each with whether no rule accepts what comes for them.
+/// Returns warnings about rules of others that drop packets of pods. `has_ports` are the networks with published ports,
+/// each with whether no rule accepts the packets to them.
 fn of_rules(
     networks: &BTreeMap<String, bool>,
     has_ports: &BTreeMap<String, bool>,
@@ -167,7 +171,7 @@ fn of_rules(
     Ok(warnings)
 }
 
-/// Whether firewalld.conf(5) sets this key to yes.
+/// Returns whether firewalld.conf(5) sets this key to yes.
 fn is_yes(conf: &str, key: &str) -> bool {
     let value = |line: &str| {
         let rest = line.trim().strip_prefix(key)?.trim_start();
@@ -176,6 +180,7 @@ fn is_yes(conf: &str, key: &str) -> bool {
     conf.lines().filter_map(value).next_back().is_some_and(|value| value.eq_ignore_ascii_case("yes"))
 }
 
+/// Returns warnings about nearly full tables of the kernel.
 fn of_tables() -> Vec<String> {
     let conntrack = "/proc/sys/net/netfilter/nf_conntrack";
     let (now, most) = (number(&format!("{conntrack}_count")), number(&format!("{conntrack}_max")));
@@ -201,11 +206,12 @@ fn of_tables() -> Vec<String> {
     warnings
 }
 
-/// The entries that a file of /proc/net/stat tells: hexadecimal, the first of each line.
+/// Returns the number of entries in a file of /proc/net/stat. It is hexadecimal, and the first in each line.
 fn neighbours(text: &str) -> Option<u64> {
     u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok()
 }
 
+/// Returns the text about a table that is full to [`FULL`] percent or more. `None` for any other.
 fn full(now: Option<u64>, most: Option<u64>) -> Option<String> {
     let (now, most) = now.zip(most)?;
     let is_full = most > 0 && now.saturating_mul(100) >= most.saturating_mul(FULL);
