@@ -27,6 +27,7 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     trunk(entry, found);
 }
 
+/// Checks the ranges of VLAN IDs in `vlanTrunk`.
 fn trunk(entry: &PluginEntry<'_>, found: &mut Findings) {
     let items = entry.node.get("vlanTrunk").map(crate::Node::elements).unwrap_or_default();
     for (n, item) in items.iter().enumerate() {

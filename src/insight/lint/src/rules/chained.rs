@@ -77,7 +77,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Findings) {
             );
             found.error(Rule::InvalidValue, &member.range, message);
         }
-        // The walk over the shape reports a repeated key.
+        // The comparison with the shape reports a repeated key.
         if let Some(other) = seen.insert(path, &member.key).filter(|other| *other != member.key) {
             let message = format!("sysctl: {} and {other} are the same key", member.key);
             found.error(Rule::DuplicateKey, &member.range, message);
