@@ -64,7 +64,7 @@ pub(super) fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Report
     print(&plain::json(&format!("{}\n", json::to_pretty(&value))))
 }
 
-/// Prints a text like [`print`], but fails with [`ErrorKind::BrokenPipe`] if the pipe is closed. A verb that prints
+/// Prints a text like [`print()`], but fails with [`ErrorKind::BrokenPipe`] if the pipe is closed. A verb that prints
 /// without end stops then.
 pub(super) fn emit(text: &str) -> io::Result<()> {
     write(&plain::text(text))
