@@ -43,12 +43,12 @@ struct Health {
     /// The number of attachments that live.
     living: usize,
     findings: Vec<Item>,
-    /// What could not be read, so nothing is known of it.
+    /// Why some namespaces could not be read, so that most orphans are in doubt.
     not_looked_at: Vec<String>,
-    /// What was read but could not be compared.
+    /// The parts of living attachments that were not compared.
     not_checked: Vec<String>,
     warnings: Vec<String>,
-    /// Facts that are no fault.
+    /// Rules of other programs that decide about pods' packets, which are no fault.
     notes: Vec<String>,
     plugins: PluginFiles,
 }

@@ -159,8 +159,8 @@ impl Bridge {
     }
 }
 
-/// Removes a network with what the plugins have left on the host, and its file last. It changes nothing while a pod
-/// uses the network.
+/// Removes a network: the remains of dead attachments, its bridges, its leases and its file. It fails while a pod uses
+/// the network.
 async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
     let what = format!("network {} is not removed", given.one.network);
     let mut listing = listing(session, &what)?;

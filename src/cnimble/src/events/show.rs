@@ -71,8 +71,8 @@ impl Show {
         )
     }
 
-    /// Prints an event, and for an ADD a warning for each published port that shadows an address. Events of other
-    /// networks are ignored.
+    /// Prints an event, and for an ADD a warning for each process of the host that listens on a published port of the
+    /// pod. Events of other networks are ignored.
     pub(super) fn event(&mut self, event: &Event) -> io::Result<()> {
         if self.network.as_ref().is_some_and(|network| *network != event.owner.network) {
             return Ok(());
@@ -97,6 +97,8 @@ impl Show {
         cnimble_doctor::shadowed(ports, addrs).iter().try_for_each(|text| self.warning(event, text))
     }
 
+    /// Prints a warning with the attachment of the event. `text` says which process listens on a published port, and
+    /// the warning adds that the port leads to the pod now.
     fn warning(&self, event: &Event, text: &str) -> io::Result<()> {
         let text = format!("{text}, which leads to the pod now");
         let named = Event { took: None, ..event.clone() };

@@ -87,7 +87,7 @@ impl Seen {
     }
 }
 
-/// The network for which this node and the others route to each other's pods.
+/// The network for which the other nodes have routes to this node's pods.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,

@@ -227,7 +227,7 @@ impl Action {
         }
     }
 
-    /// Reads the entry of the attachment. `None` after its DEL.
+    /// Reads the entry of the attachment. It returns `None` after its DEL.
     fn entry(&self) -> Result<Option<Entry>, Repair> {
         let attachment = &self.owner.attachment;
         let key = Key {

@@ -101,8 +101,8 @@ fn process(inode: u32) -> Option<(String, String)> {
     None
 }
 
-/// Returns a warning if the host does not forward packets that arrive on the link of its IPv4 default route. `None`
-/// without such a route, and without networks.
+/// Returns a warning if the host does not forward packets that arrive on the link of its IPv4 default route. It returns
+/// `None` without such a route, and without networks.
 fn of_uplink(networks: &BTreeMap<String, bool>) -> Result<Option<String>, Error> {
     let mut host = Netlink::open()?;
     let route = host.default_routes()?.into_iter().find(|route| route.dst.is_ipv4());
@@ -211,7 +211,7 @@ fn neighbours(text: &str) -> Option<u64> {
     u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok()
 }
 
-/// Returns the text about a table that is full to [`FULL`] percent or more. `None` for any other.
+/// Returns the text about a table that is full to [`FULL`] percent or more. It returns `None` for any other.
 fn full(now: Option<u64>, most: Option<u64>) -> Option<String> {
     let (now, most) = now.zip(most)?;
     let is_full = most > 0 && now.saturating_mul(100) >= most.saturating_mul(FULL);

@@ -164,7 +164,7 @@ impl Node {
         keys.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Returns a text. `None` for an empty one, and for any other value.
+    /// Returns a text. It returns `None` for an empty one, and for any other value.
     pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Text(text) if !text.is_empty() => Some(text),
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// Returns the text of a member. `None` for an empty one.
+    /// Returns the text of a member. It returns `None` for an empty one.
     pub fn text_of(&self, key: &str) -> Option<&str> {
         self.get(key)?.text()
     }
@@ -182,7 +182,7 @@ impl Node {
         matches!(self.get(key).map(|node| &node.data), Some(Data::Bool(true)))
     }
 
-    /// Returns an integer. `None` for any other value, also for a fraction.
+    /// Returns an integer. It returns `None` for any other value, also for a fraction.
     pub fn integer(&self) -> Option<i128> {
         match &self.data {
             Data::Number(text) => text.parse().ok(),

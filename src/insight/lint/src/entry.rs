@@ -20,7 +20,7 @@ pub(crate) struct PluginEntry<'a> {
 }
 
 impl<'a> PluginEntry<'a> {
-    /// Reads an entry. `None` without a type.
+    /// Reads an entry. It returns `None` without a type.
     pub(crate) fn of(node: &'a Node) -> Option<Self> {
         let of = node.get("type")?;
         let plugin = of.text()?;
@@ -55,8 +55,8 @@ pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     list.iter().filter_map(PluginEntry::of).collect()
 }
 
-/// Returns the shape of an entry: the keys of the plugin, of its IPAM plugin, and of every plugin. `None` for an
-/// unknown plugin.
+/// Returns the shape of an entry: the keys of the plugin, of its IPAM plugin, and of every plugin. It returns `None`
+/// for an unknown plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
     let takes_ipam = shape::find(own, "ipam.type").is_some();

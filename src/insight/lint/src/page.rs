@@ -45,7 +45,7 @@ pub fn network() -> &'static [Key] {
     ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())
 }
 
-/// Returns the page of a plugin. `None` for an unknown one.
+/// Returns the page of a plugin. It returns `None` for an unknown one.
 pub fn page(name: &str) -> Option<&'static Page> {
     pages().iter().find(|page| page.name == name)
 }

@@ -76,7 +76,7 @@ pub(crate) fn of(keys: &[Key]) -> Shape {
     root
 }
 
-/// Returns the shape of a key. `root` has the keys to which it may refer. `None` for unknown words.
+/// Returns the shape of a key. `root` has the keys to which it may refer. It returns `None` for unknown words.
 pub(crate) fn of_key(key: &Key, root: &Shape) -> Option<Shape> {
     named(key.kind, root).or_else(|| similar(key, root))
 }
@@ -124,7 +124,7 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     })
 }
 
-/// Returns the shape for `as above`, which means the key with the same last name. `None` for other words.
+/// Returns the shape for `as above`, which means the key with the same last name. It returns `None` for other words.
 fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     let last = key.path.rsplit('.').next()?;
     find(root, last).filter(|_| key.kind == "as above").cloned()

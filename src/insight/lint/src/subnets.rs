@@ -72,7 +72,7 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
     found.0
 }
 
-/// Returns what matters of a network with host-local. `None` without it.
+/// Returns what matters of a network with host-local. It returns `None` without it.
 fn net(document: &Document) -> Option<Net<'_>> {
     let entry = entries(document).into_iter().find(|entry| entry.ipam == Some("host-local"))?;
     let pools: Vec<Pool> = sets(&entry).into_iter().flatten().collect();
@@ -94,7 +94,7 @@ fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
     }
 }
 
-/// Whether the host gets routes to the pods.
+/// Returns whether the host gets routes to the pods.
 pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()

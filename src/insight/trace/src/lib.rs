@@ -57,7 +57,7 @@ pub struct Trace {
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,
-    /// The port of the receiver. `None` for an echo request.
+    /// The port of the receiver. It is `None` for an echo request.
     pub port: Option<u16>,
     pub outcome: Outcome,
     /// The answer to the probe in words, if one came.

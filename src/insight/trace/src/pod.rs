@@ -22,9 +22,9 @@ pub(crate) struct PodEnd {
     pub(crate) ns: NetNs,
     pub(crate) net: Netlink,
     pub(crate) link: Link,
-    /// The record of its attachment. `None` without one.
+    /// The record of its attachment. It is `None` without one.
     pub(crate) entry: Option<Entry>,
-    /// The host's end of its pair. `None` for other kinds of links.
+    /// The host's end of its pair. It is `None` for other kinds of links.
     pub(crate) host_end: Option<Link>,
 }
 
@@ -108,7 +108,8 @@ impl Walk<'_> {
         Ok(self.stops_until(&pod.name, "route", text, remedy))
     }
 
-    /// Reports whether the pod knows its next hop's MAC, and returns the entry. `None` on a link without such entries.
+    /// Reports whether the pod knows its next hop's MAC, and returns the entry. It returns `None` on a link without
+    /// such entries.
     fn resolve_in_pod(&mut self, departure: &mut Departure) -> Step<Option<Resolution>> {
         let (end, next_hop) = (&mut departure.end, departure.next_hop);
         if end.link.mac.is_none() || end.net.details(end.link.index)?.without_arp() {

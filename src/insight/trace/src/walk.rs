@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
         Ok(self.host.link_at(index)?)
     }
 
-    /// Checks that a link of the host is up and has a carrier. Also reports the tc programs on it.
+    /// Checks that a link of the host is up and has a carrier. It also reports the tc programs on it.
     pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
         let tapped = |station: Station| station.tapped(None, link.index);
         match link_fault(link) {

@@ -19,8 +19,8 @@ pub struct Network {
     pub name: String,
     /// The directory `DATA_DIR/NAME`.
     pub path: PathBuf,
-    /// Why no lease of this network may be called an orphan: other hosts may share the file system. `None` on a local
-    /// one.
+    /// Why no lease of this network may be called an orphan: other hosts may share the file system. It is `None` on a
+    /// local one.
     pub(super) doubt: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);
 #[derive(Debug)]
 pub struct JudgedLease {
     pub path: PathBuf,
-    /// The address and its holder. `None` for an unfinished file, and for an index without leases.
+    /// The address and its holder. It is `None` for an unfinished file, and for an index without leases.
     pub held: Option<(IpAddr, Holder)>,
     /// The identity of the file, so that only the very file that was judged is removed.
     pub found: Identity,

@@ -24,7 +24,7 @@ pub struct NamedPod {
     pub name: String,
     /// The path of its network namespace.
     pub netns: PathBuf,
-    /// The pod's entries in the result caches, without loopback. Empty for a namespace without any.
+    /// The pod's entries in the result caches, without loopback. The list is empty for a namespace without any.
     pub entries: Vec<Entry>,
 }
 

@@ -63,7 +63,8 @@ impl Invoker {
         }
     }
 
-    /// Returns the locks with a limit for waiting that is no longer than the operation may take. `None` without locks.
+    /// Returns the locks with a limit for waiting that is no longer than the operation may take. It returns `None`
+    /// without locks.
     fn patient(&self) -> Option<Locks> {
         let locks = self.locks.clone()?;
         let deadline = self.exec.deadline.map(|deadline| deadline.remaining());

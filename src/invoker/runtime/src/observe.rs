@@ -17,7 +17,7 @@ pub struct Execution<'a> {
     pub file: &'a Path,
     /// The verb.
     pub verb: Verb,
-    /// The container. Empty for GC, STATUS and VERSION.
+    /// The container. It is empty for GC, STATUS and VERSION.
     pub container_id: &'a str,
     /// The time from before the start of the process until it ended or was stopped.
     pub took: Duration,

@@ -117,7 +117,7 @@ impl Conflist {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
 
-    /// Returns the networks in the current file. Empty without a readable file.
+    /// Returns the networks in the current file. The list is empty without a readable file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();

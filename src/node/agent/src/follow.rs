@@ -26,7 +26,7 @@ pub struct Known {
     pub nodes: Nodes,
     /// Whether a complete list has been read. Before that no node is known, and nothing may be removed.
     pub listed: bool,
-    /// The reason why the server cannot be asked now. `None` while it answers.
+    /// The reason why the server cannot be asked now. It is `None` while it answers.
     pub trouble: Option<String>,
     /// Whether the store answers, but an ADD that needs it fails until somebody acts.
     pub refused: bool,

@@ -112,8 +112,8 @@ fn network(text: &str) -> Result<IpNetwork, String> {
     Ok(cidr)
 }
 
-/// Returns whether a host may have the address and others may reach it. False for link-local, loopback and multicast
-/// addresses, for example.
+/// Returns whether a host may have the address and others may reach it. It returns false for link-local, loopback and
+/// multicast addresses, for example.
 pub(crate) fn is_host(ip: IpAddr) -> bool {
     let unusual = match ip {
         IpAddr::V4(ip) => {

@@ -39,8 +39,8 @@ impl Host {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }
 
-    /// Returns why no node may have the network: it contains an address of this host or of the API server. `None` if it
-    /// contains none.
+    /// Returns why no node may have the network: it contains an address of this host or of the API server. It returns
+    /// `None` if it contains none.
     fn reserves(&self, cidr: IpNetwork) -> Option<String> {
         let (ip, what) = self.reserved.range(cidr.network()..=cidr.broadcast()).next()?;
         Some(format!("{} {cidr} is refused: {ip} is the address of {what}", self.noun()))

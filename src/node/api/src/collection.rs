@@ -30,7 +30,7 @@ const TOKEN_LIMIT: usize = 16 << 10;
 pub struct Collection {
     path: String,
     noun: String,
-    /// The selector of the part with an `&` at its end. Empty for all objects.
+    /// The selector of the part with an `&` at its end. It is empty for all objects.
     query: String,
 }
 

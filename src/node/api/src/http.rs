@@ -198,8 +198,8 @@ pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>
     }
 }
 
-/// Returns how long a busy server (status 429) wants the client to wait, at least one second. `None` for another
-/// status, and without a number of seconds in the header.
+/// Returns how long a busy server (status 429) wants the client to wait, at least one second. It returns `None` for
+/// another status, and without a number of seconds in the header.
 pub fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER).filter(|_| response.status() == 429)?;
     seconds.to_str().ok()?.parse().ok().map(|seconds: u64| Duration::from_secs(seconds.max(1)))

@@ -181,8 +181,8 @@ fn decode(text: &[Read]) -> Vec<Read> {
     out
 }
 
-/// Returns the character of the escape with which the text begins, and the escape's length. `None` if it begins with no
-/// escape.
+/// Returns the character of the escape with which the text begins, and the escape's length. It returns `None` if it
+/// begins with no escape.
 fn escaped(text: &[Read]) -> Option<(char, usize)> {
     let char = |at: usize| text.get(at).map(|read| read.char);
     let number = |at: usize, length: usize| {

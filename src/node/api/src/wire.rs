@@ -20,7 +20,7 @@ pub(crate) struct Envelope {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct EnvelopeMeta {
     pub(crate) resource_version: Option<String>,
-    /// The token for the next page. `None` or empty on the last one.
+    /// The token for the next page. It is `None` or empty on the last one.
     #[serde(rename = "continue")]
     pub(crate) token: Option<String>,
 }

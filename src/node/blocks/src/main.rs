@@ -81,7 +81,7 @@ fn task(args: &[String]) -> Option<Task> {
     }
 }
 
-/// Performs the task, and returns the text to print.
+/// Performs the task, and returns the text to print. It connects to the store only if the task needs that.
 fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
     if let Some(answer) = task.is_done(cluster)? {
         return Ok(answer);

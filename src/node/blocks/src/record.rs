@@ -14,7 +14,8 @@ pub(crate) struct Fence {
     pub(crate) offset: i64,
     /// The number of host bits of a block, which has two to the power of it addresses.
     pub(crate) host_bits: u32,
-    /// Why nothing may be claimed until all nodes have had time to claim again what they own. `None` in the usual case.
+    /// Why nothing may be claimed until all nodes have had time to claim again what they own. It is `None` in the usual
+    /// case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) suspect: Option<String>,
     /// The time at which the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs

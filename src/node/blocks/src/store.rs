@@ -60,7 +60,7 @@ pub(crate) trait Store: Sized {
     /// Sets a network up with a fence of this state. Returns false if it is set up already.
     async fn init(&mut self, cluster: &Cluster, fence: Fence) -> Result<bool>;
 
-    /// Reads the fence. `None` if the network isn't set up.
+    /// Reads the fence. It returns `None` if the network isn't set up.
     async fn read_fence(&mut self) -> Result<Option<Fence>>;
 
     /// The fence as this session has read or written it last.

@@ -145,7 +145,7 @@ pub(crate) async fn follow<S: Store>(
 
 /// Changes that are not yet reported to the agent.
 struct Pending {
-    /// The time at which they are reported. `None` without changes.
+    /// The time at which they are reported. It is `None` without changes.
     due: Option<Instant>,
     /// Whether one of them removes something.
     removes: bool,

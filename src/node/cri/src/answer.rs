@@ -90,7 +90,7 @@ pub struct Sandbox {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatus {
     pub sandbox: Sandbox,
-    /// The pod's addresses. Empty on the node's network.
+    /// The pod's addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
     pub host_network: bool,
     /// `None` if the runtime does not tell.
@@ -181,7 +181,7 @@ fn netns(info: &Value) -> Option<PathBuf> {
     path(network.get("path")?)
 }
 
-/// Returns an absolute path. `None` for another text, and for one with control characters.
+/// Returns an absolute path. It returns `None` for another text, and for one with control characters.
 fn path(value: &Value) -> Option<PathBuf> {
     let path = value.as_str()?;
     (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))
@@ -197,8 +197,8 @@ pub(crate) fn status(answer: wire::StatusResponse) -> Status {
     Status { conditions: conditions.collect(), cni: cni(&answer.info) }
 }
 
-/// Returns what containerd tells of its networks in a verbose Status: what go-cni has loaded, and parts of its own
-/// configuration. `None` for another runtime.
+/// Returns what containerd tells of its networks in a verbose Status: what go-cni has loaded without loopback, and
+/// parts of its own configuration. It returns `None` for a runtime that tells nothing readable.
 fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
     let parse = |key: &str| serde_json::from_str::<Value>(info.get(key)?).ok();
     let shown = parse("cniconfig")?;

@@ -12,7 +12,7 @@ pub struct PodConfig {
     pub namespace: String,
     pub uid: String,
     pub attempt: u32,
-    /// The hostname. Empty for a pod on the node's network.
+    /// The hostname. It is empty for a pod on the node's network.
     pub hostname: String,
     pub log_directory: String,
     pub dns: Dns,

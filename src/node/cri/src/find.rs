@@ -63,7 +63,7 @@ fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     Err(CriError::Endpoint { endpoint: clean(endpoint), origin })
 }
 
-/// Returns `runtime-endpoint` from crictl's file. `None` without the file or the key.
+/// Returns `runtime-endpoint` from crictl's file. It returns `None` without the file or the key.
 fn configured(file: &Path) -> Option<String> {
     let text = files::read(file, LIMIT, Links::Follow).ok()?;
     endpoint(&String::from_utf8(text).ok()?)

@@ -31,8 +31,8 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
     rows
 }
 
-/// Returns the text on the line to a pod: the host's end of its pair, or an interface on a link of the host. `None`
-/// without either.
+/// Returns the text on the line to a pod: the host's end of its pair, or an interface on a link of the host. It returns
+/// `None` without either.
 pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     match (&pod.link, &pod.interface) {
         (Some(end), _) => Some(named(end)),

@@ -46,15 +46,15 @@ pub struct Place {
 #[serde(rename_all = "camelCase")]
 pub struct HostLink {
     pub name: String,
-    /// The kind, such as `bridge` or `veth`. Empty for hardware.
+    /// The kind, such as `bridge` or `veth`. It is empty for hardware.
     pub kind: String,
     pub mac: Option<String>,
     pub mtu: u32,
     pub up: bool,
     /// Addresses with prefix lengths, without IPv6 link-local ones.
     pub addresses: Vec<String>,
-    /// The host's routes over this link, without those that the kernel adds for its addresses. Empty for a port of a
-    /// bridge.
+    /// The host's routes over this link, without those that the kernel adds for its addresses. The list is empty for a
+    /// port of a bridge.
     pub routes: Vec<String>,
     /// Its settings as a port of a bridge. `None` if it is none.
     pub port: Option<Port>,

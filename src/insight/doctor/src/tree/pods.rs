@@ -93,7 +93,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     }
 }
 
-/// Returns the addresses in the result of an ADD, with their prefixes. Empty without a readable result.
+/// Returns the addresses in the result of an ADD, with their prefixes. The list is empty without a readable result.
 pub fn given_addresses(entry: &Entry) -> Vec<String> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
@@ -189,7 +189,7 @@ impl Namespaces {
 /// An interface as it is in its namespace.
 struct Inside {
     link: Link,
-    /// The peer netns ID by which the host knows the namespace. `None` if no link of the host leads there.
+    /// The peer netns ID by which the host knows the namespace. It is `None` if no link of the host leads there.
     number: Option<i32>,
     /// Whether the link on which it is made is in the host's namespace. A link of the pod may have the same index.
     is_on_host: bool,

@@ -7,7 +7,7 @@ use super::model::{Network, Place, Pod, Tree};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Look {
     pub ascii: bool,
-    /// The beginning of the escape codes for colours, usually ESC. Empty for no colours.
+    /// The beginning of the escape codes for colours, usually ESC. It is empty for no colours.
     pub escape: &'static str,
 }
 

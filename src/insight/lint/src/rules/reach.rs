@@ -84,7 +84,8 @@ fn of_static<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     Some(Given { ips, gateways })
 }
 
-/// Returns one address of each range, although the pod gets only one of each set. `None` if the file doesn't tell them.
+/// Returns one address of each range, although the pod gets only one of each set. It returns `None` if the file doesn't
+/// tell them.
 fn of_ranges<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     let ipam = entry.node.get("ipam")?;
     // Pods of pools have other ranges. Routed pods reach their gateways by routes of their own.

@@ -10,7 +10,7 @@ pub(crate) struct Drop {
     pub(crate) family: Family,
     pub(crate) table: String,
     pub(crate) chain: String,
-    /// The handle of the rule. `None` for the chain's policy.
+    /// The handle of the rule. It is `None` for the chain's policy.
     pub(crate) rule: Option<u64>,
     /// The chains of this packet, in their order. The last base chain among them tells the hook.
     pub(crate) chains: Vec<(Family, String, String)>,

@@ -146,7 +146,7 @@ impl Probe {
         is_error.then(|| Sighting::Error { from: self.flow.to, text: error_text(is_v4, kind, code) })
     }
 
-    /// Recognizes a packet that begins with an IP header. `None` for a foreign or incomplete packet.
+    /// Recognizes a packet that begins with an IP header. It returns `None` for a foreign or incomplete packet.
     pub(crate) fn recognize(&self, packet: &[u8]) -> Option<Sighting> {
         let (source, protocol, data) = split(packet)?;
         if protocol == icmp(packet)? {
@@ -173,7 +173,8 @@ impl Probe {
         Some(FirstPacket { protocol, source, destination: destination(packet)?, kind })
     }
 
-    /// Recognizes a transport header of the probe's own protocol with the data after it. `None` for a foreign packet.
+    /// Recognizes a transport header of the probe's own protocol with the data after it. It returns `None` for a
+    /// foreign packet.
     pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
         match self.flow.protocol {
             Protocol::Icmp => {
@@ -248,7 +249,7 @@ fn error_text(v4: bool, kind: u8, code: u8) -> &'static str {
     }
 }
 
-/// Returns the packet's version of IP. `None` for other bytes.
+/// Returns the packet's version of IP. It returns `None` for other bytes.
 fn is_v4(packet: &[u8]) -> Option<bool> {
     match packet.first()? >> 4 {
         4 => Some(true),

@@ -26,7 +26,7 @@ pub struct Entry {
     /// The path of the namespace. Empty if there was none, and in entries of libcni before 1.2: see
     /// [`Entry::namespace`].
     pub netns: String,
-    /// The network's configuration, as text. Empty in an entry of an old libcni.
+    /// The network's configuration, as text. It is empty in an entry of an old libcni.
     pub config: Vec<u8>,
     /// The pairs of CNI_ARGS, in their order.
     pub args: Vec<(String, String)>,

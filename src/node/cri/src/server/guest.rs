@@ -53,7 +53,7 @@ impl Guest {
         self.change(|calls| (calls.under_way == 0).then_some(calls.last))
     }
 
-    /// Whether there was ever a call.
+    /// Returns whether there was ever a call.
     pub(crate) fn has_called(&self) -> bool {
         self.change(|calls| calls.any)
     }

@@ -105,7 +105,8 @@ where
     }
 }
 
-/// Returns the client's time limit from `grpc-timeout`: up to eight digits and a unit. `None` without a valid one.
+/// Returns the client's time limit from `grpc-timeout`: up to eight digits and a unit. It returns `None` without a
+/// valid one.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -19,7 +19,7 @@ const MODE: u32 = 0o660;
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file. `None` for the file of a service manager.
+    /// Device and inode of the file. It is `None` for the file of a service manager.
     file: Option<(u64, u64)>,
 }
 

@@ -69,7 +69,8 @@ pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Con
     spec.init_containers.iter().flatten().filter(stays).chain(&spec.containers)
 }
 
-/// Returns the mapping of a container's port. `None` without a host port. A valid port has no other reason for `None`.
+/// Returns the mapping of a container's port. It returns `None` without a host port. A valid port has no other reason
+/// for `None`.
 pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     Some(PortMapping {
@@ -80,7 +81,7 @@ pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     })
 }
 
-/// Parses a protocol. An empty name is TCP. `None` for an unknown one.
+/// Parses a protocol. An empty name is TCP. It returns `None` for an unknown one.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or_default() {
         "" | "TCP" => Some(Protocol::Tcp),

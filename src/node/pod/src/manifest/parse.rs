@@ -194,7 +194,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Adds the defaults of a static pod: UID, suffix of the name, namespace, annotation and node.
+    /// Completes a static pod as a kubelet does. A missing UID becomes a hash of the node's name, the origin and the
+    /// pod. A missing namespace becomes `default`. The name gets the suffix if that is requested. The node of the pod
+    /// is always set to this one, if its name is known.
     fn complete(&self, pod: &mut Pod) {
         let Defaults { node, suffix } = self.defaults;
         if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
@@ -223,7 +225,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns the ID of an invalid pod for its error. `None` without a name.
+/// Returns the ID of an invalid pod for its error. It returns `None` without a name.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")

@@ -99,7 +99,7 @@ pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Op
     Some(state)
 }
 
-/// Returns what changes when the plugin's file is replaced. `None` without the plugin.
+/// Returns what changes when the plugin's file is replaced. It returns `None` without the plugin.
 fn identity(name: &str, path: &[PathBuf]) -> Option<(PathBuf, u64, i64, i64)> {
     let file = find_plugin(name, path).ok()?;
     let meta = std::fs::metadata(&file).ok()?;

@@ -92,7 +92,7 @@ struct Inner {
     state: RwLock<Arc<State>>,
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
-    /// The network whose plugins failed the last probe, and why. `None` if they succeeded.
+    /// The network whose plugins failed the last probe, and why. It is `None` if they succeeded.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
     pod_cidrs: RwLock<Vec<IpNetwork>>,

@@ -104,7 +104,7 @@ pub struct Sandbox {
     /// The boot in which it was made (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
     pub state: State,
-    /// The path to which the namespace is mounted. `None` on the node's network.
+    /// The path to which the namespace is mounted. It is `None` on the node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,13 +116,13 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
-    /// The network's configuration at the set-up. `None` on the node's network.
+    /// The network's configuration at the set-up. It is `None` on the node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Value>,
 }
 
 impl Sandbox {
-    /// Returns the name of its network. `None` on the node's own.
+    /// Returns the name of its network. It returns `None` on the node's own.
     pub fn network_name(&self) -> Option<&str> {
         cnimble_cni::json::get(self.network.as_ref()?, "name")?.as_str()
     }

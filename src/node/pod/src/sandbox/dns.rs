@@ -20,7 +20,7 @@ const LIMIT: usize = 1 << 20;
 /// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
-    /// The addresses of the cluster's DNS. Empty outside a cluster.
+    /// The addresses of the cluster's DNS. The list is empty outside a cluster.
     pub cluster_dns: Vec<IpAddr>,
     /// The cluster's domain, usually `cluster.local`. May be empty.
     pub cluster_domain: String,

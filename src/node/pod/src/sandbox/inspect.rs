@@ -46,7 +46,7 @@ pub struct SandboxStatus {
     pub sandbox: Sandbox,
     /// The fault, or `None` if none was found.
     pub fault: Option<Fault>,
-    /// The present addresses. Empty on the node's network.
+    /// The present addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
 }
 

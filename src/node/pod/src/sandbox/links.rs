@@ -11,8 +11,8 @@ use super::{Sandbox, Sandboxes};
 use crate::network::INTERFACE;
 
 impl Sandboxes {
-    /// Returns the names of a sandbox's links on the host that the result of ADD names. Empty without a readable
-    /// result.
+    /// Returns the names of a sandbox's links on the host that the result of ADD names. The list is empty without a
+    /// readable result.
     pub(crate) fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
         let Some(network) = sandbox.network_name() else { return Vec::new() };
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };

@@ -125,7 +125,7 @@ fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads the start time from the content of /proc/PID/stat. `None` for a zombie.
+/// Reads the start time from the content of /proc/PID/stat. It returns `None` for a zombie.
 pub(super) fn started(stat: &[u8]) -> Option<u64> {
     let stat = String::from_utf8_lossy(stat);
     // The second field is the name in parentheses, with any bytes.

@@ -81,6 +81,8 @@ impl Shared {
 }
 
 impl Condition {
+    /// Returns the condition of a part of a source that can't be used. It began now, and names the pod if the error
+    /// does.
     pub(super) fn new(source: SourceKind, origin: &Origin, error: SourceError) -> Self {
         let pod = match &error {
             SourceError::Manifest(err) => err.pod.as_deref().cloned(),

@@ -17,7 +17,7 @@ pub(super) struct Entry {
     pub(super) busy: bool,
     /// The number of busy pods, which all entries share.
     all_busy: Arc<AtomicUsize>,
-    /// The wanted configuration. `None` for an unwanted pod.
+    /// The wanted configuration. It is `None` for an unwanted pod.
     pub(super) want: Option<Arc<SandboxConfig>>,
     /// Whether the pod is ending: it keeps what it has, and gets nothing new.
     pub(super) ending: bool,

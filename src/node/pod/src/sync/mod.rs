@@ -87,7 +87,7 @@ pub enum Event {
         /// `up`, `check`, `repair` or `down`.
         operation: &'static str,
         took: Duration,
-        /// Why it failed, in one word. `None` after a success.
+        /// Why it failed, in one word. It is `None` after a success.
         failure: Option<&'static str>,
     },
     /// The loop can do nothing, for this reason. `None` ends that.

@@ -98,7 +98,7 @@ pub struct Overall {
     pub settled: bool,
     /// Whether some source is unreadable, and all that the others want has been tried.
     pub tried: bool,
-    /// Why nothing can be done. `None` in the usual case.
+    /// Why nothing can be done. It is `None` in the usual case.
     pub trouble: Option<String>,
 }
 

@@ -35,7 +35,7 @@ pub struct Condition {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Up {
     pub sandbox: String,
-    /// The pod's addresses. Empty for a pod in the host's network.
+    /// The pod's addresses. The list is empty for a pod in the host's network.
     pub ips: Vec<IpAddr>,
 }
 
