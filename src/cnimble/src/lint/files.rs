@@ -86,7 +86,8 @@ fn is_manifest(path: &str) -> bool {
     ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// The networks of a manifest are for the nodes of a cluster, so they are not compared with those of this machine.
+/// Returns the networks of a manifest. They are for the nodes of a cluster, so they are not compared with those of this
+/// machine.
 fn of_manifest(file: File) -> Result<Sources, Report> {
     let Manifest { sources, findings } = manifest::read(&file);
     if sources.is_empty() && findings.is_empty() {

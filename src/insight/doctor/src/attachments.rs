@@ -196,6 +196,7 @@ impl Action {
         (&self.plugin, self.item)
     }
 
+    /// Returns whether the repair changes something inside the pod.
     pub(super) fn is_in_pod(&self) -> bool {
         self.place == Place::Pod
     }

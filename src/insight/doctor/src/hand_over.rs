@@ -178,7 +178,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     Ok(Plan { over, orphans, endings, report })
 }
 
-/// The tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
+/// Returns the tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
 fn surely(node: &Node) -> BTreeSet<String> {
     let mut surely = BTreeSet::new();
     let entries = node.entries.iter().filter(|known| known.verdict == Verdict::Lives);

@@ -71,14 +71,17 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Creates an error at a range of bytes.
     pub fn error(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Error, range, message: message.into() }
     }
 
+    /// Creates a warning at a range of bytes.
     pub fn warning(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Warning, range, message: message.into() }
     }
 
+    /// Creates a note at a range of bytes.
     pub fn note(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Note, range, message: message.into() }
     }

@@ -182,6 +182,7 @@ pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     Shape::Object(fields)
 }
 
+/// Returns the shape of an object with these keys. A key that is true in the last place is required.
 pub(crate) fn object(fields: &[(&str, Shape, bool)]) -> Shape {
     let fields =
         fields.iter().map(|(name, shape, required)| ((*name).to_owned(), (shape.clone(), *required)));
@@ -201,6 +202,7 @@ fn routes() -> Shape {
     ])))
 }
 
+/// Returns the shape of the DNS settings of a result.
 pub(crate) fn dns() -> Shape {
     let texts = || Shape::List(Box::new(Shape::Text));
     object(&[

@@ -110,7 +110,7 @@ pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> 
     .collect()
 }
 
-/// The bridge's address in this range.
+/// Returns the bridge's address in this range.
 pub(crate) fn gateway(pool: &Pool) -> Option<IpNetwork> {
     IpNetwork::new(pool.gateway, pool.subnet.prefix()).ok()
 }

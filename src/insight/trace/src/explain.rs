@@ -79,6 +79,7 @@ fn destination(route: &AnyRoute) -> String {
     if route.to.prefix() == 0 { "default".to_owned() } else { route.to.to_string() }
 }
 
+/// Returns the name of a routing table, or its number if it has no well-known name.
 pub(crate) fn table_name(table: u32) -> String {
     let known = TABLES.iter().find(|(number, _)| *number == table);
     known.map_or_else(|| table.to_string(), |(_, name)| (*name).to_owned())

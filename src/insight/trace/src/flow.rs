@@ -19,6 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Returns the same protocol as a [`Transport`], which knows its number in IP headers.
     pub fn transport(self) -> Transport {
         match self {
             Protocol::Icmp => Transport::Icmp,

@@ -55,6 +55,7 @@ pub struct Station {
 }
 
 impl Station {
+    /// Creates a station without a remedy.
     pub fn new(way: Way, place: &str, name: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
         Station {
             way,
@@ -68,6 +69,7 @@ impl Station {
         }
     }
 
+    /// Sets what the user can try.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

@@ -24,10 +24,12 @@ pub struct Known {
 }
 
 impl Known {
+    /// Returns the attachment with its network, by the names in the entry.
     pub fn owner(&self) -> Owner {
         owner_of(&self.entry)
     }
 
+    /// Returns the attachment.
     pub fn attachment(&self) -> Attachment {
         self.owner().attachment
     }

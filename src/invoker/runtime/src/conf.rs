@@ -49,7 +49,7 @@ impl ConfDir {
         ConfDir { dir: dir.into() }
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

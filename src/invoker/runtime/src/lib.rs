@@ -268,12 +268,12 @@ impl Invoker {
         self
     }
 
-    /// The directories of the plugins.
+    /// Returns the directories of the plugins.
     pub fn path(&self) -> &[PathBuf] {
         &self.path
     }
 
-    /// The cache of results.
+    /// Returns the cache of results.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }

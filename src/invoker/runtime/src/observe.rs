@@ -26,7 +26,7 @@ pub struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// The name of the plugin.
+    /// Returns the name of the plugin.
     pub fn plugin(&self) -> String {
         self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }

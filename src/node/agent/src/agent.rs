@@ -83,6 +83,7 @@ impl Agent {
         self.servers.clone_from(servers);
     }
 
+    /// Returns the name of this node.
     pub fn node(&self) -> &str {
         &self.options.node
     }

@@ -42,6 +42,7 @@ pub struct Conflist {
 pub(crate) const BRIDGE: &str = "cni0";
 
 impl Conflist {
+    /// Returns the path of the network's file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(format!("10-{}.conflist", self.name))
     }

@@ -58,7 +58,7 @@ impl Length {
         Length { ipv6: cidr.is_ipv6(), prefix: cidr.prefix() }
     }
 
-    /// The name of the set.
+    /// Returns the name of the set.
     fn set(self) -> String {
         format!("pods{}-{}", if self.ipv6 { 6 } else { 4 }, self.prefix)
     }

@@ -34,7 +34,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// What a network of a node is called in messages.
+    /// Returns what a network of a node is called in messages.
     fn noun(&self) -> &'static str {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }

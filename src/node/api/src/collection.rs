@@ -66,6 +66,7 @@ impl Collection {
         self
     }
 
+    /// Returns the URL of the collection, without the selector.
     pub fn url(&self, connection: &Connection) -> String {
         format!("{}{}", connection.server(), self.path)
     }

@@ -28,7 +28,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pause is `first` after the first failure, and doubles with each further one up to `most`.
+    /// Creates a pace whose pause is `first` after the first failure, and doubles with each further one up to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
         Pace { first, most, wait: first, gone: None }
     }

@@ -25,6 +25,7 @@ pub(crate) struct Records<E> {
 }
 
 impl<E: Clone> Records<E> {
+    /// Reads the records of all boots with this name.
     pub(crate) async fn read<S: Store<Entry = E>>(session: &mut S, name: &str) -> Result<Self> {
         let records = session.records(name).await?;
         let (open, closed) = records.into_iter().partition(|record| record.closed.is_none());

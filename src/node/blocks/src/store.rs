@@ -63,10 +63,10 @@ pub(crate) trait Store: Sized {
     /// Reads the fence. It returns `None` if the network isn't set up.
     async fn read_fence(&mut self) -> Result<Option<Fence>>;
 
-    /// The fence as this session has read or written it last.
+    /// Returns the fence as this session has read or written it last.
     fn fence(&self) -> &Fence;
 
-    /// The latest revision that this session has seen.
+    /// Returns the latest revision that this session has seen.
     fn revision(&self) -> i64;
 
     /// Returns why this is not the store of the fence, or not one that has had the revision `seen` in its epoch at the

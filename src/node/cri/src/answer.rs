@@ -105,6 +105,7 @@ impl Sandbox {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Returns the state in the words of crictl.
     pub fn state(&self) -> &'static str {
         if self.ready { "Ready" } else { "NotReady" }
     }
@@ -187,6 +188,7 @@ fn path(value: &Value) -> Option<PathBuf> {
     (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))
 }
 
+/// Reads the status of the runtime.
 pub(crate) fn status(answer: wire::StatusResponse) -> Status {
     let conditions = answer.status.unwrap_or_default().conditions.into_iter().map(|of| Condition {
         kind: clean(&of.kind),

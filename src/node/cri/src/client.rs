@@ -72,10 +72,12 @@ impl Client {
         Ok(client)
     }
 
+    /// Returns the version that the runtime has reported when the client connected.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
+    /// Returns the path of the runtime's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

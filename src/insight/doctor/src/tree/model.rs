@@ -60,6 +60,7 @@ pub struct HostLink {
     pub port: Option<Port>,
 }
 
+/// The settings of a bridge's port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
@@ -188,6 +189,7 @@ impl Pod {
         self.name.as_deref().unwrap_or_else(|| short_name(&self.container_id, self.netns.as_deref()))
     }
 
+    /// Returns the effects of the pod's rules as texts.
     pub fn rules_in_words(&self) -> Vec<String> {
         self.rules.iter().map(ToString::to_string).collect()
     }

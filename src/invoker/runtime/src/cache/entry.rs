@@ -57,7 +57,7 @@ struct File {
 }
 
 impl Entry {
-    /// The key of this entry.
+    /// Returns the key of this entry.
     pub fn key(&self) -> Key<'_> {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
     }
@@ -68,8 +68,8 @@ impl Entry {
             == (key.network, key.container_id, key.ifname)
     }
 
-    /// The path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces counts.
-    /// `None` if neither has it.
+    /// Returns the path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces
+    /// counts. `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
         let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
         let mut paths =

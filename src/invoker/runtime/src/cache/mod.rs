@@ -77,7 +77,7 @@ impl Cache {
         Cache { dir: dir.into() }
     }
 
-    /// The directory that was given to [`Cache::new`].
+    /// Returns the directory that was given to [`Cache::new`].
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -87,7 +87,7 @@ impl Cache {
         self.results().join(format!("{}-{}-{}", key.network, key.container_id, key.ifname))
     }
 
-    /// The directory that holds nothing but entries.
+    /// Returns the directory that holds nothing but entries.
     fn results(&self) -> PathBuf {
         self.dir.join("results")
     }

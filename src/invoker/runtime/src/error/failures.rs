@@ -56,7 +56,7 @@ impl Failures {
         Some(Failures { first: failures.pop()?, others, note: None })
     }
 
-    /// All failures, the first one in front.
+    /// Returns all failures, the first one in front.
     pub fn iter(&self) -> impl Iterator<Item = &Failure> {
         std::iter::once(&self.first).chain(&self.others)
     }

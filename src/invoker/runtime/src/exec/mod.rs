@@ -110,6 +110,7 @@ pub enum Stderr {
     Capture,
 }
 
+/// How plugins are executed, and what ends them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exec {
     /// The time limit of one execution, or `None` for no limit. At the limit the plugin gets SIGTERM, so that it can
@@ -137,12 +138,12 @@ impl Deadline {
         Deadline { at: Instant::now() + limit, limit }
     }
 
-    /// The time that is left, which is zero once the deadline has passed.
+    /// Returns the time that is left, which is zero once the deadline has passed.
     pub fn remaining(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// How long the operation was allowed to take.
+    /// Returns how long the operation was allowed to take.
     pub fn limit(&self) -> Duration {
         self.limit
     }

@@ -115,6 +115,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
+    /// Begins to wait. The time limit counts from now.
     pub(super) fn new(wait: Wait<'a>) -> Self {
         Waiting { wait, begun: Instant::now(), pause: PAUSE.0, told: false }
     }

@@ -69,12 +69,12 @@ impl Locks {
         self
     }
 
-    /// The directory of the lock files.
+    /// Returns the directory of the lock files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The limit for a wait.
+    /// Returns the limit for a wait.
     pub fn limit(&self) -> Duration {
         self.limit
     }

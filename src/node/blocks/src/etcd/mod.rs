@@ -111,12 +111,12 @@ fn parse<T: DeserializeOwned>(entry: &Entry) -> Result<T> {
     })
 }
 
-/// The condition that a key has this value.
+/// Returns the condition that a key has this value.
 fn is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
     Compare::value(key, CompareOp::Equal, value)
 }
 
-/// The condition that there is no such key.
+/// Returns the condition that there is no such key.
 fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }

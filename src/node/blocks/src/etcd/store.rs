@@ -18,7 +18,7 @@ use crate::{BlocksError, Result};
 /// How many owners are read at once in the search for a free block.
 const WINDOW: i64 = 512;
 
-/// The condition that a key still has the value that was read.
+/// Returns the condition that a key still has the value that was read.
 fn is_unchanged(entry: &Entry) -> Compare {
     is(entry.key.clone(), entry.value.clone())
 }

@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// The path of all objects of the kind.
+    /// Returns the path of all objects of the kind.
     fn path(self) -> &'static str {
         match self {
             Kind::Pool => "/apis/ipam.cnimble.dev/v1alpha1/ippools",
@@ -67,12 +67,12 @@ impl Kind {
         }
     }
 
-    /// The path of an object.
+    /// Returns the path of an object.
     fn path_of(self, name: &str) -> String {
         format!("{}/{name}", self.path())
     }
 
-    /// The objects with all of these labels.
+    /// Returns the objects with all of these labels.
     fn labelled(self, labels: &str) -> Collection {
         Collection::new(self.path()).labelled(labels)
     }

@@ -140,6 +140,7 @@ pub(super) fn new(kind: Kind, name: &str, pool: &str, node: &str, spec: &impl Se
     json!({"apiVersion": "ipam.cnimble.dev/v1alpha1", "kind": kind.name(), "metadata": metadata, "spec": spec})
 }
 
+/// Returns the name of the object of the block that begins with this address.
 pub(super) fn block_name(pool: &str, first: IpAddr) -> String {
     format!("{pool}-{}", text(first))
 }
@@ -155,6 +156,7 @@ fn string<'v>(object: &'v Value, pointer: &str) -> &'v str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Returns the name of an object, or an empty text.
 pub(super) fn name(object: &Value) -> &str {
     string(object, "/metadata/name")
 }

@@ -31,6 +31,7 @@ struct Calls {
 pub(crate) struct Call(Arc<Guest>);
 
 impl Guest {
+    /// Creates the state of a new connection, which has had no call.
     pub(crate) fn new(freed: Arc<Notify>) -> Arc<Self> {
         let calls = Calls { under_way: 0, any: false, last: Instant::now() };
         Arc::new(Guest { calls: Mutex::new(calls), leaving: watch::Sender::new(false), freed })
@@ -63,6 +64,7 @@ impl Guest {
         self.leaving.send_replace(true);
     }
 
+    /// Returns whether the connection was asked to end.
     pub(crate) fn is_dismissed(&self) -> bool {
         *self.leaving.borrow()
     }

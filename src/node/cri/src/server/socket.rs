@@ -23,6 +23,7 @@ pub struct Socket {
     file: Option<(u64, u64)>,
 }
 
+/// The reason why a socket can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("{}: another process listens there", .0.display())]

@@ -10,6 +10,7 @@ use super::MANAGED_ANNOTATION;
 use super::access::{DnsPolicy, containers_with_ports, mapping};
 use crate::network::{Dns, PortMapping};
 
+/// The parts of a pod's manifest that matter for its network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// Whether the pod lives in the node's network namespace.
@@ -36,6 +37,7 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Takes these parts from a pod.
     pub(super) fn of(pod: Pod) -> Facts {
         let spec = pod.spec.unwrap_or_default();
         let host_network = spec.host_network.unwrap_or(false);

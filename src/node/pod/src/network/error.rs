@@ -98,6 +98,7 @@ impl NetworkError {
     }
 }
 
+/// Returns the texts of failures, in the order in which they happened.
 pub(crate) fn in_order<T: fmt::Display>(failures: &[T]) -> String {
     failures.iter().map(T::to_string).collect::<Vec<_>>().join("; then ")
 }

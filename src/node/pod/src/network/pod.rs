@@ -18,6 +18,7 @@ use crate::PodId;
 /// The name of a pod's interface, as under the kubelet.
 pub const INTERFACE: &str = "eth0";
 
+/// The protocol of a published port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -48,6 +49,7 @@ pub struct Dns {
 }
 
 impl Dns {
+    /// Returns whether there are no servers, searches and options.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }
@@ -74,6 +76,7 @@ pub struct PodNetwork {
 }
 
 impl PodNetwork {
+    /// Creates a pod with nothing but its names and its namespace.
     pub fn new(pod: PodId, sandbox_id: impl Into<String>, netns: impl Into<PathBuf>) -> Self {
         PodNetwork {
             pod,

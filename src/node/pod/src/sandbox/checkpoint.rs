@@ -46,6 +46,7 @@ struct Seen {
 }
 
 impl Store {
+    /// Opens the records in a directory, which it creates for root alone. Records of earlier versions are moved.
     pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
         make_dir(&dir, 0o700)?;
         let store = Store { dir, known: Arc::default() };

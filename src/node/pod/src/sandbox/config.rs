@@ -41,6 +41,7 @@ pub struct SandboxConfig {
 }
 
 impl SandboxConfig {
+    /// Creates the configuration of a pod with its own network and without ports. Its hostname is its name.
     pub fn new(pod: PodId, uid: impl Into<String>) -> Self {
         SandboxConfig {
             hostname: pod.name.clone(),

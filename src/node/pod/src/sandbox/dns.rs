@@ -132,6 +132,7 @@ pub(super) fn parse(text: &str) -> Dns {
     dns
 }
 
+/// Returns the text of a resolv.conf(5).
 pub(super) fn resolv_conf(dns: &Dns) -> String {
     let mut text = String::new();
     if !dns.searches.is_empty() {

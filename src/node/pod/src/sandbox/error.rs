@@ -108,14 +108,17 @@ impl From<Cause> for Causes {
 }
 
 impl Causes {
+    /// Keeps the causes of a failure, so that the work can go on.
     pub(super) fn add<C: Into<Causes>>(&mut self, outcome: Result<(), C>) {
         self.0.extend(outcome.err().into_iter().flat_map(|causes| causes.into().0));
     }
 
+    /// Fails with the causes, if there are any.
     pub(super) fn into_result(self) -> Result<(), Causes> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 
+    /// Returns the error of an action on a pod.
     pub(super) fn of(self, action: Action, pod: &PodId) -> SandboxError {
         SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
     }

@@ -118,6 +118,7 @@ impl Sandboxes {
         Ok(Sandboxes { inner: Arc::new(inner) })
     }
 
+    /// Returns the layer that runs the plugins.
     pub fn network(&self) -> &NetworkPlugin {
         &self.inner.network
     }

@@ -58,6 +58,7 @@ impl ApiSource {
     }
 }
 
+/// Reads the pods of an API server.
 pub(super) struct Reader {
     connection: Connection,
     pods: Collection,
@@ -66,6 +67,10 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Prepares the reading, and sends nothing yet.
+    ///
+    /// # Errors
+    /// Fails without a node's name, and if the access to the server is not usable.
     pub(super) fn new(source: ApiSource) -> Result<Reader, StartError> {
         if source.node.is_empty() {
             return Err(StartError::NoNode);

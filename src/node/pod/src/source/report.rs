@@ -22,6 +22,7 @@ pub(super) struct Shared {
     pub(super) conditions: watch::Sender<Vec<Condition>>,
 }
 
+/// The pods of all sources, and what is wrong with each source.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) storage: Storage,
@@ -48,6 +49,7 @@ impl Shared {
         }
     }
 
+    /// Locks the state.
     pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

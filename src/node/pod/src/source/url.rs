@@ -56,6 +56,7 @@ impl UrlSource {
     }
 }
 
+/// Reads the manifests at a URL.
 pub(super) struct Reader {
     url: Uri,
     origin: Origin,
@@ -73,6 +74,10 @@ enum Answer {
 }
 
 impl Reader {
+    /// Prepares the reading, and sends nothing yet. From now on the parts of the URL's query are hidden in all texts.
+    ///
+    /// # Errors
+    /// Fails if the URL or a header is invalid, and if a file with headers can't be read.
     pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
         let url = http::parse_url(&source.url)?;
         // The parts of the query are hidden in all texts, because one may be a password.

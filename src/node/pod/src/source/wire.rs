@@ -24,6 +24,7 @@ pub(super) struct Object {
     status: Option<Value>,
 }
 
+/// The metadata of an object.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Meta {
@@ -176,6 +177,7 @@ pub(super) struct Named<'a> {
     pub(super) metadata: NamedMeta<'a>,
 }
 
+/// The names of an object, borrowed from its text.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NamedMeta<'a> {

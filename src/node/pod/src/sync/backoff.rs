@@ -11,6 +11,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
+    /// Creates a backoff that waits `first` after the first failure, and at most `most`.
     pub(super) fn new(first: Duration, most: Duration) -> Self {
         Backoff { first, most, failures: 0 }
     }
@@ -22,10 +23,12 @@ impl Backoff {
         self.first.saturating_mul(factor).min(self.most)
     }
 
+    /// Forgets the failures, as after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
+    /// Returns the number of failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }

@@ -110,6 +110,7 @@ impl Entry {
         self.due = Some((Instant::now() + wait, again));
     }
 
+    /// Returns the number of failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.backoff.failures()
     }

@@ -102,6 +102,7 @@ pub struct Listener(Option<Arc<Tell>>);
 type Tell = dyn Fn(&Event) + Send + Sync;
 
 impl Listener {
+    /// Creates a listener from a function. The loop waits for it, so it must not block.
     pub fn new(tell: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Listener(Some(Arc::new(tell)))
     }

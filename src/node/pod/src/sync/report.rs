@@ -20,8 +20,10 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All phases.
     pub const ALL: [Phase; 4] = [Phase::Pending, Phase::Ready, Phase::Failed, Phase::Terminating];
 
+    /// Returns the phase in a word, for output.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Pending => "Pending",
@@ -121,6 +123,7 @@ impl Default for Board {
 }
 
 impl Board {
+    /// Returns the reports of all pods, sorted by ID.
     pub fn pods(&self) -> Vec<PodReport> {
         self.lock().values().cloned().collect()
     }
@@ -158,6 +161,7 @@ impl Board {
         });
     }
 
+    /// Removes the report of a pod. Returns `None` if there was none.
     pub(super) fn remove(&self, id: &PodId) -> Option<PodReport> {
         self.lock().remove(id)
     }

@@ -10,6 +10,7 @@ use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
 
+/// An order to the worker of a pod.
 #[derive(Clone)]
 pub(super) struct Order {
     /// The wanted configuration. `None` takes the pod down.
@@ -18,6 +19,7 @@ pub(super) struct Order {
     pub(super) serial: u64,
 }
 
+/// The end of the work on an order.
 pub(super) struct Finished {
     pub(super) id: PodId,
     /// The number of the order.
@@ -27,6 +29,7 @@ pub(super) struct Finished {
     pub(super) outcome: Outcome,
 }
 
+/// The outcome of an order to set a pod up, or to take it down.
 pub(super) enum Outcome {
     Up(Result<Up, Condition>),
     Down(Result<(), Condition>),
@@ -35,6 +38,7 @@ pub(super) enum Outcome {
 /// The orders to a worker, which ends when this is dropped.
 pub(super) type Orders = watch::Sender<Option<Order>>;
 
+/// What all workers share.
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
     /// The permits for parallel work. They are closed when no work may begin any more.
