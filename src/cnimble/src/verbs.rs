@@ -183,7 +183,7 @@ fn find(
     let file = network::find(session, name);
     let entry = match &file {
         Ok(file) => lookup(session, &file.name, &attach),
-        // The path of a file doesn't tell the network's name.
+        // The path of a file doesn't contain the network's name.
         Err(_) if cni::names::is_identifier(name) => lookup(session, name, &attach),
         Err(_) => None,
     };

@@ -121,7 +121,7 @@ fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
     Ok(kernel.take())
 }
 
-/// Returns the processor time that this process has used, or zero if the kernel doesn't tell.
+/// Returns the processor time that this process has used, or zero if it can't be read.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -146,7 +146,7 @@ pub(super) async fn keep(
             let tended = tend(network, &path, routed, &nodes).await;
             let Tended { mut outcome, namesakes } = tended.unwrap_or_else(failed);
             let looked = match last.map(|last| last.looked.clone()) {
-                // The agent's watch tells of the store.
+                // The agent's watch reports the store.
                 _ if routed.is_some() => (Instant::now(), None),
                 Some(looked) if looked.0.elapsed() < RARELY && looked.1.is_none() => looked,
                 _ => (Instant::now(), etcd::look(&path, &network.config).await.err()),

@@ -54,7 +54,7 @@ impl run::Sources {
     }
 }
 
-/// Returns the host's name in lower case, as the kubelet uses it. It is empty if the kernel doesn't tell.
+/// Returns the host's name in lower case, as the kubelet uses it. It is empty if it can't be read.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_lowercase()

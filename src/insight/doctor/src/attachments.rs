@@ -1,5 +1,5 @@
 //! Compares living attachments with the wanted state that their plugins name. A linked plugin runs its CHECK in this
-//! process, and can put back every difference ([`cnimble_plugin::Examination`]). Any other plugin is run with the verb,
+//! process, and can repair every difference ([`cnimble_plugin::Examination`]). Any other plugin is run with the verb,
 //! which reports only the first difference. The cache must know the pod's configuration.
 
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     Some(format!("only the host's part is checked: {why}"))
 }
 
-/// A difference that [`Doctor::repair`] can put back.
+/// A difference that [`Doctor::repair`] can repair.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,
@@ -202,7 +202,7 @@ impl Action {
     }
 
     /// Puts back what the attachment lacks now, if it still lives. This happens once for all of its plugins, because
-    /// each builds on what the others put back.
+    /// each builds on what the others restore.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
         let aim = match (self.place, reach) {
             (Place::Pod, Reach::Host) => return self.unasked(),
@@ -250,7 +250,7 @@ impl Action {
     }
 }
 
-/// Puts back what the attachment lacks. Returns what could not be put back. Fails with [`Repair::Doubt`] if the
+/// Restores what the attachment lacks. Returns what could not be restored. Fails with [`Repair::Doubt`] if the
 /// attachment was left alone, and with [`Repair::Failed`] if it could not be examined.
 fn repair(
     doctor: &Doctor<'_>,
@@ -308,7 +308,7 @@ fn repair_once(
 }
 
 /// Returns why the attachment is left alone, or `None` if it surely lives. The note of a DEL is looked for first,
-/// because a DEL removes it last. A DEL that begins later finds what was put back.
+/// because a DEL removes it last. A DEL that begins later finds what was restored.
 fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
     if begun::is_noted(tag) {
         return Some(Repair::Doubt("its DEL has begun".to_owned()));

@@ -250,7 +250,7 @@ impl Doctor<'_> {
         attachments::compare(self, of_container, Reach::Pods).await
     }
 
-    /// Returns what living pods lack on the host: what [`Doctor::repair`] can put back, and what it leaves alone (in
+    /// Returns what living pods lack on the host: what [`Doctor::repair`] can restore, and what it leaves alone (in
     /// doubt) because nothing proves which object is the pod's. It reads no complete list in a pod, whose length is the
     /// pod's choice.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {

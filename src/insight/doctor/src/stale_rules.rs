@@ -50,7 +50,7 @@ fn subject(trace: &Trace) -> Subject {
     }
 }
 
-/// Returns the names in a comment or alias of ours. The last one may be cut.
+/// Returns the names in a comment or alias of cnimble. The last one may be cut.
 pub(super) fn names(comment: &str) -> Subject {
     let value = |key: &str, end: Option<&str>| {
         let (_, rest) = comment.split_once(key)?;

@@ -130,7 +130,7 @@ fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     find(root, last).filter(|_| key.kind == "as above").cloned()
 }
 
-/// Returns the shape at a path, in which `[]` stands for an element. `None` if there is no such key.
+/// Returns the shape at a path, in which `[]` stands for an element. It returns `None` if there is no such key.
 pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     let Shape::Object(fields) = root else { return None };
     let (part, rest) = first(path);

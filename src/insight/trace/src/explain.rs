@@ -58,7 +58,7 @@ fn judge(rules: &[PolicyRule], routes: &[AnyRoute], packet: &Packet, input: Opti
     Cause::NoRoute
 }
 
-/// Returns whether the rule matches the packet, as far as its known conditions tell.
+/// Returns whether the rule matches the packet, as far as its known conditions show.
 fn may_match(rule: &PolicyRule, packet: &Packet, input: Option<&str>) -> bool {
     let from = rule.from.is_none_or(|net| packet.from.is_some_and(|from| net.contains(from)));
     let to = rule.to.is_none_or(|net| net.contains(packet.to));

@@ -207,7 +207,7 @@ impl Walk<'_> {
         if link.mac.is_none() || self.host.details(link.index)?.without_arp() {
             return Ok(());
         }
-        // A link that is down keeps no neighbours, so its own station tells more.
+        // A link that is down keeps no neighbours, so its own station says more.
         if !link.up || !link.carrier {
             return Ok(());
         }

@@ -137,7 +137,7 @@ impl Walk<'_> {
             Some(Resolution::Asking | Resolution::Failed) => {
                 let when = if self.probed { "" } else { ", when it was asked for last" };
                 let text = format!("no host on {link} answers for {ip}{when}");
-                // The way to the neighbour may be cut elsewhere. Only a probe tells whether this is an old failure.
+                // The way to the neighbour may be cut elsewhere. Only a probe shows whether this is an old failure.
                 let mut station = Station::new(self.way, place, "neighbour", Verdict::Unknown, text);
                 station.explains_silence = true;
                 self.stations.push(station);

@@ -1,4 +1,4 @@
-//! Entries of result caches, and what they tell about their attachments. `judge` decides which of them live.
+//! Entries of result caches, and what they say about their attachments. `judge` decides which of them live.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

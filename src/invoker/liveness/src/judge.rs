@@ -102,8 +102,9 @@ pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
     Ok(attached)
 }
 
-/// Returns the attachment that a link's alias names, or `None` if the alias is not ours. The caller passes only links
-/// that vanish with the pod's namespace: a host's end whose peer is in a namespace, or an interface in a namespace.
+/// Returns the attachment that a link's alias names, or `None` if the alias is not one of cnimble. The caller passes
+/// only links that vanish with the pod's namespace: a host's end whose peer is in a namespace, or an interface in a
+/// namespace.
 fn life_of_link(link: &Link) -> Option<Life> {
     let tag = survey::tag(&link.alias)?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));

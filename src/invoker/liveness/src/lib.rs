@@ -12,10 +12,10 @@
 //! Read `judge` first: it reads the node, and has the verdicts on entries and leases. [`traces`] has those on packet
 //! rules. [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
 //!
-//! **The order of reading matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are
-//! listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then
-//! namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed
-//! object has its evidence, at any progress of its ADD.
+//! **The order of reading matters.** A concurrent ADD may be of a runtime that does not take cnimble's lock. Objects
+//! are listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases,
+//! then namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every
+//! listed object has its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
 pub mod inside;

@@ -48,7 +48,7 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpA
         walk.done.insert(own);
     }
     for path in paths {
-        // The path is a mount, whose target no readlink(2) tells. So the path itself is the key.
+        // The path is a mount, whose target readlink(2) can't return. So the path itself is the key.
         walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
     }
     let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
@@ -161,7 +161,7 @@ fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link
     let mut inside = Netlink::open_in(ns)?;
     let addrs = inside.addrs_where(|ip| is_somebodys(ip) && wanted.contains(&ip))?;
     // The host's end of a pair, the ifb of bandwidth and similar devices of a host belong to a node that runs in a
-    // container here. Its networks may have the names of ours.
+    // container here. Its networks may have the same names as those here.
     let owned = inside
         .find_links(|link| !cnimble_rules::objects::is_on_host(link) && survey::tag(&link.alias).is_some())?;
     Ok((addrs.into_iter().map(|addr| addr.net.ip()).collect(), owned))

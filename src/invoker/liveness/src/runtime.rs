@@ -25,13 +25,13 @@ pub struct Sandbox {
     pub ready: bool,
 }
 
-/// What a runtime tells of one sandbox.
+/// What a runtime reports about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
     /// Whether the runtime calls it ready. A stopped sandbox is not.
     pub ready: bool,
     pub ips: Vec<IpAddr>,
-    /// The path of its network namespace, or `None` if the runtime does not tell it.
+    /// The path of its network namespace, or `None` if the runtime does not report it.
     pub netns: Option<PathBuf>,
     pub host_network: bool,
 }

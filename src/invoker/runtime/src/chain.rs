@@ -40,7 +40,7 @@ impl Invoker {
             Some(failure(network, &plugin.plugin_type, Verb::Add, cause))
         });
         outcome(missing.collect())?;
-        // The lock is held until the result is recorded. Until then nothing but the lock tells others of this ADD.
+        // The lock is held until the result is recorded. Until then only the lock shows others this ADD.
         let together = self.together(&network.name, attach).await?;
         let (this, owned, of) = (self.clone(), network.clone(), attach.clone());
         let work = |caller| async move {
@@ -158,8 +158,8 @@ impl Invoker {
     /// goes on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is
     /// only a warning. A corrupt entry is renamed, with a warning.
     ///
-    /// If the cache has the configuration of the ADD, DEL goes by that one, and warns if `network` is another.
-    /// Arguments are those of `attach`. See [`Invoker::with_given_configuration`].
+    /// If the cache has the configuration of the ADD, DEL uses that one, and warns if `network` is another. Arguments
+    /// are those of `attach`. See [`Invoker::with_given_configuration`].
     ///
     /// # Errors
     /// Fails for a forbidden name and a locked network, and with the failures of all plugins together.

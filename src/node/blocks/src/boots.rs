@@ -86,7 +86,7 @@ impl<E: Clone> Records<E> {
         Ok(())
     }
 
-    /// Returns the states of the open boots other than `ours`. `known` are their states before, which tell since when a
+    /// Returns the states of the open boots other than `ours`. `known` are their states before, which show since when a
     /// boot has confirmed nothing.
     pub(crate) fn others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
         // A later boot has taken the name, so it runs at the same time.

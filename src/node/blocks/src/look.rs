@@ -1,5 +1,5 @@
 //! Checks whether an ADD that needs the store would succeed. A node with a valid share gives addresses without the
-//! store, so neither its plugin nor its agent would notice a fault for most of the time `offline`.
+//! store. So neither its plugin nor its agent would notice a fault for most of the time `offline`.
 
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{Owned, Share};

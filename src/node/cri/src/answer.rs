@@ -41,11 +41,11 @@ pub struct Condition {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     pub conditions: Vec<Condition>,
-    /// The runtime's networks. `None` if the runtime does not tell them as containerd does.
+    /// The runtime's networks. It is `None` if the runtime does not report them as containerd does.
     pub cni: Option<Cni>,
 }
 
-/// What a runtime tells of its networks. Runtimes report different parts of it.
+/// What a runtime reports about its networks. Runtimes report different parts of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cni {
@@ -53,7 +53,7 @@ pub struct Cni {
     pub plugin_dirs: Vec<PathBuf>,
     /// The networks that it has loaded, without loopback.
     pub networks: Vec<Loaded>,
-    /// Why the runtime could not load a network. `None` if it could, or does not tell.
+    /// Why the runtime could not load a network. It is `None` if it could, or does not say.
     #[serde(rename = "error")]
     pub load_error: Option<String>,
     /// The template from which the runtime writes a configuration when it receives the pods' addresses.
@@ -93,9 +93,9 @@ pub struct SandboxStatus {
     /// The pod's addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
     pub host_network: bool,
-    /// `None` if the runtime does not tell.
+    /// It is `None` if the runtime does not report it.
     pub netns: Option<PathBuf>,
-    /// `None` if the runtime does not tell.
+    /// It is `None` if the runtime does not report it.
     pub pid: Option<u32>,
 }
 
@@ -199,8 +199,8 @@ pub(crate) fn status(answer: wire::StatusResponse) -> Status {
     Status { conditions: conditions.collect(), cni: cni(&answer.info) }
 }
 
-/// Returns what containerd tells of its networks in a verbose Status: what go-cni has loaded without loopback, and
-/// parts of its own configuration. It returns `None` for a runtime that tells nothing readable.
+/// Returns what containerd reports about its networks in a verbose Status: what go-cni has loaded without loopback, and
+/// parts of its own configuration. It returns `None` for a runtime that reports nothing readable.
 fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
     let parse = |key: &str| serde_json::from_str::<Value>(info.get(key)?).ok();
     let shown = parse("cniconfig")?;

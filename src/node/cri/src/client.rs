@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Returns the runtime's conditions, and what it tells about its networks.
+    /// Returns the runtime's conditions, and what it reports about its networks.
     ///
     /// # Errors
     /// Fails if the runtime does not answer in time, or refuses the call.
@@ -123,7 +123,7 @@ impl Client {
         answer::sandboxes(&answer)
     }
 
-    /// Returns the status of one sandbox with its namespace and process, as far as the runtime tells them.
+    /// Returns the status of one sandbox with its namespace and process, as far as the runtime reports them.
     ///
     /// # Errors
     /// Fails if there is no such sandbox, if the runtime does not answer in time, or if it refuses the call.
@@ -190,7 +190,7 @@ impl Client {
     {
         let mut grpc = self.grpc.clone();
         let mut request = Request::new(request);
-        // The runtime gets a slightly longer limit, so that the error is ours.
+        // The runtime gets a slightly longer limit, so that the client's error comes first.
         request.set_timeout(limit + CONNECT);
         let call = async {
             grpc.ready().await.map_err(|err| Status::from_error(err.into()))?;

@@ -54,7 +54,7 @@ impl CriError {
     pub fn is_no_sandbox(&self) -> bool {
         match self {
             CriError::NoSandbox { .. } => true,
-            // containerd 1.6 has no code for it in calls on the sandbox' task. Only the text tells.
+            // containerd 1.6 has no code for it in calls on the sandbox' task. Only the text says so.
             CriError::Refused { code, why, .. } => code == "Unknown" && why.contains("not found"),
             _ => false,
         }

@@ -156,7 +156,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("net.d");
         runtime().block_on(async {
-            // Only the clock can tell of a missing directory.
+            // Only the clock can reveal a missing directory.
             let mut watch = DirWatch::new([dir.clone()], Duration::from_millis(10));
             watch.changed().await;
             fs::create_dir(&dir).unwrap();

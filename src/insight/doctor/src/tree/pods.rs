@@ -121,7 +121,7 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     found
 }
 
-/// Returns the tag at the beginning of an alias of ours.
+/// Returns the tag at the beginning of an alias of cnimble.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }

@@ -114,7 +114,7 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
     Ok(Pool { subnet, gateway, spans, place: node.range.clone() })
 }
 
-/// Returns whether the network certainly gives the pod an IPv6 address. It returns false if the file doesn't tell.
+/// Returns whether the network certainly gives the pod an IPv6 address. It returns false if the file doesn't say.
 pub(super) fn has_ipv6(entry: &PluginEntry<'_>) -> bool {
     let of_static = || entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let families = || entry.node.path(&["ipam", "families"]).map(Node::elements).unwrap_or_default();

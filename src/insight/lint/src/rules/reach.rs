@@ -20,7 +20,7 @@ struct Planned<'a> {
     places: Vec<&'a Node>,
 }
 
-/// Checks the next hops of an entry, if the file tells the pod's addresses.
+/// Checks the next hops of an entry, if the file has the pod's addresses.
 pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     let is_main = page(entry.plugin).is_some_and(|page| page.role == Role::Main);
     let Some(Given { ips, gateways }) = given(entry).filter(|_| is_main) else { return };

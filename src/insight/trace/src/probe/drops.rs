@@ -12,7 +12,7 @@ pub(crate) struct Drop {
     pub(crate) chain: String,
     /// The handle of the rule. It is `None` for the chain's policy.
     pub(crate) rule: Option<u64>,
-    /// The chains of this packet, in their order. The last base chain among them tells the hook.
+    /// The chains of this packet, in their order. The last base chain among them has the hook.
     pub(crate) chains: Vec<(Family, String, String)>,
     /// Whether it was the answer that was dropped.
     pub(crate) answer: bool,

@@ -1,5 +1,5 @@
-//! Joins a look with the evidence of a probe. The capture tells how far the packet came, and the trace of rules and the
-//! look tell why. Each of them checks the other.
+//! Joins a look with the evidence of a probe. The capture shows how far the packet came, and the trace of rules and the
+//! look show why. Each of them checks the other.
 
 use std::net::IpAddr;
 
@@ -153,7 +153,7 @@ fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence
     stop_without_reason(stations, to, reached, next, evidence)
 }
 
-/// Ends the stations outside, because the packet left the node. Only an error that came back tells more.
+/// Ends the stations outside, because the packet left the node. Only an error that came back says more.
 fn end_outside(stations: &mut Vec<Station>, at: usize, evidence: &Evidence) -> Outcome {
     stations.truncate(at + 1);
     let Some(station) = stations.get_mut(at) else { return Outcome::Unknown };

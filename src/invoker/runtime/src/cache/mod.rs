@@ -1,8 +1,8 @@
 //! Results of ADD, kept for CHECK, DEL and GC.
 //!
 //! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700),
-//! file (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
-//! libcni before 0.8 kept the bare result, which is read as well.
+//! file (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete the attachments of this library,
+//! and it theirs. libcni before 0.8 kept the bare result, which is read as well.
 //!
 //! A file is written outside the directory, because libcni reads every file *in* it, and renamed. A damaged entry
 //! (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that name, so DEL is not

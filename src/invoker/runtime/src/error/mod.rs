@@ -1,6 +1,6 @@
 //! Errors of calls to plugins, in three layers: [`ConfError`] is about files in the configuration directory,
-//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on a network, which may fail in
-//! several plugins at once. [`Error::to_spec`] turns each of them into the JSON error of the specification.
+//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on a network. An operation may
+//! fail in several plugins at once. [`Error::to_spec`] turns each of them into the JSON error of the specification.
 
 mod conf;
 mod failures;

@@ -131,7 +131,7 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        // tokio tells the ID only until the process is reaped, so it can't be another process's.
+        // tokio returns the ID only until the process is reaped, so it can't be another process's.
         let Some(pid) = self.0.id().and_then(|id| i32::try_from(id).ok()) else {
             return;
         };

@@ -146,7 +146,7 @@ impl Etcd {
         let client = in_time("connection", Client::connect([url], Some(options))).await?;
         let (sealed, fence) = (Vec::new(), Fence::default());
         let mut session = Etcd { client, keys, sealed, fence, created: 0, revision: 0 };
-        // A linearizable read tells whether the member has a quorum: without one it doesn't answer.
+        // A linearizable read shows whether the member has a quorum: without one it doesn't answer.
         session.get(&session.keys.fence()).await?;
         Ok(session)
     }

@@ -20,7 +20,7 @@ use crate::server::{CALLS, CONNECTIONS, Service, Socket, WORKS, cidr};
 /// How long a client may take to read the last answer, and to answer a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time between two pings, which tell whether the client is still there.
+/// The time between two pings, which show whether the client is still there.
 const PING: Duration = Duration::from_secs(60);
 
 /// The largest headers of a request, in bytes.

@@ -1,4 +1,4 @@
-//! Converts CRI's PodSandboxConfig to ours.
+//! Converts CRI's PodSandboxConfig to cnimble's configuration of a sandbox.
 
 use std::sync::Arc;
 

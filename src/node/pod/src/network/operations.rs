@@ -20,7 +20,7 @@ fn loopback() -> Option<&'static NetworkList> {
 
 impl NetworkPlugin {
     /// Sets up loopback and then [`PodNetwork::network`], or the default network without it. Returns the pod's
-    /// addresses. A failure is undone. [`NetworkError::is_clean`] tells whether that succeeded.
+    /// addresses. A failure is undone. [`NetworkError::is_clean`] says whether that succeeded.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -156,7 +156,7 @@ impl NetworkPlugin {
     fn living(&self, netns: &Path) -> String {
         match NetNs::find(netns) {
             Ok(None) => String::new(),
-            // If the kernel can't tell, for example without a free descriptor, the namespace counts as present.
+            // If the kernel can't say, for example without a free descriptor, the namespace counts as present.
             _ => netns.to_string_lossy().into_owned(),
         }
     }

@@ -55,7 +55,7 @@ pub struct SandboxOptions {
     pub run_dir: PathBuf,
     /// The program that idles in each namespace. `None` starts none.
     pub pause: Option<PauseCommand>,
-    /// The parent of the pods' control groups. Plugins are told `<root>/pod<UID>`, which is not made.
+    /// The parent of the pods' control groups. Plugins get `<root>/pod<UID>`, which is not created.
     pub cgroup_root: Option<String>,
 }
 

@@ -114,7 +114,8 @@ impl Storage {
         self.slots.values().flat_map(|slot| &slot.losers)
     }
 
-    /// Replaces all pods of a source. The names in `keep` stay as they are, because the source can't tell about them.
+    /// Replaces all pods of a source. The names in `keep` stay as they are, because their part of the source can't be
+    /// read.
     pub(super) fn set(
         &mut self,
         source: SourceKind,

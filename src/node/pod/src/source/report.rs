@@ -125,7 +125,7 @@ impl Reporter {
         self.set_but(pods, &BTreeSet::new()).await;
     }
 
-    /// Reports all pods of the source, except for the names in `keep`, which the source can't tell about.
+    /// Reports all pods of the source, except for the names in `keep`, whose part of the source can't be read.
     pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.set(self.kind, pods, keep);

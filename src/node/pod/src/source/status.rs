@@ -76,7 +76,7 @@ impl StatusWriter {
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
-                // Another pod has the name. Only the text of the conflict tells that.
+                // Another pod has the name. Only the text of the conflict says that.
                 if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
                     return Ok(());
                 }

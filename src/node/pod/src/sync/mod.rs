@@ -34,7 +34,7 @@ pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};
 pub use work::{Cause, Condition, Up, Work};
 
-/// What the loop is told of pods and sources.
+/// What the sources report to the loop.
 #[derive(Debug)]
 pub enum Input {
     /// New or changed pods.

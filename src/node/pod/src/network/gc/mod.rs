@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_millis(10);
 pub struct Sandboxed {
     /// Sandboxes whose pods live, or may live.
     pub valid: Vec<String>,
-    /// Sandboxes of ours whose records are gone, so their pods are dead.
+    /// Sandboxes of cnimble whose records are gone, so their pods are dead.
     pub lost: Vec<String>,
 }
 
