@@ -19,7 +19,7 @@ struct Status {
     socket: PathBuf,
     runtime: Version,
     conditions: Vec<Condition>,
-    /// `None` if the runtime doesn't report its networks.
+    /// It is `None` if the runtime doesn't report its networks.
     loaded: Option<Cni>,
     /// The network that cnimble would choose, or `None` if no file can be used.
     choice: Option<Choice>,

@@ -28,7 +28,7 @@ pub(super) enum Sign {
 /// The queues of notifications.
 pub(super) struct Watch {
     links: LinkMonitor,
-    /// `None` if rules can't be followed, as on a kernel without nf_tables.
+    /// It is `None` if rules can't be followed, as on a kernel without nf_tables.
     rules: Option<RuleMonitor>,
     files: Files,
 }

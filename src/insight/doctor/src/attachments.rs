@@ -153,7 +153,8 @@ impl Doctor<'_> {
         Ok(faults.into_iter().map(action).collect())
     }
 
-    /// Runs CHECK of a linked plugin, or of the one to which it delegates. `None` if the plugin is not linked.
+    /// Runs CHECK of a linked plugin, or of the one to which it delegates. It returns `None` if the plugin is not
+    /// linked.
     fn examine(&self, entry: &Entry, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
         let delegate = bridge::delegated(plugin);
         let plugin = delegate.as_ref().unwrap_or(plugin);
@@ -387,8 +388,8 @@ pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns whether the interface of an entry is missing in its namespace. False for an unreadable namespace, which is
-/// reported elsewhere.
+/// Returns whether the interface of an entry is missing in its namespace. It returns false for an unreadable namespace,
+/// which is reported elsewhere.
 fn has_lost(known: &Known) -> bool {
     let netns = NetNs::find(known.entry.namespace().unwrap_or_default().as_ref());
     let lost = netns.ok().flatten().map(|netns| inside::has_lost_interface(&known.entry, &netns));

@@ -117,7 +117,8 @@ pub struct Finding {
     pub subject: Subject,
     /// What is wrong with it.
     pub why: String,
-    /// Why it is not repaired: some evidence shows an owner, or evidence is missing. `None` if it can be repaired.
+    /// Why it is not repaired: some evidence shows an owner, or evidence is missing. It is `None` if it can be
+    /// repaired.
     pub doubt: Option<String>,
     /// Whether time alone ends the doubt, or it is no fault of this node: an object is young, a DEL runs, or another
     /// machine may own the object.
@@ -156,7 +157,7 @@ impl Subject {
     }
 }
 
-/// Returns why an object has no owner, and the doubt about that. `None` if its owner lives.
+/// Returns why an object has no owner, and the doubt about that. It returns `None` if its owner lives.
 fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
     match verdict {
         Verdict::Lives => None,

@@ -33,15 +33,15 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     cached.chain(listed).collect()
 }
 
-/// Returns `NAMESPACE/NAME` of a Kubernetes pod. `None` for other pods, and for names with control characters, which
-/// could steer a terminal.
+/// Returns `NAMESPACE/NAME` of a Kubernetes pod. It returns `None` for other pods, and for names with control
+/// characters, which could steer a terminal.
 fn pod_of(known: &Known) -> Option<String> {
     let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
     let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
 }
 
-/// Returns the findings about sandboxes. Empty if no runtime is asked.
+/// Returns the findings about sandboxes. The result is empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;

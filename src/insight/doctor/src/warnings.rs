@@ -87,7 +87,8 @@ pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
     found.into_iter().filter_map(text).collect()
 }
 
-/// Returns the ID and the name of a process that has the socket open. `None` if none is found, or /proc hides it.
+/// Returns the ID and the name of a process that has the socket open. It returns `None` if none is found, or /proc
+/// hides it.
 fn process(inode: u32) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {

@@ -15,7 +15,7 @@ pub(crate) struct PluginEntry<'a> {
     pub(crate) place: std::ops::Range<usize>,
     /// The type of its IPAM plugin.
     pub(crate) ipam: Option<&'a str>,
-    /// `None` if the plugin is unknown.
+    /// It is `None` if the plugin is unknown.
     pub(crate) shape: Option<Shape>,
 }
 
@@ -30,8 +30,8 @@ impl<'a> PluginEntry<'a> {
 }
 
 impl PluginEntry<'_> {
-    /// Returns whether the runtime passes the capability. True also if `capabilities` is no object, which another
-    /// finding reports.
+    /// Returns whether the runtime passes the capability. It returns true also if `capabilities` is no object, which
+    /// another finding reports.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         self.node.get("capabilities").is_some_and(|map| match &map.data {
             Data::Object(_) => map.is_true(capability),

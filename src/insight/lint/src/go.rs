@@ -9,7 +9,7 @@ use super::{Data, Document, Node};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
     pub plugin: &'static str,
-    /// The key that is ignored. `None` if the Go plugins have no plugin of this name.
+    /// The key that is ignored. It is `None` if the Go plugins have no plugin of this name.
     pub key: Option<&'static str>,
     /// The description on the plugin's page.
     pub about: &'static str,

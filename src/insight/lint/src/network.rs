@@ -44,7 +44,8 @@ pub fn named(document: &Document) -> Vec<Named> {
 }
 
 /// Returns the range of the value that a plugin's error is about. The error must begin with its path, as in
-/// `ipam.ranges[0][1].subnet: …`. `entry` is the number of the plugin's entry. `None` if there is no such value.
+/// `ipam.ranges[0][1].subnet: …`. `entry` is the number of the plugin's entry. It returns `None` if there is no such
+/// value.
 pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::ops::Range<usize>> {
     let path = message.split([':', ' ', ',']).next().filter(|path| !path.is_empty())?;
     let mut node = entries(document).get(entry)?.node;

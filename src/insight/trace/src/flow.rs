@@ -74,7 +74,7 @@ impl FromStr for Target {
 /// A packet and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// The source. `None` until the pod's routes have chosen it.
+    /// The source. It is `None` until the pod's routes have chosen it.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,

@@ -51,9 +51,9 @@ const CONFIRMATION: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
-    /// The name of the pod that sends the packet. `None` if it comes from outside.
+    /// The name of the pod that sends the packet. It is `None` if it comes from outside.
     pub pod: Option<String>,
-    /// The source address. `None` if the pod has no route.
+    /// The source address. It is `None` if the pod has no route.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,
@@ -162,7 +162,7 @@ pub fn is_in_host_network(pod: &NamedPod) -> Result<bool, Error> {
     NetNs::open(&pod.netns)?.same_as(&NetNs::current()?)
 }
 
-/// Returns the gateway of the pod's default route for this family. `None` without one.
+/// Returns the gateway of the pod's default route for this family. It returns `None` without one.
 ///
 /// # Errors
 /// Fails if the pod can't be looked into.
@@ -170,7 +170,7 @@ pub fn gateway(pod: &NamedPod, v4: bool) -> Result<Option<IpAddr>, Error> {
     next_hop(&mut Netlink::open_in(&NetNs::open(&pod.netns)?)?, v4)
 }
 
-/// Returns the gateway of the host's default route for this family. `None` without one.
+/// Returns the gateway of the host's default route for this family. It returns `None` without one.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked.

@@ -29,8 +29,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns a rule that may exempt a leaving packet from masquerading, and the text about it. `None` without one, or
-    /// if the rules can't be read.
+    /// Returns a rule that may exempt a leaving packet from masquerading, and the text about it. It returns `None`
+    /// without one, or if the rules can't be read.
     pub(crate) fn exemption(&mut self, flow: &Flow) -> Option<(Decision, String)> {
         let found = self.decision(Hook::Postrouting, flow).ok().flatten();
         found.filter(|(decision, _)| matches!(decision.effect, Effect::Exempts(_)))

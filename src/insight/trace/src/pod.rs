@@ -39,7 +39,7 @@ impl PodEnd {
         Ok(PodEnd { name: pod.name.clone(), netns: pod.netns.clone(), ns, net, link, entry, host_end })
     }
 
-    /// Returns the pod's interface with this address. `None` if it has no such address.
+    /// Returns the pod's interface with this address. It returns `None` if it has no such address.
     pub(crate) fn with_address(
         host: &mut Netlink,
         pod: &NamedPod,
@@ -57,7 +57,7 @@ pub(crate) struct Departure {
     /// The gateway, or the receiver itself.
     pub(crate) next_hop: IpAddr,
     pub(crate) flow: Flow,
-    /// The pod's neighbour entry of the next hop. `None` if it has none, or needs none.
+    /// The pod's neighbour entry of the next hop. It is `None` if it has none, or needs none.
     pub(crate) resolution: Option<Resolution>,
 }
 

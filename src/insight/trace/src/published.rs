@@ -77,7 +77,7 @@ impl Walk<'_> {
     }
 
     /// Returns the recorded pod that publishes the flow's port. If several do, the one that names the host's address
-    /// comes first, because its rule does. `None` if no pod that can be found publishes it.
+    /// comes first, because its rule does. It returns `None` if no pod that can be found publishes it.
     fn publication(&self, flow: &Flow) -> Option<Publication> {
         let mut found: Vec<(bool, Publication)> = Vec::new();
         for entry in self.records.entries() {

@@ -55,7 +55,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns texts about the chains at a hook that could drop a packet. Empty if nf_tables can't be read.
+    /// Returns texts about the chains at a hook that could drop a packet. The result is empty if nf_tables can't be
+    /// read.
     fn suspects(&mut self, hook: HookPoint, is_of_packet: impl Fn(Family) -> bool) -> Step<Vec<String>> {
         let chains = match self.nft.hooked_chains() {
             Ok(chains) => chains,

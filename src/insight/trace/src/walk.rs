@@ -39,7 +39,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) host_ns: NetNs,
     pub(crate) host: Netlink,
     pub(crate) nft: Nft,
-    /// The rules of the tables that have been read. `None` for one that can't be read.
+    /// The rules of the tables that have been read. The value is `None` for one that can't be read.
     pub(crate) tables: HashMap<String, Option<TableRules>>,
     /// The NAT rules of others that have been read.
     pub(crate) nat: nat::Tables,
@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns why no packet passes a link. `None` if it is up and has a carrier.
+/// Returns why no packet passes a link. It returns `None` if it is up and has a carrier.
 pub(crate) fn link_fault(link: &Link) -> Option<String> {
     if !link.up {
         Some(format!("{} is down", link.name))

@@ -230,8 +230,8 @@ fn is_namespace(path: &str, word: &str) -> bool {
     named_namespace(path) == Some(word)
 }
 
-/// Returns the path that `word` has as an absolute path or as a name in `ip netns`. `None` if it can be neither. The
-/// path may not exist.
+/// Returns the path that `word` has as an absolute path or as a name in `ip netns`. It returns `None` if it can be
+/// neither. The path may not exist.
 fn namespace_path(word: &str) -> Option<PathBuf> {
     if word.starts_with('/') {
         return Some(PathBuf::from(word));

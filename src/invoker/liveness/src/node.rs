@@ -19,7 +19,7 @@ use super::runtime::Sandbox;
 /// An attachment that lives, or may live.
 #[derive(Debug, Clone)]
 pub struct Life {
-    /// The [`Owner::tag`]. `None` for a lease that names no interface.
+    /// The [`Owner::tag`]. It is `None` for a lease that names no interface.
     pub tag: Option<String>,
     /// The network, or `None` if only a tag is known.
     pub network: Option<String>,
@@ -92,7 +92,7 @@ pub struct Node {
     pub(super) has_cache: bool,
     /// The leases with their verdicts.
     pub leases: JudgedLeases,
-    /// The sandboxes of the container runtime by ID. `None` if no runtime was asked.
+    /// The sandboxes of the container runtime by ID. It is `None` if no runtime was asked.
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
     pub(super) lives: Lives,
     /// The tags of attachments that live for certain: a link leads to their pod, or their entry's interface is there.
@@ -171,8 +171,8 @@ impl Node {
             || self.lives.parts.iter().any(|part| id.starts_with(part.as_str()))
     }
 
-    /// Returns whether the container runtime lists this sandbox. `id` may be the beginning of an ID, unless `whole`.
-    /// False if no runtime was asked.
+    /// Returns whether the container runtime lists this sandbox. `id` may be the beginning of an ID, unless `whole`. It
+    /// returns false if no runtime was asked.
     pub fn is_listed(&self, id: &str, whole: bool) -> bool {
         let Some(sandboxes) = &self.sandboxes else { return false };
         if whole {
@@ -182,7 +182,8 @@ impl Node {
         }
     }
 
-    /// Returns whether the runtime lists the container that a comment or an alias names. False if it names none.
+    /// Returns whether the runtime lists the container that a comment or an alias names. It returns false if it names
+    /// none.
     pub fn is_listed_in(&self, comment: &str) -> bool {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
@@ -200,8 +201,8 @@ impl Node {
         known.addrs().into_iter().any(|ip| self.is_held(ip) || self.place_of(ip).is_some())
     }
 
-    /// Returns where the address is in use, as the end of a sentence: on the host, or in a namespace. `None` if it was
-    /// not found.
+    /// Returns where the address is in use, as the end of a sentence: on the host, or in a namespace. It returns `None`
+    /// if it was not found.
     pub fn place_of(&self, ip: IpAddr) -> Option<String> {
         if self.own.contains(&ip) {
             return Some("on this host".to_owned());

@@ -20,8 +20,8 @@ use super::{Attach, Entry, Invoker, Lookup};
 pub(super) struct Recorded<'n> {
     /// The configuration that the verb uses.
     pub(super) network: Cow<'n, NetworkList>,
-    /// How the given configuration differs from `network`, for messages. `None` if it doesn't, or has no record to
-    /// differ from.
+    /// How the given configuration differs from `network`, for messages. It is `None` if it doesn't, or has no record
+    /// to differ from.
     pub(super) difference: Option<String>,
     /// The result of ADD in the network's version, or `None` without an entry. The error is the text about an unusable
     /// one.

@@ -34,7 +34,7 @@ pub struct Conflist {
     pub template: Option<PathBuf>,
     /// The `dataDir` of host-local, if it is not the default.
     pub data_dir: Option<PathBuf>,
-    /// The configuration of cluster-local. `None` if each node has podCIDRs, and the IPAM plugin is host-local.
+    /// The configuration of cluster-local. It is `None` if each node has podCIDRs, and the IPAM plugin is host-local.
     pub cluster: Option<ClusterLocal>,
 }
 
@@ -113,7 +113,7 @@ impl Conflist {
         ipam
     }
 
-    /// Returns the subnets of which nodes own blocks. Empty if each node has podCIDRs.
+    /// Returns the subnets of which nodes own blocks. The result is empty if each node has podCIDRs.
     pub fn shared(&self) -> &[IpNetwork] {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
@@ -135,8 +135,8 @@ impl Conflist {
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }
 
-    /// Returns the address of a lease of this network that is outside of `own`. `None` if there is no such lease, or no
-    /// lease directory.
+    /// Returns the address of a lease of this network that is outside of `own`. It returns `None` if there is no such
+    /// lease, or no lease directory.
     pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
         let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
         let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {

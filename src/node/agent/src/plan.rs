@@ -27,9 +27,9 @@ pub struct Host {
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses that no pod may have, with a description of each.
     pub reserved: BTreeMap<IpAddr, &'static str>,
-    /// The subnets of which nodes own blocks and single addresses. Empty if each node has podCIDRs.
+    /// The subnets of which nodes own blocks and single addresses. The list is empty if each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
-    /// The index of the bridge of pods with addresses of these subnets. `None` if there is no such bridge.
+    /// The index of the bridge of pods with addresses of these subnets. It is `None` if there is no such bridge.
     pub bridge: Option<u32>,
 }
 

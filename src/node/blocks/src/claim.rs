@@ -13,7 +13,7 @@ use crate::store::Store;
 /// A block or address that is free to claim.
 pub(crate) struct Candidate<E> {
     pub(crate) owned: Owned,
-    /// The released owner and its entry, which the claim compares. `None` if there is no entry.
+    /// The released owner and its entry, which the claim compares. It is `None` if there is no entry.
     pub(crate) left: Option<(Owner, E)>,
 }
 

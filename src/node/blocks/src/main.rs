@@ -58,7 +58,7 @@ struct Added {
     nodes: BTreeSet<String>,
 }
 
-/// Parses the arguments. `None` if they are no task.
+/// Parses the arguments. It returns `None` if they are no task.
 fn task(args: &[String]) -> Option<Task> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {

@@ -76,7 +76,8 @@ pub(crate) struct Host {
     pub(crate) ips: Vec<IpAddr>,
 }
 
-/// The new state of a block, of a single address, or of a node's addresses. `None` if there is none any more.
+/// The new state of a block, of a single address, or of a node's addresses. A `None` in it means that there is none any
+/// more.
 pub(crate) enum Change {
     Block(IpAddr, Option<Owner>),
     Single(IpAddr, Option<Owner>),

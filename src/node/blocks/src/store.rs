@@ -18,8 +18,8 @@ pub(crate) struct Record<E> {
     pub(crate) entry: E,
     /// Whether no later boot has the node's name.
     pub(crate) is_latest: bool,
-    /// The time at which an operator or another node ended the record, in milliseconds since 1970. `None` while it is
-    /// open.
+    /// The time at which an operator or another node ended the record, in milliseconds since 1970. It is `None` while
+    /// it is open.
     pub(crate) closed: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) trait Store: Sized {
     fn revision(&self) -> i64;
 
     /// Returns why this is not the store of the fence, or not one that has had the revision `seen` in its epoch at the
-    /// time `at`. `None` if nothing shows that it was restored.
+    /// time `at`. It returns `None` if nothing shows that it was restored.
     async fn difference(&mut self, seen: (u64, i64), at: u64) -> Result<Option<String>>;
 
     /// Adds what identifies this store to a fence.

@@ -49,7 +49,7 @@ pub struct Asked {
 /// The state of a node that is tended.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Tended {
-    /// Whether the store was asked. False if nothing was to be done.
+    /// Whether the store was asked. It is false if nothing was to be done.
     pub(crate) asked: bool,
     /// Whether a set lacks a spare block.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

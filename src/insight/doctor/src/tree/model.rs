@@ -32,7 +32,7 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
-    /// The bridge or the master. `None` for pods that the host routes, or that have no link on the host.
+    /// The bridge or the master. It is `None` for pods that the host routes, or that have no link on the host.
     pub link: Option<HostLink>,
     /// The policy of the bridge for incoming packets.
     pub policy: Option<String>,
@@ -56,7 +56,7 @@ pub struct HostLink {
     /// The host's routes over this link, without those that the kernel adds for its addresses. The list is empty for a
     /// port of a bridge.
     pub routes: Vec<String>,
-    /// Its settings as a port of a bridge. `None` if it is none.
+    /// Its settings as a port of a bridge. It is `None` if it is none.
     pub port: Option<Port>,
 }
 
@@ -80,7 +80,7 @@ pub struct Pod {
     pub netns: Option<String>,
     /// The host's end of the pod's pair.
     pub link: Option<HostLink>,
-    /// The interface in the pod. `None` if it was not found, as `problem` says.
+    /// The interface in the pod. It is `None` if it was not found, as `problem` says.
     pub interface: Option<PodInterface>,
     /// The addresses with prefix lengths. Without an interface these are the ones that ADD returned.
     pub addresses: Vec<String>,

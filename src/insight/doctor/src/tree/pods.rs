@@ -206,7 +206,7 @@ impl Inside {
         links.iter().find(|link| link.leads_to(self.link.index, self.number))
     }
 
-    /// Returns the host's link on which it is made. `None` if it is made on none, or on a link of the pod.
+    /// Returns the host's link on which it is made. It returns `None` if it is made on none, or on a link of the pod.
     fn parent<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
         let parent = self.link.peer.filter(|_| self.is_on_host)?;
         links.iter().find(|link| link.index == parent)

@@ -100,7 +100,7 @@ fn of_ranges<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     Some(Given { ips, gateways })
 }
 
-/// Returns the routes of the pod. `None` if one is invalid.
+/// Returns the routes of the pod. It returns `None` if one is invalid.
 fn planned<'a>(entry: &PluginEntry<'a>, ips: &[IpConfig]) -> Option<Planned<'a>> {
     let (mut routes, mut places) = (Vec::new(), Vec::new());
     for item in entry.node.path(&["ipam", "routes"]).map(Node::elements).unwrap_or_default() {

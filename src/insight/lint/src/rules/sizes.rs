@@ -12,7 +12,8 @@ const DEFAULT_MTU: u32 = 1500;
 /// The keys of the limits of bandwidth, in bits.
 const LIMITS: [(&str, &str); 2] = [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")];
 
-/// Returns why the value of a key `mtu` is too small for IPv6. `None` if it is large enough, or is no positive number.
+/// Returns why the value of a key `mtu` is too small for IPv6. It returns `None` if it is large enough, or is no
+/// positive number.
 pub(super) fn ipv6_problem(node: &Node) -> Option<String> {
     let mtu = node.integer().filter(|mtu| *mtu > 0)?;
     mtu::ipv6_problem(u32::try_from(mtu).ok()?)
@@ -46,7 +47,7 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], fou
     }
 }
 
-/// Returns the MTU of the veth pair that a plugin makes. `None` if it makes none, or chooses the MTU itself.
+/// Returns the MTU of the veth pair that a plugin makes. It returns `None` if it makes none, or chooses the MTU itself.
 fn mtu_of_pair(entry: &PluginEntry<'_>) -> Option<u32> {
     if !["bridge", "ptp"].contains(&entry.plugin) || entry.node.is_true("mtuAuto") {
         return None;

@@ -19,7 +19,7 @@ pub(crate) struct Drop {
 }
 
 impl Drop {
-    /// Returns the hook at which the packet was dropped. `None` if none of its chains is in `hooked`.
+    /// Returns the hook at which the packet was dropped. It returns `None` if none of its chains is in `hooked`.
     pub(crate) fn hook(&self, hooked: &[HookedChain]) -> Option<HookPoint> {
         self.chains.iter().rev().find_map(|(family, table, chain)| {
             let is_it = |of: &&HookedChain| {

@@ -210,7 +210,7 @@ fn unseen_causes(to: IpAddr) -> String {
 /// How many rules of legacy iptables are listed.
 const LEGACY_RULES: usize = 5;
 
-/// Returns the text about a full table of connection tracking. `None` if it is not full, or can't be read.
+/// Returns the text about a full table of connection tracking. It returns `None` if it is not full, or can't be read.
 fn full_connection_tracking() -> Option<String> {
     let number = |name: &str| -> Option<u64> {
         sysctl::read(&format!("net/netfilter/nf_conntrack_{name}")).ok()?.parse().ok()

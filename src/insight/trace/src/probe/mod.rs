@@ -231,7 +231,7 @@ fn watch(
     Ok(watched)
 }
 
-/// The monitor of the trace, and the socket that owns the tables. `None` if the kernel can't trace.
+/// The monitor of the trace, and the socket that owns the tables. It is `None` if the kernel can't trace.
 type Tracer = Option<(TraceMonitor, Nft)>;
 
 /// Begins to trace the probe and its answer through nf_tables. The answer to a probe from outside is dropped when it leaves

@@ -158,8 +158,8 @@ impl Probe {
         self.recognize_transport(data)
     }
 
-    /// Returns the key by which connection tracking knows the probe where it was captured. `None` for a packet that is
-    /// not the probe.
+    /// Returns the key by which connection tracking knows the probe where it was captured. It returns `None` for a
+    /// packet that is not the probe.
     pub(crate) fn first_packet(&self, packet: &[u8]) -> Option<FirstPacket> {
         if self.recognize(packet)? != Sighting::Probe {
             return None;

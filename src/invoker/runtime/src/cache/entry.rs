@@ -23,7 +23,7 @@ pub struct Entry {
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
-    /// The path of the namespace. Empty if there was none, and in entries of libcni before 1.2: see
+    /// The path of the namespace. It is empty if there was none, and in entries of libcni before 1.2: see
     /// [`Entry::namespace`].
     pub netns: String,
     /// The network's configuration, as text. It is empty in an entry of an old libcni.
@@ -69,7 +69,7 @@ impl Entry {
     }
 
     /// Returns the path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces
-    /// counts. `None` if neither has it.
+    /// counts. It returns `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
         let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
         let mut paths =
@@ -80,7 +80,7 @@ impl Entry {
         }
     }
 
-    /// Parses the result of ADD, of any version. `None` if the entry has none.
+    /// Parses the result of ADD, of any version. It returns `None` if the entry has none.
     ///
     /// # Errors
     /// Fails with code 1 for an unknown version, and with code 7 if a value has the wrong form.

@@ -62,7 +62,7 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// Returns the entry. `None` if there is no file, or a damaged one.
+    /// Returns the entry. It returns `None` if there is no file, or a damaged one.
     pub fn entry(self) -> Option<Entry> {
         match self {
             Lookup::Entry(entry) => Some(*entry),

@@ -5,7 +5,7 @@
 
 use serde_json::{Number, Value};
 
-/// Returns the value of a word without quotes. `None` if JSON has no such value (infinity, not a number).
+/// Returns the value of a word without quotes. It returns `None` if JSON has no such value (infinity, not a number).
 pub(super) fn plain(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

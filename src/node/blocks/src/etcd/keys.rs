@@ -15,7 +15,7 @@ pub(super) struct Keys {
     host_bits: u32,
 }
 
-/// Returns the address at the end of a key. `None` if there is none.
+/// Returns the address at the end of a key. It returns `None` if there is none.
 pub(super) fn ip(key: &str) -> Option<IpAddr> {
     let last = key.rsplit('/').next()?;
     let (family, digits) = last.split_once('-')?;

@@ -56,7 +56,7 @@ impl From<&KeyValue> for Entry {
 pub(crate) struct Etcd {
     client: Client,
     keys: Keys,
-    /// The exact value of the fence, which every transaction compares. Empty if there is no fence.
+    /// The exact value of the fence, which every transaction compares. It is empty if there is no fence.
     sealed: Vec<u8>,
     fence: Fence,
     /// The revision at which the fence was made.

@@ -118,8 +118,8 @@ fn time(unix: u64) -> String {
     time.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Returns the time of the object's deletion, in milliseconds since 1970. `None` if nobody has deleted it. A deleted
-/// object exists until its finalizer is removed. A time that cannot be parsed counts as now.
+/// Returns the time of the object's deletion, in milliseconds since 1970. It returns `None` if nobody has deleted it. A
+/// deleted object exists until its finalizer is removed. A time that cannot be parsed counts as now.
 pub(super) fn deleted(object: &Value) -> Option<u64> {
     let text = object.pointer("/metadata/deletionTimestamp")?.as_str()?;
     let time = text.parse::<jiff::Timestamp>().ok();

@@ -75,7 +75,7 @@ impl Kubernetes {
         self.list(&kind.labelled(labels)).await
     }
 
-    /// Reads an object. `None` if there is none.
+    /// Reads an object. It returns `None` if there is none.
     pub(super) async fn get(&mut self, kind: Kind, name: &str) -> Result<Option<Value>> {
         self.ask(Method::GET, &kind.path_of(name), None).await
     }
@@ -92,8 +92,8 @@ impl Kubernetes {
         self.wrote(updated)
     }
 
-    /// Deletes an object, and says whether a finalizer keeps it. `None` if it has changed since it was read, or is
-    /// gone. An object that was deleted before stays as it is.
+    /// Deletes an object, and says whether a finalizer keeps it. It returns `None` if it has changed since it was read,
+    /// or is gone. An object that was deleted before stays as it is.
     pub(super) async fn delete(&mut self, kind: Kind, object: &Value) -> Result<Option<Deleted>> {
         if deleted(object).is_some() {
             return Ok(Some(Deleted::Kept(object.clone())));

@@ -201,8 +201,8 @@ impl Service {
         Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
     }
 
-    /// Returns the complete ID of a sandbox from its unique beginning. `None` if no sandbox has it. Several are an
-    /// error.
+    /// Returns the complete ID of a sandbox from its unique beginning. It returns `None` if no sandbox has it. Several
+    /// are an error.
     fn find(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));

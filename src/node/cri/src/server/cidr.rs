@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
 }
 
-/// Reads the saved networks. `None` if there are none, or they cannot be read, which is logged.
+/// Reads the saved networks. It returns `None` if there are none, or they cannot be read, which is logged.
 pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     let read = match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_absent(&err) => return None,

@@ -49,7 +49,7 @@ impl Guest {
         Call(Arc::clone(self))
     }
 
-    /// Returns since when the connection has been without a call. `None` while one is running.
+    /// Returns since when the connection has been without a call. It returns `None` while one is running.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.change(|calls| (calls.under_way == 0).then_some(calls.last))
     }
@@ -97,7 +97,7 @@ impl Drop for Call {
     }
 }
 
-/// Returns the connection that has been without a call for longest. `None` if all have calls.
+/// Returns the connection that has been without a call for longest. It returns `None` if all have calls.
 pub(crate) fn idlest(guests: &[Arc<Guest>]) -> Option<&Arc<Guest>> {
     guests
         .iter()

@@ -91,7 +91,8 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-/// Parses an address of the host. `None` for an unspecified one such as `0.0.0.0`, which means all addresses.
+/// Parses an address of the host. It returns `None` for an unspecified one such as `0.0.0.0`, which means all
+/// addresses.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
 }

@@ -13,7 +13,7 @@ pub struct ManifestError {
     /// Line and column, both from 1.
     pub position: Option<(usize, usize)>,
     pub pod: Option<Box<PodId>>,
-    /// The field, such as `spec.containers[0].name`. Empty if the problem is of no field.
+    /// The field, such as `spec.containers[0].name`. It is empty if the problem is of no field.
     pub path: String,
     pub problem: Problem,
 }

@@ -16,7 +16,8 @@ pub struct Facts {
     /// Whether the pod lives in the node's network namespace.
     pub host_network: bool,
     pub(super) hostname: Option<Box<str>>,
-    /// The ports with a host port, also of sidecars. Empty with hostNetwork, where the ports are the node's anyway.
+    /// The ports with a host port, also of sidecars. The list is empty with hostNetwork, where the ports are the node's
+    /// anyway.
     pub ports: Box<[PortMapping]>,
     /// The source of name resolution. With hostNetwork, `ClusterFirst` becomes [`DnsPolicy::Default`], as under the
     /// kubelet.
@@ -28,7 +29,7 @@ pub struct Facts {
     pub annotations: Arc<BTreeMap<String, String>>,
     /// The grace period in seconds.
     pub(super) grace: Option<u32>,
-    /// The deletionTimestamp in seconds since 1970. `None` unless the pod is being deleted.
+    /// The deletionTimestamp in seconds since 1970. It is `None` unless the pod is being deleted.
     pub deletion: Option<u64>,
     /// Whether the phase is Succeeded or Failed.
     pub ended: bool,

@@ -53,8 +53,8 @@ fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Reads the networks, and asks the plugins of each for VERSION until one is usable. `None` if nothing has changed
-/// since `before` and there is a default network.
+/// Reads the networks, and asks the plugins of each for VERSION until one is usable. It returns `None` if nothing has
+/// changed since `before` and there is a default network.
 pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Option<State> {
     let (networks, mut problems) = match dir.list_by_name() {
         Ok(Listing { networks, problems, .. }) => {

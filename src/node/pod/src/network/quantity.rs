@@ -1,7 +1,7 @@
 //! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
 /// Returns the value of a quantity, rounded up as by the kubelet's `Quantity.Value`. A negative value is 0, and a too
-/// large one the largest number. `None` for a text that is no quantity.
+/// large one the largest number. It returns `None` for a text that is no quantity.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'+' => (false, text.get(1..)?),

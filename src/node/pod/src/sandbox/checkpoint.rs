@@ -172,7 +172,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Reads the record with this complete ID. `None` if there is none.
+    /// Reads the record with this complete ID. It returns `None` if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
         let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
         let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);

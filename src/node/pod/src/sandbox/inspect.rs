@@ -91,7 +91,7 @@ impl Sandboxes {
         Ok(SandboxStatus { sandbox, fault, ips })
     }
 
-    /// Returns whether a link of the sandbox is gone from the host. False if the links can't be listed.
+    /// Returns whether a link of the sandbox is gone from the host. It returns false if the links can't be listed.
     async fn lacks_link(&self, sandbox: &Sandbox) -> bool {
         let links = self.links_of(sandbox);
         // Netlink blocks the thread.

@@ -34,7 +34,7 @@ impl Sandboxes {
     }
 }
 
-/// Returns the names of all links on the host. `None` if they can't be listed.
+/// Returns the names of all links on the host. It returns `None` if they can't be listed.
 pub(crate) fn present() -> Option<BTreeSet<String>> {
     let list = || Netlink::open()?.links(&Filter { master: None, kind: None });
     match list() {

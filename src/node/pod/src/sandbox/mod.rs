@@ -134,8 +134,8 @@ impl Sandboxes {
         Ok(self.inner.store.pods(wanted)?)
     }
 
-    /// Returns the newest of a pod's sandboxes, in any state. `None` if it has none. An unreadable record counts as
-    /// unfinished.
+    /// Returns the newest of a pod's sandboxes, in any state. It returns `None` if it has none. An unreadable record
+    /// counts as unfinished.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }

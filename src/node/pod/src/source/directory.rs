@@ -66,7 +66,7 @@ struct Scan {
 
 #[derive(Default)]
 struct File {
-    /// Device, inode, size and times of the version that was read. `None` if it must be read again.
+    /// Device, inode, size and times of the version that was read. It is `None` if it must be read again.
     stamp: Option<[i64; 7]>,
     pods: Vec<Arc<Manifest>>,
     complaints: Vec<Condition>,

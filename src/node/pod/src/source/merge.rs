@@ -18,7 +18,7 @@ pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
     pub(super) origin: Arc<Origin>,
-    /// The UID that both have. `None` if they have the same name.
+    /// The UID that both have. It is `None` if they have the same name.
     pub(super) uid: Option<String>,
     pub(super) winner: Arc<Origin>,
 }

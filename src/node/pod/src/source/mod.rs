@@ -72,7 +72,7 @@ pub enum Op {
 pub struct PodUpdate {
     pub op: Op,
     pub source: SourceKind,
-    /// Empty if the source has been read for the first time, and has no pods.
+    /// The list is empty if the source has been read for the first time, and has no pods.
     pub pods: Vec<Arc<Manifest>>,
 }
 

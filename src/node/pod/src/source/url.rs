@@ -216,7 +216,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// Returns the URL of a redirection. `None` if it is invalid, or leads from https to http.
+/// Returns the URL of a redirection. It returns `None` if it is invalid, or leads from https to http.
 pub(super) fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();
