@@ -37,7 +37,7 @@ impl Sight {
 /// - neither a link nor a good entry shows that its pod lives, and the runtime doesn't list the pod;
 /// - the other pod lives, and an interface has its address;
 /// - no interface has the address that the mapping leads to, and nothing answers for it. A virtual machine in a pod can
-/// have an address that no interface has.
+///   have an address that no interface has.
 fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict>, Error> {
     let Named::Comment(comment) = &trace.named else { return Ok(None) };
     let is_known = survey::tag(comment).is_none_or(|tag| node.lives_surely(tag));
