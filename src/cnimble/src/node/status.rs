@@ -157,8 +157,8 @@ impl Status {
         }
     }
 
-    /// Counts and logs the writes of the network's file before any node is known. This is no look, so the node is not
-    /// healthy yet.
+    /// Records that the network's file was written before any node is known: it counts the writes and logs faults. This
+    /// is no look, so the node is not healthy yet.
     pub(super) fn prepared(&self, outcome: Result<Report, String>) {
         match outcome {
             Ok(report) => {
